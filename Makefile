@@ -1,0 +1,34 @@
+# `make serve` and `make test` set everything up first; nothing else is needed but Python 3.11+, git and make.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup serve test check bench docs clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Toolyard needs Python 3.11 or newer; try make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+serve: setup
+	$(BIN)/toolyard serve
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m benchmarks.ors
+
+docs: setup
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf .venv

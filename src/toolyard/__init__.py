@@ -1,0 +1,43 @@
+"""Agent tools and RL environments: written once as a small class, served over every wire that trainers speak."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from toolyard.core.environment import Environment, Split, Toolset
+from toolyard.core.errors import ToolError
+from toolyard.core.output import ImageBlock, TextBlock, ToolOutput
+from toolyard.core.tool import ListToolsOutput, ToolSpec, terminal, tool
+
+if TYPE_CHECKING:
+    from toolyard.client import AsyncClient, Client
+    from toolyard.server import Server
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Environment",
+    "ImageBlock",
+    "ListToolsOutput",
+    "Server",
+    "Split",
+    "TextBlock",
+    "ToolError",
+    "ToolOutput",
+    "ToolSpec",
+    "Toolset",
+    "terminal",
+    "tool",
+]
+
+_LATER = {"Client": "toolyard.client", "AsyncClient": "toolyard.client", "Server": "toolyard.server"}
+
+
+def __getattr__(name: str) -> Any:  # whatever the name stands for
+    """Server and clients are loaded when first used: an environment's module needs neither."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)

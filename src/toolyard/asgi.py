@@ -1,0 +1,249 @@
+"""The little HTTP that all protocols share: a request, JSON in and out, errors as answers, the door they come in by.
+
+Hot routes are plain ASGI on purpose: no middleware wraps them, and an answer is two messages.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import math
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import orjson
+from pydantic_core import to_jsonable_python
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from toolyard.core.errors import describe
+
+log = logging.getLogger("toolyard.http")
+
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """What the protocols are told about HTTP. Settings say what each is for."""
+
+    body_bytes: int
+    ping_seconds: float
+    starting_seconds: float
+    errors: Literal["none", "exception", "stacktrace"]
+    api_key: str
+
+
+class HttpError(Exception):
+    """An answer that is not 2xx, raised where it is found."""
+
+    def __init__(self, status: int, detail: object, headers: Headers = (), **more: object) -> None:
+        super().__init__(status, detail)
+        self.status = status
+        self.headers = headers
+        self.body: Mapping[str, object] = {"detail": detail, **more}
+        if isinstance(detail, str):  # SDKs read `detail`, the ORS documents `error`
+            self.body = {"detail": detail, "error": detail, **more}
+
+
+class Disconnected(Exception):
+    """The client went away before it had said what it wants."""
+
+
+class Request:
+    """One HTTP exchange. It is answered once, whole or as a stream."""
+
+    __slots__ = ("_receive", "_send", "options", "scope", "started")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, options: HttpOptions) -> None:
+        self.scope = scope
+        self.options = options
+        self.started = False
+        self._receive = receive
+        self._send = send
+
+    def header(self, name: bytes) -> str:
+        """The value without surrounding space, empty if it is not there. `name` is in lower case."""
+        for key, value in self.scope["headers"]:
+            if key == name:
+                text: str = value.decode("latin-1").strip()
+                return text
+        return ""
+
+    async def body(self) -> bytes:
+        limit = self.options.body_bytes
+        length = self.header(b"content-length")
+        if length.isascii() and length.isdigit() and int(length) > limit:
+            raise self._too_large(limit)
+        message = await self._receive()
+        if not message.get("more_body") and message["type"] == "http.request":
+            whole: bytes = message.get("body", b"")
+            return whole
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > limit:
+                raise self._too_large(limit)
+            if not message.get("more_body"):
+                return b"".join(parts)
+            message = await self._receive()
+
+    async def json(self) -> Any:  # any JSON value
+        return decode(await self.body())
+
+    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        self.started = True
+        sized = [*headers, (b"content-length", b"%d" % len(body))]
+        await self._send({"type": "http.response.start", "status": status, "headers": sized})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def answer_json(self, value: object, status: int = 200, headers: Headers = ()) -> None:
+        await self.answer(status, [(b"content-type", b"application/json"), *headers], encode(value))
+
+    async def start(self, headers: Headers) -> None:
+        """Begin a stream; `write` goes on and `write(…, last=True)` ends it."""
+        self.started = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    def _too_large(self, limit: int) -> HttpError:
+        return HttpError(413, f"the request body is larger than {limit} bytes", [(b"connection", b"close")])
+
+
+def decode(data: bytes) -> Any:  # any JSON value
+    """JSON as clients really send it: NaN, Infinity and lone surrogates included, as Python's encoder writes them."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        pass  # strict and fast said no; the tolerant one decides
+    try:
+        return json.loads(data)
+    except RecursionError:
+        error, position = "it is nested too deeply", 0
+    except UnicodeDecodeError as problem:
+        error, position = "it is not UTF-8", problem.start
+    except json.JSONDecodeError as problem:
+        error, position = problem.msg, problem.pos
+    raise HttpError(
+        422,
+        [
+            {
+                "type": "json_invalid",
+                "loc": ["body", position],
+                "msg": "JSON decode error",
+                "input": {},
+                "ctx": {"error": error},
+            }
+        ],
+    )
+
+
+def encode(value: object) -> bytes:
+    """Compact JSON that every parser reads: never NaN, never a broken character."""
+    try:
+        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError:  # lone surrogates, or integers beyond 64 bits
+        return encode_ascii(value)
+
+
+def encode_ascii(value: object) -> bytes:
+    """The same in ASCII only, so that any slice of it is text."""
+    return json.dumps(_finite(value), separators=(",", ":"), default=_plain, allow_nan=False).encode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    if hasattr(value, "tolist"):  # numpy's scalars and arrays
+        return value.tolist()
+    return to_jsonable_python(value)
+
+
+def _finite(value: object) -> object:
+    """NaN and the infinities are not JSON; they become null, as in `encode`."""
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case Mapping():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case _:
+            return value
+
+
+class Door:
+    """The ASGI application: checks the key, finds the route, and turns what goes wrong into an answer."""
+
+    def __init__(self, routes: Sequence[BaseRoute], lifespan: Lifespan, options: HttpOptions) -> None:
+        self._routes = routes
+        self._lifespan = lifespan
+        self._options = options
+        self._key = options.api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        request = Request(scope, receive, send, self._options)
+        try:
+            if self._key and scope["path"] != "/health":
+                self._check_key(request)
+            for route in self._routes:
+                match, child = route.matches(scope)
+                if match is not Match.NONE:
+                    scope.update(child)
+                    await route.handle(scope, receive, send)
+                    return
+            raise HttpError(404, "Not Found")
+        except Disconnected:
+            return
+        except HttpError as error:
+            await request.answer_json(error.body, error.status, error.headers)
+
+    def _check_key(self, request: Request) -> None:
+        given = request.header(b"x-api-key") or request.header(b"authorization").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._key):
+            raise HttpError(401, "a valid API key is required, as X-API-Key or as Authorization: Bearer")
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        started = False
+        try:
+            async with self._lifespan():
+                await send({"type": "lifespan.startup.complete"})
+                started = True
+                await receive()
+        except Exception as error:
+            log.exception("the server could not %s", "stop cleanly" if started else "start")
+            what = "shutdown" if started else "startup"
+            await send({"type": f"lifespan.{what}.failed", "message": describe(error)})
+            return
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def explain(error: BaseException, verbosity: Literal["none", "exception", "stacktrace"]) -> str:
+    """What a client may know of an exception nobody expected."""
+    match verbosity:
+        case "none":
+            return "Internal Server Error"
+        case "exception":
+            return describe(error)
+        case "stacktrace":
+            return "".join(traceback.format_exception(error))

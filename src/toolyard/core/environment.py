@@ -1,0 +1,226 @@
+"""`Environment`: the one class an author writes. A class is a world; an instance is one session in it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+
+from toolyard.core.errors import DefinitionError
+from toolyard.core.messages import BLOCK_TYPES, GroupCandidate, GroupScore, Message
+from toolyard.core.output import Blocks, JsonObject, Model
+from toolyard.core.tool import ListToolsOutput, Tool, tools_of
+
+T = TypeVar("T")
+MaybeAwaitable: TypeAlias = T | Awaitable[T]
+
+
+class Split(Model):
+    name: str
+    type: Literal["train", "validation", "test"] = "validation"
+
+
+class Toolset:
+    """Tools that several environments share. It reaches its environment as `self.env`."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for _ in tools_of(cls):  # reading them is the check
+            pass
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What was read off an environment class when it was defined."""
+
+    tools: Mapping[str, Tool]
+    terminal: Tool | None
+    hooks: frozenset[str]
+    """The methods of Environment that the author wrote."""
+
+
+class Environment:
+    """Tools, tasks and rewards, written once and served over every protocol.
+
+    Every method below may be overridden with a plain function or with a coroutine. Plain functions run in threads.
+    """
+
+    toolsets: ClassVar[Sequence[type]] = ()
+    _definition: ClassVar[Definition] = Definition({}, None, frozenset())
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _check_hooks(cls)
+        cls._definition = define(cls)
+
+    def __init__(self, task_spec: JsonObject = {}, secrets: Mapping[str, str] = {}) -> None:
+        self.task_spec = task_spec
+        self.secrets = secrets
+
+    # The world: class methods, asked before any session exists.
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.__name__
+
+    @classmethod
+    def list_splits(cls) -> MaybeAwaitable[Sequence[Split | str]]:
+        return ()
+
+    @classmethod
+    def list_tasks(cls, split: str) -> MaybeAwaitable[Sequence[JsonObject]]:
+        """The tasks of a split; asked once and kept. Only `len()`, indexing and slices are used: it may be lazy.
+
+        An environment with too many tasks to list overrides `num_tasks` and `get_task` instead.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    async def num_tasks(cls, split: str) -> int:
+        return len(await resolved(cls.list_tasks(split)))
+
+    @classmethod
+    async def get_task(cls, split: str, index: int) -> JsonObject:
+        return (await resolved(cls.list_tasks(split)))[index]
+
+    @classmethod
+    def list_tools(cls) -> ListToolsOutput:
+        """The tools that every task has."""
+        definition = cls._definition
+        return ListToolsOutput(
+            tools=[tool.spec for tool in definition.tools.values() if tool.shared and not tool.terminal],
+            terminal_tool=definition.terminal.terminal_spec() if definition.terminal else None,
+            supports_score_group=overrides(cls, "score_group"),
+            message_block_types=list(BLOCK_TYPES),
+        )
+
+    # One session: methods of the instance.
+
+    def setup(self) -> MaybeAwaitable[None]:
+        """Called once, after the constructor and before anything else is asked of the instance."""
+
+    def teardown(self) -> MaybeAwaitable[None]:
+        """Called once when the session ends, also when setup() failed."""
+
+    def get_prompt(self) -> MaybeAwaitable[Blocks | str]:
+        raise NotImplementedError
+
+    def get_messages(self) -> MaybeAwaitable[Sequence[Message]]:
+        """The prompt as a conversation. Without it, clients get the prompt as one user message."""
+        raise NotImplementedError
+
+    def list_task_tools(self) -> MaybeAwaitable[ListToolsOutput]:
+        """Tools that only this task has. A spec with a decorated tool's name replaces what is said of that tool."""
+        return ListToolsOutput(tools=[])
+
+    def call_task_tool(self, name: str, arguments: JsonObject) -> MaybeAwaitable[object]:
+        """Run a tool that `list_task_tools()` describes and no method implements. Returns what a tool returns.
+
+        The arguments have been checked against the tool's `input_schema`.
+        """
+        raise NotImplementedError
+
+    def score_group(self, candidates: Sequence[GroupCandidate]) -> MaybeAwaitable[Sequence[GroupScore | float]]:
+        """Compare several answers to this task: one score for each, in order."""
+        raise NotImplementedError
+
+
+async def resolved(value: MaybeAwaitable[T]) -> T:
+    return await value if inspect.isawaitable(value) else value
+
+
+def overrides(cls: type[Environment], hook: str) -> bool:
+    """Whether the author wrote this hook, or it is the one above."""
+    return hook in cls._definition.hooks
+
+
+def as_split(split: Split | str) -> Split:
+    if isinstance(split, Split):
+        return split
+    match split:
+        case "train" | "validation" | "test":
+            return Split(name=split, type=split)
+        case _:
+            return Split(name=split)
+
+
+def define(cls: type[Environment]) -> Definition:
+    """Read every tool of the class and of its toolsets, and refuse what could not be served."""
+    tools: dict[str, Tool] = {}
+    for owner in (cls, *cls.toolsets):
+        if not isinstance(owner, type):
+            raise DefinitionError(f"{cls.__qualname__}.toolsets lists {owner!r}, which is not a class")
+        for tool in tools_of(owner):
+            if tool.name in tools:
+                raise DefinitionError(_collision(cls, tools[tool.name], tool))
+            if hasattr(Environment, tool.name):
+                raise DefinitionError(
+                    f"{owner.__qualname__}.{tool.method}: a tool cannot be called {tool.name!r}, which is a method "
+                    f"of every environment"
+                )
+            tools[tool.name] = tool
+    terminals = [tool for tool in tools.values() if tool.terminal]
+    if len(terminals) > 1:
+        names = " and ".join(f"{tool.owner.__qualname__}.{tool.method}" for tool in terminals)
+        raise DefinitionError(f"{cls.__qualname__}: at most one tool can be terminal, and {names} are")
+    written = frozenset(hook for hook in _HOOKS if _function(cls, hook) is not _function(Environment, hook))
+    return Definition(tools, terminals[0] if terminals else None, written)
+
+
+def _collision(cls: type[Environment], first: Tool, second: Tool) -> str:
+    if first.owner is cls and second.owner is not cls:
+        return (
+            f"Tool name collision: {second.name!r} is defined in both the environment and toolset "
+            f"{second.owner.__name__!r}. Please rename one of them to avoid conflicts."
+        )
+    return (
+        f"{cls.__qualname__}: {first.owner.__qualname__}.{first.method} and {second.owner.__qualname__}."
+        f"{second.method} are both called {second.name!r}; rename one with @tool(name=…)"
+    )
+
+
+_CLASS_HOOKS = {"name": 0, "list_splits": 0, "list_tasks": 1, "num_tasks": 1, "get_task": 2, "list_tools": 0}
+_INSTANCE_HOOKS = {
+    "setup": 0,
+    "teardown": 0,
+    "get_prompt": 0,
+    "get_messages": 0,
+    "list_task_tools": 0,
+    "call_task_tool": 2,
+    "score_group": 1,
+}
+
+
+_HOOKS = (*_CLASS_HOOKS, *_INSTANCE_HOOKS, "__init__")
+
+
+def _check_hooks(cls: type[Environment]) -> None:
+    for hook, count in _CLASS_HOOKS.items():
+        if not isinstance(inspect.getattr_static(cls, hook), classmethod | staticmethod):
+            raise DefinitionError(f"{cls.__qualname__}.{hook} is asked of the class: it needs @classmethod")
+        _check_call(cls, hook, *[None] * count)
+    for hook, count in _INSTANCE_HOOKS.items():
+        _check_call(cls, hook, None, *[None] * count)
+    if _function(cls, "__init__") is not Environment.__init__:
+        try:
+            inspect.signature(cls.__init__).bind(None, task_spec={}, secrets={})
+        except TypeError as error:
+            raise DefinitionError(
+                f"{cls.__qualname__}.__init__ must accept the keywords task_spec and secrets: {error}"
+            ) from error
+
+
+def _check_call(cls: type[Environment], hook: str, *args: object) -> None:
+    try:
+        inspect.signature(getattr(cls, hook)).bind(*args)
+    except TypeError as error:
+        raise DefinitionError(f"{cls.__qualname__}.{hook} does not take the arguments it is given: {error}") from error
+
+
+def _function(cls: type[Environment], hook: str) -> object:
+    value = getattr(cls, hook)
+    return getattr(value, "__func__", value)

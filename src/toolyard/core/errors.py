@@ -1,0 +1,91 @@
+"""Every error this package raises on purpose.
+
+    ToolyardError
+      DefinitionError         the author's class is wrong; raised when it is defined or registered
+      ToolError               the author's tool says so itself: it could not do it, and the session goes on
+      RequestError            the caller asked for something we do not have
+        EnvironmentNotFound
+        SplitNotFound
+        TaskNotFound
+        ToolsetNotFound
+        SessionNotFound
+        CallNotFound
+        NotSupported          this environment does not offer that
+      SessionExists           the session id is taken
+      SessionFailed           the author's constructor or setup() raised
+      SessionClosed           the session ended while somebody waited for it
+      Overloaded              a limit is reached; try again later
+
+A tool that raises is none of these: it becomes a `ToolFailure`, which is data.
+"""
+
+from __future__ import annotations
+
+
+class ToolyardError(Exception):
+    """Base of the tree."""
+
+
+class DefinitionError(ToolyardError):
+    """An environment, toolset or tool is written in a way that we cannot serve."""
+
+
+class ToolError(ToolyardError):
+    """Raise it in a tool for a failure that the agent should read and that must not end the session."""
+
+
+class RequestError(ToolyardError):
+    """The request names something that does not exist here."""
+
+
+class EnvironmentNotFound(RequestError):
+    pass
+
+
+class SplitNotFound(RequestError):
+    pass
+
+
+class TaskNotFound(RequestError):
+    pass
+
+
+class ToolsetNotFound(RequestError):
+    pass
+
+
+class SessionNotFound(RequestError):
+    pass
+
+
+class CallNotFound(RequestError):
+    pass
+
+
+class NotSupported(RequestError):
+    pass
+
+
+class SessionExists(ToolyardError):
+    pass
+
+
+class SessionFailed(ToolyardError):
+    """The session cannot answer; its message is what the author's code raised."""
+
+
+class SessionClosed(ToolyardError):
+    pass
+
+
+class Overloaded(ToolyardError):
+    """A limit is reached. `retry_after` says in how many seconds it is worth asking again."""
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+def describe(error: BaseException) -> str:
+    """`ValueError: what it said`, as it is shown to clients."""
+    return f"{type(error).__name__}: {error}"

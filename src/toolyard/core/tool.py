@@ -1,0 +1,226 @@
+"""`@tool` marks a method; `Tool` is what we know of it: name, schema, how to call it.
+
+A tool is read once, when its class is defined. Whatever is wrong with it is a `DefinitionError` then.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, get_type_hints, overload
+
+import docstring_parser
+from pydantic import BaseModel, Field, create_model
+from pydantic.errors import PydanticUserError
+
+from toolyard.core.errors import DefinitionError
+from toolyard.core.output import JsonObject, Model
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_MARK = "__toolyard_tool__"
+_TERMINAL = "__toolyard_terminal__"
+
+Turn: TypeAlias = Literal["serial", "concurrent", "exclusive"]
+"""How calls of a tool wait for each other in one session: one at a time per tool (the default), freely, or alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    name: str | None
+    shared: bool
+    concurrent: bool
+    exclusive: bool
+
+
+@overload
+def tool(fn: F, /) -> F: ...
+@overload
+def tool(
+    *, name: str | None = None, shared: bool = True, concurrent: bool = False, exclusive: bool = False
+) -> Callable[[F], F]: ...
+def tool(
+    fn: F | None = None,
+    /,
+    *,
+    name: str | None = None,
+    shared: bool = True,
+    concurrent: bool = False,
+    exclusive: bool = False,
+) -> F | Callable[[F], F]:
+    """Offer this method to the model. Its name, docstring and type hints are its definition.
+
+    `shared=False` lists it only inside a session. `concurrent=True` lets calls of it overlap in one session;
+    `exclusive=True` lets nothing else run in the session meanwhile.
+    """
+
+    def mark(fn: F) -> F:
+        setattr(fn, _MARK, _Mark(name, shared, concurrent, exclusive))
+        return fn
+
+    return mark if fn is None else mark(fn)
+
+
+def terminal(fn: F) -> F:
+    """Make this tool the one that takes the agent's last plain message; the model never sees it listed."""
+    setattr(fn, _TERMINAL, True)
+    return fn
+
+
+class ToolSpec(Model):
+    """A tool as the wire shows it."""
+
+    name: str
+    description: str
+    input_schema: JsonObject | None
+
+
+class TerminalToolSpec(Model):
+    name: str
+    arg: str | None = None
+    description: str = ""
+
+
+class ListToolsOutput(Model):
+    tools: list[ToolSpec]
+    terminal_tool: TerminalToolSpec | None = None
+    supports_score_group: bool | None = None
+    message_block_types: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tool:
+    spec: ToolSpec
+    owner: type
+    """The environment or toolset class that has the method."""
+    method: str
+    arguments: type[BaseModel] | None
+    """What the arguments are validated with; None when there are none."""
+    whole: bool
+    """Whether the method takes that model itself, as in ORS, or its fields one by one."""
+    is_async: bool
+    shared: bool
+    terminal: bool
+    turn: Turn
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @classmethod
+    def of(cls, owner: type, method: str) -> Self:
+        """Read one marked method, or say exactly what is wrong with it."""
+        where = f"{owner.__qualname__}.{method}"
+        fn = getattr(owner, method)
+        mark: _Mark = getattr(fn, _MARK)
+        is_terminal = getattr(fn, _TERMINAL, False)
+        if mark.concurrent and (mark.exclusive or is_terminal):
+            raise DefinitionError(f"{where}: a tool that must run alone cannot be concurrent=True")
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise DefinitionError(f"{where}: a tool returns its output, it does not yield")
+        doc = inspect.getdoc(fn) or ""
+        parameters = _parameters(owner, method)
+        model = next(iter(parameters.values())) if len(parameters) == 1 else None
+        if whole := _is_model(model):
+            arguments, description = model, doc
+        else:
+            arguments, description = _model_of(method, parameters, doc, where)
+        if is_terminal and arguments is not None and len(arguments.model_fields) > 1:
+            names = ", ".join(arguments.model_fields)
+            raise DefinitionError(f"{where}: a terminal tool takes the one message, but this one takes {names}")
+        return cls(
+            spec=ToolSpec(name=mark.name or method, description=description, input_schema=_schema_of(arguments, where)),
+            owner=owner,
+            method=method,
+            arguments=arguments,
+            whole=whole,
+            is_async=inspect.iscoroutinefunction(fn),
+            shared=mark.shared,
+            terminal=is_terminal,
+            turn="exclusive" if mark.exclusive or is_terminal else "concurrent" if mark.concurrent else "serial",
+        )
+
+    def bind(self, owner: object, given: JsonObject) -> Callable[[], Any]:
+        """The call, ready to be made. Raises pydantic's ValidationError when the arguments do not fit."""
+        method = getattr(owner, self.method)
+        if self.arguments is None:
+            bound: Callable[[], Any] = method
+            return bound
+        model = self.arguments.model_validate(given)
+        if self.whole:
+            return partial(method, model)
+        return partial(method, **{name: getattr(model, name) for name in self.arguments.model_fields})
+
+    def terminal_spec(self) -> TerminalToolSpec:
+        arg = next(iter(self.arguments.model_fields), None) if self.arguments else None
+        return TerminalToolSpec(name=self.name, arg=arg, description=self.spec.description)
+
+
+def tools_of(owner: type) -> Iterator[Tool]:
+    """The tools of a class in definition order, inherited ones first."""
+    names = dict.fromkeys(name for cls in reversed(owner.__mro__) for name in vars(cls))
+    for name in names:
+        value = getattr(owner, name, None)
+        if hasattr(value, _MARK):
+            yield Tool.of(owner, name)
+        elif hasattr(value, _TERMINAL):
+            raise DefinitionError(f"{owner.__qualname__}.{name}: @terminal marks a tool; it needs @tool as well")
+
+
+def _parameters(owner: type, method: str) -> dict[str, Any]:
+    """Each parameter with its hint; where there is a default, as Annotated[hint, Field(default=…)]."""
+    where = f"{owner.__qualname__}.{method}"
+    fn = inspect.unwrap(getattr(owner, method))
+    try:
+        hints = get_type_hints(fn, include_extras=True)
+    except Exception as error:  # the author's annotations can raise anything when they are evaluated
+        raise DefinitionError(
+            f"{where}: its type hints cannot be read ({error}). Names used in them must be defined at the top "
+            f"level of the module, above the class"
+        ) from error
+    found: dict[str, Any] = {}
+    for p in list(inspect.signature(fn).parameters.values())[0 if _is_static(owner, method) else 1 :]:
+        if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+            raise DefinitionError(f"{where}: parameter {p} cannot be described to a model; name each parameter")
+        if p.name not in hints:
+            raise DefinitionError(f"{where}: parameter {p.name!r} needs a type hint")
+        found[p.name] = hints[p.name] if p.default is p.empty else (hints[p.name], p.default)
+    return found
+
+
+def _is_static(owner: type, method: str) -> bool:
+    return isinstance(inspect.getattr_static(owner, method), staticmethod)
+
+
+def _is_model(hint: object) -> bool:
+    return isinstance(hint, type) and issubclass(hint, BaseModel)
+
+
+def _model_of(method: str, parameters: Mapping[str, Any], doc: str, where: str) -> tuple[type[BaseModel] | None, str]:
+    """A model with one field per plain parameter, each described by its line in the docstring."""
+    if not parameters:
+        return None, doc
+    parsed = docstring_parser.parse(doc)
+    described = {param.arg_name: param.description for param in parsed.params if param.description}
+    fields: dict[str, Any] = {}
+    for name, value in parameters.items():
+        hint, default = value if isinstance(value, tuple) else (value, ...)
+        if name in described:
+            hint = Annotated[hint, Field(description=described[name])]
+        fields[name] = (hint, default)
+    try:
+        model = create_model(method, **fields)
+    except (PydanticUserError, NameError, TypeError) as error:
+        raise DefinitionError(f"{where}: no JSON schema can be made of its parameters: {error}") from error
+    return model, (parsed.description or "") if described else doc
+
+
+def _schema_of(arguments: type[BaseModel] | None, where: str) -> JsonObject | None:
+    if arguments is None:
+        return None
+    try:
+        return arguments.model_json_schema()
+    except PydanticUserError as error:
+        raise DefinitionError(f"{where}: no JSON schema can be made of its parameters: {error}") from error

@@ -1,0 +1,126 @@
+"""From what is typed after `toolyard serve` to the classes to serve; what goes wrong on the way is said in words."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from toolyard.adapters import is_environment, is_toolset
+from toolyard.core.errors import DefinitionError, ToolyardError, describe
+
+HERE = Path(__file__).parent
+
+
+class LoadError(ToolyardError):
+    """A target cannot be served; the message says what is wrong, where, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    environments: Sequence[type]
+    toolsets: Sequence[type]
+    files: Sequence[Path]
+    """What to watch when the author wants to see changes at once."""
+
+
+def load_targets(targets: Sequence[str]) -> Loaded:
+    """`file.py`, `file.py:Class`, `package.module` or `package.module:Class`; without any, the built-in examples."""
+    classes: dict[type, None] = {}
+    files: list[Path] = []
+    for target in targets or [str(path) for path in builtin_examples()]:
+        module, wanted = _load(target)
+        classes |= dict.fromkeys(_chosen(module, wanted, target))
+        if module.__file__:
+            files.append(Path(module.__file__))
+    environments = [cls for cls in classes if is_environment(cls)]
+    if not environments:
+        raise LoadError(f"{' '.join(targets)}: only toolsets there, and no environment to use them in")
+    return Loaded(environments, [cls for cls in classes if is_toolset(cls)], files)
+
+
+def builtin_examples() -> Sequence[Path]:
+    """Inside the package when installed, beside the sources in a checkout."""
+    folder = HERE / "examples" if (HERE / "examples").is_dir() else HERE.parents[1] / "examples"
+    return sorted(path for path in folder.glob("*.py") if not path.name.startswith("_"))
+
+
+def _load(target: str) -> tuple[ModuleType, str]:
+    where, _, wanted = target.partition(":")
+    try:
+        return (_load_file(Path(where)) if where.endswith(".py") else _load_module(where)), wanted
+    except (LoadError, KeyboardInterrupt):
+        raise
+    except DefinitionError as error:
+        raise LoadError(f"{where} cannot be served: {error}") from error
+    except BaseException as error:  # the author's module: whatever it raises when it is loaded
+        raise LoadError(f"{where} could not be loaded: {_innermost(error, where)}{describe(error)}") from error
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise LoadError(f"there is no file {path} here ({Path.cwd()})")
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise LoadError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pydantic and pickle look modules up by name
+    if str(path.resolve().parent) not in sys.path:
+        sys.path.insert(0, str(path.resolve().parent))
+    spec.loader.exec_module(module)
+    return module
+
+
+def _load_module(name: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(error.name + ".")):
+            raise LoadError(
+                f"there is no module {name!r}. For a file, write its path with .py; for a module, run where it can "
+                f"be imported"
+            ) from None
+        raise
+
+
+def _chosen(module: ModuleType, wanted: str, target: str) -> Iterator[type]:
+    if wanted:
+        cls = getattr(module, wanted, None)
+        if cls is None:
+            names = ", ".join(found.__name__ for found in _served_classes(module)) or "none"
+            raise LoadError(f"{target}: there is no {wanted!r} in it; what could be served there: {names}")
+        if not (is_environment(cls) or is_toolset(cls)):
+            raise LoadError(f"{target}: {wanted} is neither an Environment nor a Toolset, but {cls!r}")
+        yield cls
+        return
+    found = list(_served_classes(module))
+    if not found:
+        raise LoadError(
+            f"{target}: there is no environment in it. Write a class that extends toolyard.Environment; "
+            f"`toolyard new NAME` makes one to start from"
+        )
+    yield from found
+
+
+def _served_classes(module: ModuleType) -> Iterator[type]:
+    """Environments and toolsets that the module itself defines; not those it imports or starts with _."""
+    for name, value in vars(module).items():
+        own = isinstance(value, type) and value.__module__ == module.__name__ and not name.startswith("_")
+        if own and (is_environment(value) or is_toolset(value)):
+            yield value
+
+
+def _innermost(error: BaseException, where: str) -> str:
+    """`line 12: `, the last line of the author's own file on the way to the error."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(where)]
+    if isinstance(error, SyntaxError) and error.lineno:
+        lines.append(error.lineno)
+    return f"line {lines[-1]}: " if lines else ""

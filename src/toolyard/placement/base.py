@@ -1,0 +1,60 @@
+"""Where an environment instance lives. The runtime sees no more of it than these protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from toolyard.core.environment import Environment
+from toolyard.core.messages import GroupCandidate, GroupScore, Message
+from toolyard.core.output import Blocks, CallResult, JsonObject
+from toolyard.core.tool import ListToolsOutput, Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one session is about: the author's own JSON, and where it came from if it has a place."""
+
+    spec: JsonObject
+    split: str | None = None
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """All that is needed to build the environment of a session, here or on another machine."""
+
+    session_id: str
+    environment: type[Environment]
+    task: Task
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    toolset: type | None = None
+    """A toolset that the client asked for; its tools come before those of the environment."""
+
+
+class Placed(Protocol):
+    """One environment instance, wherever it runs. Whatever the author's code raises comes out, except from `call`."""
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """The tools that have a method, by name."""
+
+    async def setup(self) -> None: ...
+    async def prompt(self) -> Blocks: ...
+    async def messages(self) -> Sequence[Message]: ...
+    async def list_tools(self) -> ListToolsOutput: ...
+    async def has_tool(self, name: str) -> bool: ...
+    async def call(self, tool: str, arguments: JsonObject) -> CallResult: ...
+    async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]: ...
+    async def teardown(self) -> None: ...
+
+
+class Placement(Protocol):
+    """Chooses a place for a session and builds its environment there."""
+
+    async def place(self, spec: SessionSpec) -> Placed:
+        """Call the author's constructor. `Placed.setup` comes next."""
+
+    async def ask(self, hook: Callable[..., Any], *args: object) -> Any:  # the hook's own type
+        """Call a class method of an environment without blocking anybody else."""

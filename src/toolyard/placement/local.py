@@ -1,0 +1,163 @@
+"""Environments in this process: coroutines on the loop, plain functions in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+
+from toolyard.core.environment import Environment, overrides
+from toolyard.core.errors import NotSupported, ToolError, describe
+from toolyard.core.messages import GroupCandidate, GroupScore, Message, flatten
+from toolyard.core.output import Blocks, CallResult, JsonObject, ToolFailure, as_blocks, as_output
+from toolyard.core.schema import fit
+from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
+from toolyard.placement.base import Placed, SessionSpec
+from toolyard.placement.threads import Threads
+
+log = logging.getLogger("toolyard.environment")
+
+
+class LocalPlacement:
+    def __init__(self, threads: int = 64) -> None:
+        self._threads = Threads(threads)
+
+    async def place(self, spec: SessionSpec) -> Placed:
+        build = partial(_build, spec)
+        # The constructor of Environment itself only stores two things: not worth a thread.
+        inherited = spec.toolset is None and not overrides(spec.environment, "__init__")
+        return LocalEnvironment(spec, *(build() if inherited else await self._threads.run(build)), self)
+
+    async def ask(self, hook: Callable[..., Any], *args: object) -> Any:
+        if inspect.iscoroutinefunction(hook):
+            return await hook(*args)
+        return await self.plain(partial(hook, *args) if args else hook)
+
+    async def plain(self, function: Callable[[], Any]) -> Any:
+        """Run a plain function in a thread; what it returns may still have to be awaited."""
+        answer = await self._threads.run(function)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def close(self) -> None:
+        self._threads.close()
+
+
+def _build(spec: SessionSpec) -> tuple[Environment, object | None]:
+    env = spec.environment(task_spec=spec.task.spec, secrets=spec.secrets)
+    return env, _build_toolset(spec.toolset, env) if spec.toolset else None
+
+
+def _build_toolset(toolset: type, env: Environment) -> object:
+    """ORS allows toolsets that want their environment and toolsets that want nothing."""
+    try:
+        inspect.signature(toolset).bind(env)
+    except TypeError:
+        return toolset()
+    return toolset(env)
+
+
+class LocalEnvironment:
+    __slots__ = ("_env", "_instances", "_place", "tools")
+
+    def __init__(self, spec: SessionSpec, env: Environment, extra: object | None, place: LocalPlacement) -> None:
+        self._env = env
+        self._place = place
+        self._instances: dict[type, object] = {}
+        self.tools: Mapping[str, Tool] = spec.environment._definition.tools
+        if extra is not None:
+            self._instances[type(extra)] = extra
+            self.tools = {**self.tools, **{tool.name: tool for tool in tools_of(type(extra))}}
+
+    async def setup(self) -> None:
+        if overrides(type(self._env), "setup"):
+            await self._place.ask(self._env.setup)
+        # After setup(), because toolsets may want what it made, such as a sandbox.
+        for toolset in type(self._env).toolsets:
+            self._instances[toolset] = await self._place.ask(_build_toolset, toolset, self._env)
+
+    async def teardown(self) -> None:
+        if overrides(type(self._env), "teardown"):
+            await self._place.ask(self._env.teardown)
+
+    async def prompt(self) -> Blocks:
+        if overrides(type(self._env), "get_prompt"):
+            return as_blocks(await self._place.ask(self._env.get_prompt))
+        return flatten(await self._place.ask(self._env.get_messages))
+
+    async def messages(self) -> Sequence[Message]:
+        if overrides(type(self._env), "get_messages"):
+            answer: Sequence[Message] = await self._place.ask(self._env.get_messages)
+            return answer
+        return [Message(role="user", blocks=await self.prompt())]
+
+    async def list_tools(self) -> ListToolsOutput:
+        """Shared tools, then the task's own; one entry a name, and the terminal tool not among them."""
+        terminal = next((tool for tool in reversed([*self.tools.values()]) if tool.terminal), None)
+        ordered = sorted((tool for tool in self.tools.values() if not tool.terminal), key=lambda tool: not tool.shared)
+        specs = {tool.name: tool.spec for tool in ordered}
+        specs |= {spec.name: spec for spec in await self._dynamic() if not terminal or spec.name != terminal.name}
+        return self._env.list_tools().model_copy(
+            update={"tools": list(specs.values()), "terminal_tool": terminal.terminal_spec() if terminal else None}
+        )
+
+    async def has_tool(self, name: str) -> bool:
+        return name in self.tools or any(spec.name == name for spec in await self._dynamic())
+
+    async def call(self, tool: str, arguments: JsonObject) -> CallResult:
+        found = self.tools.get(tool)
+        try:
+            if found is None:
+                return await self._call_dynamic(tool, arguments)
+            try:
+                bound = found.bind(self._instances.get(found.owner, self._env), arguments)
+            except ValidationError as error:
+                return bad_arguments(error.errors(include_url=False))
+            returned = await (bound() if found.is_async else self._place.plain(bound))
+            return as_output(returned)
+        except ToolError as error:
+            return ToolFailure("tool_failed", f"Tool {tool!r} failed: {error}")
+        except asyncio.CancelledError as error:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            return raised(tool, error)  # something that the tool waited for was cancelled, not the call
+        except (Exception, SystemExit) as error:  # the author's tool: whatever it raises is its answer
+            return raised(tool, error)
+
+    async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
+        if not overrides(type(self._env), "score_group"):
+            raise NotSupported(f"Environment {type(self._env).name()!r} does not implement score_group")
+        answer = await self._place.ask(self._env.score_group, list(candidates))
+        scores = [score if isinstance(score, GroupScore) else GroupScore(reward=float(score)) for score in answer]
+        if len(scores) != len(candidates):
+            raise ValueError(f"score_group returned {len(scores)} scores for {len(candidates)} candidates")
+        return scores
+
+    async def _dynamic(self) -> Sequence[ToolSpec]:
+        if not overrides(type(self._env), "list_task_tools"):
+            return ()
+        listed: ListToolsOutput = await self._place.ask(self._env.list_task_tools)
+        return listed.tools
+
+    async def _call_dynamic(self, name: str, arguments: JsonObject) -> CallResult:
+        spec = next((spec for spec in await self._dynamic() if spec.name == name), None)
+        if spec is None or not overrides(type(self._env), "call_task_tool"):
+            return ToolFailure("no_such_tool", f"{name!r} is not a valid tool")
+        fitted, problems = fit(arguments, spec.input_schema)
+        if problems:
+            return bad_arguments(problems)
+        return as_output(await self._place.ask(self._env.call_task_tool, name, fitted))
+
+
+def bad_arguments(problems: object) -> ToolFailure:
+    return ToolFailure("bad_arguments", f"Tool input validation error: {problems}")
+
+
+def raised(tool: str, error: BaseException) -> ToolFailure:
+    log.warning("tool %r raised %s", tool, describe(error), exc_info=error)
+    return ToolFailure("tool_raised", str(error) or type(error).__name__)

@@ -1,0 +1,95 @@
+"""Plain functions off the event loop, in threads that stay warm.
+
+A function that is given up keeps its thread until it returns, since a thread cannot be killed; another thread takes
+the place, so that hung functions do not starve the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from toolyard.core.errors import describe
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    function: Callable[[], Any]
+    future: asyncio.Future[Any]
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    started: bool = False
+    """Set by the thread."""
+    given_up: bool = False
+    hung: bool = False
+    """Given up while a thread was in it, and still there."""
+
+
+class Threads:
+    """Used from one event loop only; all counters are touched on that loop."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._alive = 0
+        self._unfinished = 0
+        self._hung = 0
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+
+    async def run(self, function: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        job = _Job(function, loop.create_future())
+        self._unfinished += 1
+        self._jobs.put(job)
+        if self._unfinished > self._alive and self._alive < self._most + self._hung:
+            self._alive += 1
+            threading.Thread(target=self._work, args=(loop,), name="toolyard-plain", daemon=True).start()
+        try:
+            result: T = await job.future
+            return result
+        except asyncio.CancelledError:
+            job.given_up = True
+            if job.started:
+                job.hung = True
+                self._hung += 1
+            raise
+
+    def close(self) -> None:
+        """Let every thread end once it has nothing to do."""
+        for _ in range(self._alive):
+            self._jobs.put(None)
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        while (job := self._jobs.get()) is not None:
+            result = error = None
+            if not job.given_up:
+                job.started = True
+                try:
+                    result = job.context.run(job.function)
+                except BaseException as raised:  # the author's code, SystemExit included: it belongs to the caller
+                    error = raised
+            try:
+                loop.call_soon_threadsafe(self._done, job, result, error)
+            except RuntimeError:
+                return  # the loop is closed: the server is gone, and nobody waits
+
+    def _done(self, job: _Job, result: Any, error: BaseException | None) -> None:
+        self._unfinished -= 1
+        if job.hung:
+            self._hung -= 1
+            if self._alive > self._most + self._hung:
+                self._alive -= 1
+                self._jobs.put(None)
+        if job.future.done():
+            return  # given up
+        if error is None:
+            job.future.set_result(result)
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            job.future.set_exception(error)
+        else:
+            job.future.set_exception(RuntimeError(describe(error)))  # a future cannot carry those

@@ -1,0 +1,339 @@
+"""The Open Reward Standard: JSON for everything, server-sent events for a tool call. Both SDKs' dialects at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from toolyard import __version__
+from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, explain
+from toolyard.core.environment import Environment, overrides
+from toolyard.core.errors import (
+    CallNotFound,
+    DefinitionError,
+    EnvironmentNotFound,
+    NotSupported,
+    Overloaded,
+    SessionClosed,
+    SessionExists,
+    SessionNotFound,
+    SplitNotFound,
+    TaskNotFound,
+    ToolsetNotFound,
+    ToolyardError,
+)
+from toolyard.placement.base import Placed, SessionSpec, Task
+from toolyard.protocols.ors import bodies, events
+from toolyard.runtime.call import Call
+from toolyard.runtime.runtime import Runtime
+from toolyard.runtime.session import Session, State
+
+log = logging.getLogger("toolyard.ors")
+
+Endpoint: TypeAlias = Callable[[Request, str], Awaitable[None]]
+"""Takes the request and the environment's name as it stands in the path (empty for root endpoints)."""
+
+
+def routes(runtime: Runtime, options: HttpOptions) -> list[BaseRoute]:
+    return [Ors(runtime, options)]
+
+
+class Ors(BaseRoute):
+    """Owns every path that no other protocol took: an ORS client drops any base path."""
+
+    def __init__(self, runtime: Runtime, options: HttpOptions) -> None:
+        self._runtime = runtime
+        self._options = options
+        self._rebinding = asyncio.Lock()
+        self._root: dict[str, tuple[str, Endpoint]] = {
+            "health": ("GET", self.health),
+            "list_environments": ("GET", self.list_environments),
+            "version": ("GET", self.version),
+            "create_session": ("POST", self.create_session),
+            "create": ("POST", self.create),
+            "ping": ("POST", self.ping),
+            "delete": ("POST", self.delete),
+            "delete_session": ("POST", self.delete),
+        }
+        self._scoped: dict[str, tuple[str, Endpoint]] = {
+            "call": ("POST", self.call),
+            "prompt": ("GET", self.prompt),
+            "messages": ("GET", self.messages),
+            "tools": ("GET", self.tools),
+            "task_tools": ("GET", self.task_tools),
+            "splits": ("GET", self.splits),
+            "tasks": ("POST", self.tasks),
+            "num_tasks": ("POST", self.num_tasks),
+            "task": ("POST", self.task),
+            "get_task": ("POST", self.task),
+            "task_range": ("POST", self.task_range),
+            "get_task_range": ("POST", self.task_range),
+            "score_group": ("POST", self.score_group),
+        }
+        for name in runtime.environments:
+            if name in self._root or name in self._scoped:
+                raise DefinitionError(f"an environment cannot be called {name!r}: that is a path of ORS itself")
+
+    # From a path to an endpoint.
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return Match.FULL, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send, self._options)
+        try:
+            endpoint, env = self._find(request)
+            await endpoint(request, env)
+        except (HttpError, Disconnected):
+            raise
+        except ToolyardError as error:
+            raise as_http(error) from error
+        except Exception as error:
+            log.exception("%s %s", scope["method"], scope["path"])
+            if request.started:
+                raise
+            raise HttpError(500, explain(error, self._options.errors)) from error
+
+    def _find(self, request: Request) -> tuple[Endpoint, str]:
+        path: str = request.scope["path"]
+        if "//" in path:
+            path = re.sub("/+", "/", path)
+        first, _, rest = path[1:].partition("/")
+        if rest:
+            if path.endswith("/"):
+                raise self._redirect(request, path.rstrip("/"), 307)
+            self._runtime.environment(first)
+            if found := self._scoped.get(rest):
+                return self._checked(request, found), first
+        elif found := self._root.get(first):
+            return self._checked(request, found), ""
+        elif first in self._scoped:
+            raise self._redirect(request, f"/{self._default(request)}/{first}", 308)
+        raise HttpError(404, "Not Found")
+
+    def _checked(self, request: Request, entry: tuple[str, Endpoint]) -> Endpoint:
+        method, endpoint = entry
+        if request.scope["method"] != method:
+            raise HttpError(405, "Method Not Allowed", [(b"allow", method.encode())])
+        return endpoint
+
+    def _redirect(self, request: Request, path: str, status: int) -> HttpError:
+        query = request.scope["query_string"]
+        location = quote(path).encode() + (b"?" + query if query else b"")
+        return HttpError(status, "", [(b"location", location)])
+
+    def _default(self, request: Request) -> str:
+        """The environment a path without a name means: the deployment's, if we serve that; else the first."""
+        deployment = request.header(b"x-deployment").rpartition("/")[2].lower()
+        return deployment if deployment in self._runtime.environments else next(iter(self._runtime.environments))
+
+    # What is here.
+
+    async def health(self, request: Request, _: str) -> None:
+        await request.answer_json({"status": "ok"})
+
+    async def version(self, request: Request, _: str) -> None:
+        await request.answer_json({"version": __version__, "build_sha": None})
+
+    async def list_environments(self, request: Request, _: str) -> None:
+        await request.answer_json(list(self._runtime.environments))
+
+    async def tools(self, request: Request, env: str) -> None:
+        await request.answer_json(self._runtime.environment(env).list_tools().model_dump())
+
+    async def splits(self, request: Request, env: str) -> None:
+        splits = await self._runtime.tasks(self._runtime.environment(env)).splits()
+        await request.answer_json([vars(split) for split in splits])
+
+    async def tasks(self, request: Request, env: str) -> None:
+        body = bodies.parse(bodies.Split, await request.json())
+        tasks = await self._runtime.tasks(self._runtime.environment(env)).all(body.split)
+        await request.answer_json({"tasks": tasks, "env_name": env})
+
+    async def num_tasks(self, request: Request, env: str) -> None:
+        body = bodies.parse(bodies.Split, await request.json())
+        count = await self._runtime.tasks(self._runtime.environment(env)).count(body.split)
+        await request.answer_json({"num_tasks": count})
+
+    async def task(self, request: Request, env: str) -> None:
+        body = bodies.parse(bodies.TaskAt, await request.json())
+        task = await self._runtime.tasks(self._runtime.environment(env)).at(body.split, body.index)
+        await request.answer_json({"task": task.spec, "env_name": env})
+
+    async def task_range(self, request: Request, env: str) -> None:
+        body = bodies.parse(bodies.TaskRange, await request.json())
+        tasks = await self._runtime.tasks(self._runtime.environment(env)).between(body.split, body.start, body.stop)
+        await request.answer_json({"tasks": tasks, "env_name": env})
+
+    # Sessions.
+
+    async def create_session(self, request: Request, _: str) -> None:
+        """Only hands out an id; SDKs want it as an event, the documents as JSON."""
+        sid = str(uuid.uuid4())
+        if "text/event-stream" in request.header(b"accept"):
+            end = b'event: end\ndata: {"sid":"%b"}\n\n' % sid.encode()
+            await request.answer(200, events.HEADERS, events.named(sid) + end)
+        else:
+            await request.answer_json({"sid": sid})
+
+    async def create(self, request: Request, _: str) -> None:
+        sid = session_id(request)
+        body = bodies.parse(bodies.Create, await request.json())
+        secrets = {**bodies.parse_secrets(request.header(b"x-secrets")), **(body.secrets or {})}
+        if sid in self._runtime.sessions:
+            raise SessionExists("Session already exists")
+        toolset = self._runtime.toolset(body.toolset_name) if body.toolset_name is not None else None
+        environment, task, named = await self._resolve(request, body)
+        await self._runtime.open(
+            SessionSpec(sid, environment, task, secrets, toolset),
+            provisional=not named and task.index is not None and len(self._runtime.environments) > 1,
+        )
+        await request.answer_json({"sid": sid})
+
+    async def _resolve(self, request: Request, body: bodies.Create) -> tuple[type[Environment], Task, bool]:
+        """Environment and task of a new session, and whether the client said which environment it means."""
+        deployment = self._default(request)
+        named = body.env_name is not None or deployment != next(iter(self._runtime.environments))
+        environment = self._runtime.environment(body.env_name or deployment)
+        if body.task_spec is not None:
+            return environment, Task(body.task_spec), named
+        assert body.split is not None
+        assert body.index is not None
+        try:
+            return environment, await self._runtime.tasks(environment).at(body.split, body.index), named
+        except (SplitNotFound, TaskNotFound):
+            if named:
+                raise
+            for other in self._runtime.environments.values():  # the client may well mean one that has such a task
+                try:
+                    return other, await self._runtime.tasks(other).at(body.split, body.index), named
+                except (SplitNotFound, TaskNotFound, NotSupported):
+                    continue
+            raise
+
+    async def ping(self, request: Request, _: str) -> None:
+        self._runtime.session(session_id(request)).touch()
+        await request.answer_json({"status": "ok"})
+
+    async def delete(self, request: Request, _: str) -> None:
+        sid = session_id(request)
+        await self._runtime.close(sid)
+        await request.answer_json({"sid": sid})
+
+    # In a session.
+
+    async def prompt(self, request: Request, env: str) -> None:
+        blocks = await (await self._ready(request, env)).prompt()
+        await request.answer_json([vars(block) for block in blocks])
+
+    async def messages(self, request: Request, env: str) -> None:
+        messages = await (await self._ready(request, env)).messages()
+        await request.answer_json([message.model_dump() for message in messages])
+
+    async def task_tools(self, request: Request, env: str) -> None:
+        listed = await (await self._ready(request, env)).list_tools()
+        await request.answer_json(listed.model_dump())
+
+    async def call(self, request: Request, env: str) -> None:
+        sid = session_id(request)
+        body = bodies.parse(bodies.ToolCall, await request.json())
+        session = await self._session(sid, env)
+        if session.state is State.FAILED:
+            await session.ready()  # raises what setup() raised
+        try:
+            call = session.call(body.name, body.input, body.task_id)
+        except CallNotFound as error:
+            await request.answer(200, events.HEADERS, events.error(str(error)))
+            return
+        await self._follow(request, call)
+
+    async def score_group(self, request: Request, env: str) -> None:
+        sid = session_id(request)
+        body = bodies.parse(bodies.ScoreGroup, await request.json())
+        session = await self._session(sid, env)
+        if not overrides(session.spec.environment, "score_group"):
+            raise HttpError(404, f"Environment {env!r} does not implement score_group")
+        try:
+            call = session.score_group(body.candidates, body.task_id)
+        except CallNotFound as error:
+            await request.answer(200, events.HEADERS, events.error(str(error)))
+            return
+        await self._follow(request, call)
+
+    async def _follow(self, request: Request, call: Call[Any]) -> None:
+        """Tell the client how the call is named, that it still runs, and how it ended."""
+        await asyncio.sleep(0)
+        if call.done:  # a tool that never waits is done after one turn of the loop: one answer, whole
+            await request.answer(200, events.HEADERS, events.named(call.id) + events.result(call.result))
+            return
+        await request.start(events.HEADERS)
+        await request.write(events.named(call.id))
+        while not await call.wait(self._options.ping_seconds):
+            await request.write(b": ping - %d\n\n" % time.time())
+        await request.write(events.result(call.result), last=True)
+
+    async def _ready(self, request: Request, env: str) -> Placed:
+        """The session's environment once it is set up; with `starting_seconds` set, 503 when that takes longer."""
+        session = await self._session(session_id(request), env)
+        if not self._options.starting_seconds or session.state is not State.STARTING:
+            return await session.ready()
+        try:
+            async with asyncio.timeout(self._options.starting_seconds):
+                return await session.ready()
+        except TimeoutError:
+            headers = [(b"x-backend-state", b"starting"), (b"retry-after", b"2")]
+            raise HttpError(503, "Environment still starting.", headers) from None
+
+    async def _session(self, sid: str, env: str) -> Session:
+        """The session; if it was opened without naming its environment, this first path that names one decides."""
+        session = self._runtime.session(sid)
+        if not session.provisional:
+            return session
+        async with self._rebinding:
+            session = self._runtime.session(sid)
+            environment, spec = self._runtime.environment(env), session.spec
+            if session.provisional and environment is not spec.environment:
+                assert spec.task.split is not None
+                assert spec.task.index is not None
+                task = await self._runtime.tasks(environment).at(spec.task.split, spec.task.index)
+                await self._runtime.close(sid)
+                session = await self._runtime.open(SessionSpec(sid, environment, task, spec.secrets, spec.toolset))
+            session.provisional = False
+            return session
+
+
+def session_id(request: Request) -> str:
+    sid = request.header(b"x-session-id")
+    if not sid:
+        raise HttpError(400, "X-Session-ID header is required")
+    return sid
+
+
+def as_http(error: ToolyardError) -> HttpError:
+    """The status and words that ORS clients expect; where our own words say more, they are the hint."""
+    match error:
+        case SplitNotFound():
+            return HttpError(400, "Invalid split", hint=str(error))
+        case TaskNotFound():
+            return HttpError(400, "Invalid index", hint=str(error))
+        case ToolsetNotFound() | SessionExists():
+            return HttpError(400, str(error))
+        case EnvironmentNotFound() | SessionNotFound():
+            return HttpError(404, str(error))
+        case SessionClosed():
+            return HttpError(410, str(error))
+        case Overloaded():
+            return HttpError(503, str(error), [(b"retry-after", b"%d" % error.retry_after)])
+        case NotSupported():
+            return HttpError(400, str(error))
+        case _:
+            return HttpError(500, str(error))

@@ -1,0 +1,86 @@
+"""Results as server-sent events, cut so that no client can lose a character.
+
+Clients strip white space from both ends of each piece and may split lines at any Unicode line end. So the JSON is
+ASCII, pieces have at most 4096 characters, and a space at the edge of a piece is written as an escape.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from toolyard.asgi import encode, encode_ascii
+from toolyard.core.messages import GroupScore
+from toolyard.core.output import CallResult, ToolFailure, ToolOutput
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+_WHOLE = 4096
+_PIECE = _WHOLE - 10  # room for two escapes in place of two spaces
+
+_WIRE_REASON = {"no_such_tool": "not_found", "bad_arguments": "input_validation"}
+"""Our reasons under the names that OpenReward's clients know; the others keep ours."""
+
+_LINE_END = re.compile("\r\n|\r|\n")
+
+
+def named(call_id: str) -> bytes:
+    """The event that tells the client how to come back for this call."""
+    return b"event: task_id\ndata: %b\n\n" % call_id.encode()
+
+
+def error(text: str) -> bytes:
+    lines = "".join(f"data: {line}\n" for line in _LINE_END.split(text))
+    return b"event: error\n%b\n" % lines.encode(errors="replace")
+
+
+def result(outcome: CallResult | Sequence[GroupScore]) -> bytes:
+    """All that is left to say when a call is done."""
+    match outcome:
+        case ToolOutput():
+            return _events(_success(outcome))
+        case ToolFailure(reason="tool_raised" | "lost" | "cancelled"):
+            return error(outcome.message)
+        case ToolFailure(reason="tool_failed"):  # as the ORS documents show it
+            return _events({"ok": False, "error": outcome.message})
+        case ToolFailure():
+            reason = _WIRE_REASON.get(outcome.reason, outcome.reason)
+            return _events({"ok": False, "error": outcome.message, "reason": reason})
+        case _:
+            return _events({"scores": [vars(score) for score in outcome]})
+
+
+def _success(output: ToolOutput) -> object:
+    return {
+        "ok": True,
+        "output": {
+            "blocks": [vars(block) for block in output.blocks],
+            "metadata": output.metadata,
+            "reward": output.reward,
+            "finished": output.finished,
+        },
+    }
+
+
+def _events(value: object) -> bytes:
+    text = encode(value)
+    if not text.isascii():
+        text = encode_ascii(value)
+    if len(text) <= _WHOLE:
+        return b"event: end\ndata: %b\n\n" % text
+    *chunks, end = _pieces(text)
+    return b"".join([*(b"event: chunk\ndata: %b\n\n" % chunk for chunk in chunks), b"event: end\ndata: %b\n\n" % end])
+
+
+def _pieces(text: bytes) -> Iterator[bytes]:
+    for start in range(0, len(text), _PIECE):
+        piece = text[start : start + _PIECE]
+        if piece.startswith(b" "):
+            piece = rb"\u0020" + piece[1:]
+        if piece.endswith(b" "):
+            piece = piece[:-1] + rb"\u0020"
+        yield piece

@@ -1,0 +1,155 @@
+"""`Runtime`: the kernel every protocol talks to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Self
+
+from toolyard.core.environment import Environment, overrides
+from toolyard.core.errors import (
+    DefinitionError,
+    EnvironmentNotFound,
+    Overloaded,
+    SessionExists,
+    SessionNotFound,
+    ToolsetNotFound,
+)
+from toolyard.placement.base import Placement, SessionSpec
+from toolyard.runtime.limits import Limits
+from toolyard.runtime.session import Session
+from toolyard.runtime.shared import Shared
+from toolyard.runtime.tasks import Tasks
+
+log = logging.getLogger("toolyard.runtime")
+
+
+class Runtime:
+    """Environments, sessions, leases and limits. Use it inside `async with runtime.running()`."""
+
+    def __init__(
+        self,
+        environments: Sequence[type[Environment]],
+        placement: Placement,
+        limits: Limits,
+        *,
+        toolsets: Sequence[type] = (),
+    ) -> None:
+        self.shared = Shared(limits)
+        self.placement = placement
+        self.environments: Mapping[str, type[Environment]] = by_name(environments)
+        self.toolsets: Mapping[str, type] = {toolset.__name__: toolset for toolset in toolsets}
+        self.sessions: dict[str, Session] = {}
+        self._tasks = {name: Tasks(env, placement) for name, env in self.environments.items()}
+
+    @property
+    def limits(self) -> Limits:
+        return self.shared.limits
+
+    # What is served.
+
+    def environment(self, name: str | None = None) -> type[Environment]:
+        """By name, whatever its case; the first one served when no name is given."""
+        if name is None:
+            return next(iter(self.environments.values()))
+        try:
+            return self.environments[name.lower()]
+        except KeyError:
+            raise EnvironmentNotFound(f"unknown environment {name!r}") from None
+
+    def toolset(self, name: str) -> type:
+        try:
+            return self.toolsets[name]
+        except KeyError:
+            raise ToolsetNotFound(f"unknown toolset {name!r}; valid options are {sorted(self.toolsets)}") from None
+
+    def tasks(self, environment: type[Environment]) -> Tasks:
+        return self._tasks[environment.name().lower()]
+
+    # Sessions.
+
+    async def open(self, spec: SessionSpec, *, provisional: bool = False) -> Session:
+        """Build the environment of a new session; setup() goes on in the background. On failure the id stays free."""
+        if spec.session_id in self.sessions:
+            raise SessionExists("Session already exists")
+        if self.shared.draining:
+            raise Overloaded("the server is shutting down")
+        if len(self.sessions) >= self.limits.max_sessions:
+            raise Overloaded(f"all {self.limits.max_sessions} sessions of this server are in use", retry_after=5)
+        session = self.sessions[spec.session_id] = Session(spec, self.shared, provisional=provisional)
+        try:
+            await session.build(self.placement)
+        except BaseException:
+            if self.sessions.get(spec.session_id) is session:
+                del self.sessions[spec.session_id]
+            raise
+        return session
+
+    def session(self, session_id: str) -> Session:
+        try:
+            return self.sessions[session_id]
+        except KeyError:
+            raise SessionNotFound("Active environment not found") from None
+
+    async def close(self, session_id: str) -> None:
+        """End a session and wait until its teardown is over. Unknown ids are none of our business."""
+        session = self.sessions.pop(session_id, None)
+        if session is None:
+            return
+        if session.closes_at_once:
+            await session.close()
+        else:  # not in the caller's task: who gives up waiting does not give up the teardown
+            await asyncio.wait((self.shared.background.start(session.close()),))
+
+    # Life.
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Self]:
+        """Own every background task; on the way out let calls end, then close every session."""
+        sweep = self.shared.background.start(self._sweep())
+        try:
+            yield self
+        finally:
+            sweep.cancel()
+            await self._drain()
+            await self.shared.background.stop(self.limits.teardown_seconds)
+
+    async def _drain(self) -> None:
+        self.shared.draining = True
+        if running := [call.task for call in self.shared.calls if call.task is not None]:
+            await asyncio.wait(running, timeout=self.limits.drain_seconds)
+        await asyncio.gather(*(self.close(session_id) for session_id in list(self.sessions)))
+
+    async def _sweep(self) -> None:
+        """The one clock of the server: deadlines, leases and kept results."""
+        while True:
+            await asyncio.sleep(self.limits.sweep_seconds)
+            now = time.monotonic()
+            for call in [call for call in self.shared.calls if call.deadline < now]:
+                call.stop("timed_out")
+            self.shared.kept.sweep(now)
+            horizon = now - self.limits.idle_seconds
+            for session in [s for s in self.sessions.values() if s.last_seen < horizon and not s.running]:
+                log.info("session %s was idle for %g s: closing it", session.id, self.limits.idle_seconds)
+                self.sessions.pop(session.id, None)
+                self.shared.background.start(session.close())
+
+
+def by_name(environments: Sequence[type[Environment]]) -> dict[str, type[Environment]]:
+    """The environments under their names, after checking what can only be checked on a finished class."""
+    found: dict[str, type[Environment]] = {}
+    for env in environments:
+        name = env.name().lower()
+        if name in found:
+            raise DefinitionError(f"two environments are called {name!r}: {found[name].__qualname__} and {env}")
+        if not env._definition.tools and not overrides(env, "list_task_tools"):
+            raise DefinitionError(f"{env.__qualname__} has no tool: decorate a method with @tool")
+        if not overrides(env, "list_splits"):
+            raise DefinitionError(f"{env.__qualname__} has no split: write a classmethod list_splits()")
+        if not overrides(env, "get_prompt") and not overrides(env, "get_messages"):
+            raise DefinitionError(f"{env.__qualname__} has no prompt: write get_prompt() or get_messages()")
+        found[name] = env
+    return found

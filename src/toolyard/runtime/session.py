@@ -1,0 +1,293 @@
+"""`Session`: one environment instance from open to close, and the calls made in it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+from toolyard.core.environment import Environment, overrides
+from toolyard.core.errors import CallNotFound, SessionClosed, SessionFailed, ToolyardError, describe
+from toolyard.core.messages import GroupCandidate, GroupScore
+from toolyard.core.output import CallResult, JsonObject, Reason, ToolFailure, ToolOutput, cut, size_of
+from toolyard.placement.base import Placed, Placement, SessionSpec
+from toolyard.runtime.call import Call, is_ours
+from toolyard.runtime.shared import Shared
+from toolyard.runtime.turns import Turns
+
+log = logging.getLogger("toolyard.runtime")
+
+R = TypeVar("R")
+A = TypeVar("A")
+
+_FORGOTTEN_MOST = 4096
+"""How many ids of calls, once chosen by the client and now evicted, a session remembers so as not to run them again."""
+
+
+class State(Enum):
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Session:
+    """All the state of a session is here. It is a lease: unseen for long enough, the runtime closes it."""
+
+    __slots__ = (
+        "_calls",
+        "_error",
+        "_forgotten",
+        "_placed",
+        "_settled",
+        "_setup",
+        "_shared",
+        "_turns",
+        "finished",
+        "last_seen",
+        "provisional",
+        "running",
+        "spec",
+        "state",
+    )
+
+    def __init__(self, spec: SessionSpec, shared: Shared, *, provisional: bool = False) -> None:
+        self.spec = spec
+        self.state = State.STARTING
+        self.last_seen = time.monotonic()
+        self.finished = False
+        """A tool said that the episode is over."""
+        self.provisional = provisional
+        """Opened without naming the environment; the first request that names one decides."""
+        self.running = 0
+        self._shared = shared
+        self._placed: Placed | None = None
+        self._setup: asyncio.Task[None] | None = None
+        self._settled: asyncio.Event | None = None
+        self._error = ""
+        self._turns: Turns | None = None
+        self._calls: dict[str, Call[Any]] | None = None
+        self._forgotten: OrderedDict[str, None] | None = None
+
+    @property
+    def id(self) -> str:
+        return self.spec.session_id
+
+    # From open to close.
+
+    async def build(self, placement: Placement) -> None:
+        """Run the author's constructor, then let setup() go on in the background."""
+        placed = await placement.place(self.spec)
+        if self.state is State.CLOSED:
+            await self._give_back(placed)
+            raise SessionClosed("Session deleted")
+        self._placed = placed
+        if not needs_setup(self.spec.environment):
+            self._settle(State.READY)
+        else:
+            self._setup = self._shared.background.start(self._set_up(placed))
+
+    async def ready(self) -> Placed:
+        """The environment, once setup() is over."""
+        self.touch()
+        if self.state is State.STARTING:
+            if self._settled is None:
+                self._settled = asyncio.Event()
+            await self._settled.wait()
+        if self.state is State.FAILED:
+            raise SessionFailed(self._error)
+        if self.state is State.CLOSED or self._placed is None:
+            raise SessionClosed("Session deleted")
+        return self._placed
+
+    @property
+    def closes_at_once(self) -> bool:
+        """Whether nothing has to be waited for when it is closed."""
+        return not self.running and self._setup is None and not overrides(self.spec.environment, "teardown")
+
+    def touch(self) -> None:
+        self.last_seen = time.monotonic()
+
+    async def close(self) -> None:
+        """End calls and setup, then let the author's teardown() run; once, and for a bounded time."""
+        if self.state is State.CLOSED:
+            return
+        self._settle(State.CLOSED)
+        ending: set[asyncio.Task[None]] = set()
+        if self._setup is not None:
+            self._setup.cancel()
+            ending.add(self._setup)
+        for call in (self._calls or {}).values():
+            self._shared.kept.drop(call)
+            if call.task is not None:
+                ending.add(call.task)
+                call.stop("cancelled")
+        self._calls = None
+        if ending:
+            _, stuck = await asyncio.wait(ending, timeout=self._shared.limits.teardown_seconds)
+            for task in stuck:
+                log.error("session %s: a call or setup() ignores that it is cancelled: %s", self.id, task)
+        if (placed := self._placed) is not None:
+            self._placed = None
+            await self._give_back(placed)
+
+    async def _set_up(self, placed: Placed) -> None:
+        try:
+            async with asyncio.timeout(self._shared.limits.setup_seconds):
+                await placed.setup()
+        except (Exception, SystemExit) as error:  # the author's setup(): reported to whoever waits on the session
+            log.warning("session %s: setup() raised %s", self.id, describe(error), exc_info=error)
+            self._error = describe(error)
+            if self.state is State.STARTING:
+                self._placed = None
+                self._settle(State.FAILED)
+                await self._give_back(placed)
+        else:
+            if self.state is State.STARTING:
+                self._settle(State.READY)
+        finally:
+            self._setup = None
+
+    async def _give_back(self, placed: Placed) -> None:
+        if not overrides(self.spec.environment, "teardown"):
+            return
+        seconds = self._shared.limits.teardown_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await placed.teardown()
+        except TimeoutError:
+            log.error("session %s: teardown() took more than %g s and was given up", self.id, seconds)
+        except (Exception, SystemExit) as error:  # the author's teardown(): the session is over all the same
+            log.error("session %s: teardown() raised %s", self.id, describe(error), exc_info=error)
+
+    def _settle(self, state: State) -> None:
+        self.state = state
+        if self._settled is not None:
+            self._settled.set()
+
+    # Calls.
+
+    def call(self, tool: str, arguments: JsonObject, call_id: str | None = None) -> Call[CallResult]:
+        """Start a call and hand back its ticket at once. An id that already names a call here finds that call."""
+        found = self._find(call_id)
+        return found or self._start(Call(tool, call_id, self._deadline()), self._call_tool, arguments)
+
+    def score_group(
+        self, candidates: Sequence[GroupCandidate], call_id: str | None = None
+    ) -> Call[Sequence[GroupScore] | ToolFailure]:
+        """Start scoring; a ticket as for a tool call, but it takes no turn and is not stopped by the end."""
+        found = self._find(call_id)
+        return found or self._start(Call("score_group", call_id, self._deadline()), self._score, candidates)
+
+    def forget(self, call: Call[Any]) -> None:
+        """Drop a result that was kept long enough, but remember that its id was used."""
+        if self._calls is None or self._calls.pop(call.id, None) is None:
+            return
+        if not is_ours(call.id):
+            if self._forgotten is None:
+                self._forgotten = OrderedDict()
+            self._forgotten[call.id] = None
+            if len(self._forgotten) > _FORGOTTEN_MOST:
+                self._forgotten.popitem(last=False)
+
+    def _find(self, call_id: str | None) -> Call[Any] | None:
+        self.touch()
+        if call_id is None:
+            return None
+        if self._calls is not None and (call := self._calls.get(call_id)):
+            return call
+        if not call_id or is_ours(call_id) or (self._forgotten is not None and call_id in self._forgotten):
+            raise CallNotFound("unknown task_id")
+        return None
+
+    def _deadline(self) -> float:
+        return self.last_seen + self._shared.limits.call_seconds
+
+    def _start(self, call: Call[R], work: Callable[[Call[R], A], Awaitable[R]], given: A) -> Call[R]:
+        if self.state is State.CLOSED:
+            raise SessionClosed("Session deleted")
+        self._shared.admit(call)
+        if self._calls is None:
+            self._calls = {}
+        self._calls[call.id] = call
+        self.running += 1
+        # Not among the background tasks: Shared owns the call, and _run lets nothing out.
+        call.task = asyncio.get_running_loop().create_task(self._run(call, work, given))
+        return call
+
+    async def _run(self, call: Call[Any], work: Callable[[Call[Any], A], Awaitable[Any]], given: A) -> None:
+        try:
+            result = await work(call, given)
+        except asyncio.CancelledError:
+            result = _stopped(call, self._shared.limits.call_seconds)
+        except ToolyardError as error:  # setup() failed, or the session was closed while the call waited
+            result = ToolFailure("lost", str(error))
+        except Exception as error:  # of ours, or from score_group(), which has no softer way to fail
+            log.warning("session %s: %s broke: %s", self.id, call.name, describe(error), exc_info=error)
+            result = ToolFailure("tool_raised", str(error) or type(error).__name__)
+        call.finish(result)
+        self.running -= 1
+        self.touch()
+        self._shared.calls.discard(call)
+        if self._calls is not None:
+            self._shared.kept.add(call, self.forget, self.last_seen)
+
+    async def _call_tool(self, call: Call[CallResult], arguments: JsonObject) -> CallResult:
+        placed = self._placed if self.state is State.READY else await self.ready()
+        assert placed is not None
+        tool = placed.tools.get(call.name)
+        if tool is None:
+            if self.finished and await placed.has_tool(call.name):
+                return self._refused(call)
+            return await self._perform(placed, call, arguments)
+        turns = self._turns = self._turns or Turns()
+        await turns.take(tool)
+        try:
+            return self._refused(call) if self.finished else await self._perform(placed, call, arguments)
+        finally:
+            turns.give_back(tool)
+
+    async def _perform(self, placed: Placed, call: Call[CallResult], arguments: JsonObject) -> CallResult:
+        shared = self._shared
+        await shared.slots.take()
+        try:
+            result = await placed.call(call.name, arguments)
+        finally:
+            shared.slots.give_back()
+        if isinstance(result, ToolOutput):
+            if self.finished:
+                return self._refused(call)  # another call ended the episode meanwhile: the first grade counts
+            if result.finished and shared.limits.latch_finished:
+                self.finished = True
+            call.size = size_of(result)
+            if call.size > shared.limits.output_bytes:
+                result = cut(result, shared.limits.output_bytes)
+                call.size = shared.limits.output_bytes
+        return result
+
+    async def _score(
+        self, call: Call[Sequence[GroupScore] | ToolFailure], candidates: Sequence[GroupCandidate]
+    ) -> Sequence[GroupScore]:
+        return await (await self.ready()).score_group(candidates)
+
+    def _refused(self, call: Call[CallResult]) -> ToolFailure:
+        return ToolFailure(
+            "episode_finished",
+            f"{call.name!r} was not run: the episode has finished (a tool returned finished=True), so no further "
+            f"tool calls are accepted.",
+        )
+
+
+def needs_setup(environment: type[Environment]) -> bool:
+    return bool(environment.toolsets) or overrides(environment, "setup")
+
+
+def _stopped(call: Call[Any], seconds: float) -> ToolFailure:
+    reason: Reason = call.stopped or "cancelled"
+    if reason == "timed_out":
+        return ToolFailure(reason, f"Tool {call.name!r} failed: no answer within {seconds:g} s, so it was stopped")
+    return ToolFailure(reason, f"Tool {call.name!r} was stopped: the session ended before the call did")

@@ -1,0 +1,31 @@
+"""What the sessions of one server share: limits, background tasks, slots to run in, results kept for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolyard.core.errors import Overloaded
+from toolyard.runtime.background import Background
+from toolyard.runtime.call import Call
+from toolyard.runtime.kept import Kept
+from toolyard.runtime.limits import Limits
+from toolyard.runtime.slots import Slots
+
+
+class Shared:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.background = Background()
+        self.kept = Kept(limits.replay_seconds, limits.replay_bytes)
+        self.slots = Slots(limits.max_concurrent_calls)
+        self.calls: set[Call[Any]] = set()
+        """Those running or waiting to run."""
+        self.draining = False
+
+    def admit(self, call: Call[Any]) -> None:
+        """Own a call until it is done, or refuse it."""
+        if self.draining:
+            raise Overloaded("the server is shutting down")
+        if len(self.calls) >= self.limits.max_concurrent_calls + self.limits.max_queued_calls:
+            raise Overloaded(f"{len(self.calls)} calls are waiting or running already")
+        self.calls.add(call)

@@ -1,0 +1,122 @@
+"""Put the pieces together: environments in, one ASGI application out."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import socket
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import uvicorn
+from starlette.routing import BaseRoute
+
+from toolyard import logs
+from toolyard.adapters import adapt
+from toolyard.asgi import Door, HttpOptions
+from toolyard.core.environment import Environment
+from toolyard.core.errors import DefinitionError
+from toolyard.http_protocol import GatheringProtocol
+from toolyard.placement.local import LocalPlacement
+from toolyard.protocols import PROTOCOLS
+from toolyard.runtime.limits import Limits
+from toolyard.runtime.runtime import Runtime
+from toolyard.settings import Settings, SettingsError, is_loopback
+
+log = logging.getLogger("toolyard.server")
+
+
+class Server:
+    """Serves environments: `Server([Env]).run(port=8080)`, or hand `.app` to any ASGI server.
+
+    Environments may be ours or classes written for `ors` or `openreward`. `toolsets` are those that a client may
+    ask for by name when it opens a session.
+    """
+
+    def __init__(
+        self, environments: Sequence[type], *, toolsets: Sequence[type] = (), settings: Settings | None = None
+    ) -> None:
+        if not environments:
+            raise DefinitionError("there is no environment to serve")
+        self.settings = settings or Settings.read({})
+        self.environments: Sequence[type[Environment]] = [adapt(environment) for environment in environments]
+        self.protocols = protocols_of(self.settings)
+        self._placement = LocalPlacement(self.settings.threads)
+        self.runtime = Runtime(self.environments, self._placement, self.settings.pick(Limits), toolsets=toolsets)
+        options = self.settings.pick(HttpOptions)
+        routes = [route for protocol in self.protocols for route in load(protocol)(self.runtime, options)]
+        self.app = Door(routes, self._lifespan, options)
+        self._uvicorn: uvicorn.Server | None = None
+
+    def run(self, host: str | None = None, port: int | None = None) -> None:
+        """Serve until interrupted."""
+        settings = self.settings
+        host = settings.host if host is None else host
+        port = settings.port if port is None else port
+        logs.configure(settings.log_format, settings.log_level)
+        if not (is_loopback(host) or settings.api_key or settings.allow_anonymous):
+            log.warning("%s can be reached from other machines, and no key is asked for", host)
+        log.info("serving %s on http://%s:%d", ", ".join(self.runtime.environments), host, port)
+        self.serve(listen(host, port))
+
+    def serve(self, *sockets: socket.socket) -> None:
+        """Serve on sockets that are already open."""
+        gc.collect()
+        gc.freeze()  # what is loaded now stays: the collector need not look at it again
+        gc.set_threshold(50_000, 20, 20)  # sessions come and go by the thousand, and few are part of a cycle
+        config = uvicorn.Config(
+            self.app,
+            loop="uvloop",
+            http=GatheringProtocol,
+            lifespan="on",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=int(self.settings.drain_seconds) or 1,
+            log_config=None,
+        )
+        self._uvicorn = uvicorn.Server(config)
+        self._uvicorn.run(sockets=list(sockets))
+
+    def stop(self) -> None:
+        """From another thread: drain, tear down, and let `serve` return."""
+        if self._uvicorn is not None:
+            self._uvicorn.should_exit = True
+
+    @asynccontextmanager
+    async def _lifespan(self) -> AsyncGenerator[None]:
+        async with self.runtime.running():
+            yield
+        self._placement.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the port here, where a failure can still be explained."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    opened = socket.socket(family)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        opened.bind((host, port))
+        opened.listen(2048)
+    except (OSError, UnicodeError) as error:
+        opened.close()
+        raise SettingsError(
+            f"cannot listen on {host} port {port}: {getattr(error, 'strerror', None) or error}. "
+            f"Is another server using it? Choose another with --port, or --port 0 for any free one"
+        ) from None
+    return opened
+
+
+def protocols_of(settings: Settings) -> Sequence[str]:
+    for name in settings.protocol:
+        if name not in PROTOCOLS:
+            raise SettingsError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
+    return settings.protocol or tuple(PROTOCOLS)
+
+
+def load(protocol: str) -> Callable[[Runtime, HttpOptions], list[BaseRoute]]:
+    module, _, function = PROTOCOLS[protocol].partition(":")
+    routes: Callable[[Runtime, HttpOptions], list[BaseRoute]] = getattr(importlib.import_module(module), function)
+    return routes

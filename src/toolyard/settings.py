@@ -1,0 +1,127 @@
+"""Every knob once, with its help. Flags, TOOLYARD_* variables and the reference page are made from this class."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
+
+from toolyard.core.errors import ToolyardError
+
+T = TypeVar("T")
+
+
+class SettingsError(ToolyardError):
+    """A setting has a value that cannot be used; the message says which, and what to write instead."""
+
+
+def knob(default: T, help: str) -> T:
+    made: T = field(default=default, metadata={"help": help})
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    # Where
+    host: str = knob("127.0.0.1", "address to listen on; anything but loopback needs --api-key or --allow-anonymous")
+    port: int = knob(8080, "port to listen on; 0 picks a free one")
+    protocol: tuple[str, ...] = knob((), "serve only this protocol, at the root (repeatable; default: all of them)")
+    # Who
+    api_key: str = knob("", "key that clients must send, as X-API-Key or as Authorization: Bearer")
+    allow_anonymous: bool = knob(False, "listen on a non-loopback address although no key is asked for")
+    # How long
+    idle_seconds: float = knob(900, "close a session that nobody has used or pinged for this long")
+    setup_seconds: float = knob(1800, "give up on an environment's setup() after this long")
+    call_seconds: float = knob(3600, "stop a tool call after this long; it is reported as timed out, with no reward")
+    teardown_seconds: float = knob(30, "give up on an environment's teardown() after this long")
+    drain_seconds: float = knob(30, "when the server is stopped, wait this long for running calls")
+    replay_seconds: float = knob(60, "keep a result this long for a client that lost its connection")
+    ping_seconds: float = knob(10, "send a sign of life this often while a call runs")
+    starting_seconds: float = knob(
+        0, "answer 503 to a prompt request when setup() takes longer than this; 0 lets the request wait"
+    )
+    sweep_seconds: float = knob(1.0, "look for deadlines and idle sessions this often")
+    # How much
+    max_sessions: int = knob(20_000, "sessions open at once; one more is answered 503 with Retry-After")
+    max_concurrent_calls: int = knob(4096, "tool calls running at once; others wait their turn")
+    max_queued_calls: int = knob(16_384, "tool calls waiting at once; one more is answered 503 with Retry-After")
+    threads: int = knob(64, "threads for environments written with plain functions")
+    body_bytes: int = knob(32 * 2**20, "largest request body; a larger one is answered 413")
+    output_bytes: int = knob(8 * 2**20, "longest output of a tool, in characters; the rest is cut, with a note")
+    replay_bytes: int = knob(64 * 2**20, "memory for kept results, of all sessions together")
+    # How
+    latch_finished: bool = knob(True, "refuse tool calls after one that returned finished=True")
+    errors: Literal["none", "exception", "stacktrace"] = knob(
+        "exception", "how much of an unexpected exception a client is shown"
+    )
+    log_format: Literal["text", "json"] = knob("text", "how log lines are written")
+    log_level: Literal["debug", "info", "warning", "error"] = knob("info", "the least severe log lines to show")
+
+    def __post_init__(self) -> None:
+        for knob_ in dataclasses.fields(self):
+            value = getattr(self, knob_.name)
+            if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
+                raise SettingsError(f"{knob_.name} is {value}; it cannot be negative")
+        if self.port > 65535:
+            raise SettingsError(f"port is {self.port}; it must be from 0 to 65535")
+
+    def check_exposure(self) -> None:
+        """Refuse to be reachable from other machines by anybody, unless told so."""
+        if not (is_loopback(self.host) or self.api_key or self.allow_anonymous):
+            raise SettingsError(
+                f"{self.host} can be reached from other machines, and no key is asked for. Set --api-key (or the "
+                f"variable TOOLYARD_API_KEY), or say --allow-anonymous if everybody who can reach it may use it"
+            )
+
+    def pick(self, group: type[T]) -> T:
+        """The values that a group of options, such as Limits, consists of."""
+        names = [f.name for f in dataclasses.fields(group)]  # type: ignore[arg-type]  # groups are dataclasses
+        return group(**{name: getattr(self, name) for name in names})
+
+    @classmethod
+    def read(cls, given: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> Self:
+        """What was given, then TOOLYARD_* variables, then the defaults."""
+        values: dict[str, Any] = {}
+        kinds = get_type_hints(cls)
+        for knob_ in dataclasses.fields(cls):
+            variable = variable_of(knob_.name)
+            if given.get(knob_.name) is not None:
+                values[knob_.name] = given[knob_.name]
+            elif variable in environ:
+                values[knob_.name] = _from_text(environ[variable], kinds[knob_.name], variable)
+        return cls(**values)
+
+
+def variable_of(name: str) -> str:
+    return f"TOOLYARD_{name.upper()}"
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _from_text(text: str, kind: Any, variable: str) -> object:
+    if get_origin(kind) is tuple:
+        return tuple(text.split(","))
+    if get_origin(kind) is Literal:
+        if text not in get_args(kind):
+            raise SettingsError(f"{variable} is {text!r}; it must be one of {', '.join(get_args(kind))}")
+        return text
+    if kind is bool:
+        if text.lower() not in ("1", "true", "yes", "0", "false", "no"):
+            raise SettingsError(f"{variable} is {text!r}; it must be true or false")
+        return text.lower() in ("1", "true", "yes")
+    try:
+        return kind(text)
+    except ValueError:
+        raise SettingsError(f"{variable} is {text!r}; it must be a {kind.__name__}") from None

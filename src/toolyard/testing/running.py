@@ -1,0 +1,40 @@
+"""A real server on a free port of this machine, for the length of a `with`."""
+
+from __future__ import annotations
+
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from toolyard.server import Server, listen
+from toolyard.settings import Settings
+
+_START_SECONDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    url: str
+    server: Server
+
+
+@contextmanager
+def running(environments: Sequence[type], *, toolsets: Sequence[type] = (), **settings: Any) -> Iterator[Running]:
+    """Serve `environments` in a thread. Keywords are settings, as in `running([Env], idle_seconds=2)`."""
+    server = Server(environments, toolsets=toolsets, settings=Settings(**settings))
+    socket = listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{socket.getsockname()[1]}"
+    thread = threading.Thread(target=server.serve, args=(socket,), name="toolyard-server", daemon=True)
+    thread.start()
+    try:
+        # The port is open already: this waits in the queue of connections until the server answers.
+        with urllib.request.urlopen(f"{url}/health", timeout=_START_SECONDS):
+            yield Running(url, server)
+    finally:
+        server.stop()
+        thread.join(server.settings.drain_seconds + server.settings.teardown_seconds)
+        socket.close()

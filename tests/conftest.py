@@ -1,0 +1,28 @@
+"""Real servers for all tests: one that many share, and a way to start others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from tests.worlds import ManyEnv, MathEnv, OtherEnv
+from toolyard.testing import Running, running
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[Running]:
+    with running([MathEnv, OtherEnv, ManyEnv]) as server:
+        yield server
+
+
+@pytest.fixture
+def http(served: Running) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=served.url, timeout=30) as client:
+        yield client
