@@ -25,23 +25,30 @@ class LoadError(ToolyardError):
 class Loaded:
     environments: Sequence[type]
     toolsets: Sequence[type]
-    files: Sequence[Path]
-    """What to watch when the author wants to see changes at once."""
 
 
 def load_targets(targets: Sequence[str]) -> Loaded:
     """`file.py`, `file.py:Class`, `package.module` or `package.module:Class`; without any, the built-in examples."""
     classes: dict[type, None] = {}
-    files: list[Path] = []
     for target in targets or [str(path) for path in builtin_examples()]:
         module, wanted = _load(target)
         classes |= dict.fromkeys(_chosen(module, wanted, target))
-        if module.__file__:
-            files.append(Path(module.__file__))
     environments = [cls for cls in classes if is_environment(cls)]
     if not environments:
         raise LoadError(f"{' '.join(targets)}: only toolsets there, and no environment to use them in")
-    return Loaded(environments, [cls for cls in classes if is_toolset(cls)], files)
+    return Loaded(environments, [cls for cls in classes if is_toolset(cls)])
+
+
+def folders_of(targets: Sequence[str]) -> Sequence[Path]:
+    """Where the files of the targets are, without running any of them."""
+    folders: dict[Path, None] = {}
+    for target in targets or [str(path) for path in builtin_examples()]:
+        where = target.partition(":")[0]
+        path = Path(where) if where.endswith(".py") else Path(where.replace(".", "/") + ".py")
+        if not path.is_file():
+            raise LoadError(f"there is no file {path} to watch; --reload needs targets below the current folder")
+        folders[path.resolve().parent] = None
+    return list(folders)
 
 
 def builtin_examples() -> Sequence[Path]:

@@ -88,8 +88,8 @@ class Settings:
         kinds = get_type_hints(cls)
         for knob_ in dataclasses.fields(cls):
             variable = variable_of(knob_.name)
-            if given.get(knob_.name) is not None:
-                values[knob_.name] = given[knob_.name]
+            if (value := given.get(knob_.name)) is not None:
+                values[knob_.name] = tuple(value) if isinstance(value, list) else value
             elif variable in environ:
                 values[knob_.name] = _from_text(environ[variable], kinds[knob_.name], variable)
         return cls(**values)
@@ -124,4 +124,5 @@ def _from_text(text: str, kind: Any, variable: str) -> object:
     try:
         return kind(text)
     except ValueError:
-        raise SettingsError(f"{variable} is {text!r}; it must be a {kind.__name__}") from None
+        wanted = "a whole number" if kind is int else "a number"
+        raise SettingsError(f"{variable} is {text!r}; it must be {wanted}") from None

@@ -214,7 +214,7 @@ def _model_of(method: str, parameters: Mapping[str, Any], doc: str, where: str) 
         model = create_model(method, **fields)
     except (PydanticUserError, NameError, TypeError) as error:
         raise DefinitionError(f"{where}: no JSON schema can be made of its parameters: {error}") from error
-    return model, (parsed.description or "") if described else doc
+    return model, (parsed.description or "").strip() if described else doc
 
 
 def _schema_of(arguments: type[BaseModel] | None, where: str) -> JsonObject | None:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from toolyard.core.environment import Environment, Split, as_split, overrides
 from toolyard.core.errors import NotSupported, SplitNotFound, TaskNotFound
 from toolyard.core.output import JsonObject
 from toolyard.placement.base import Placement, Task
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    tasks: Sequence[JsonObject]
+    count: int
+    lazy: bool
+    """Whether looking into it is the author's code, which may take its time."""
+
+
+def _list(tasks: Sequence[JsonObject]) -> _Listed:
+    return _Listed(tasks, len(tasks), not isinstance(tasks, list | tuple))
 
 
 class Tasks:
@@ -19,12 +32,13 @@ class Tasks:
         self._env = environment
         self._placement = placement
         self._splits: Sequence[Split] | None = None
-        self._lists: dict[str, Sequence[JsonObject]] = {}
-        self._asking = asyncio.Lock()
+        self._lists: dict[str, _Listed] = {}
+        self._asking: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By split, so that many who want the same list ask for it once; None is for the splits themselves."""
 
     async def splits(self) -> Sequence[Split]:
         if self._splits is None:
-            async with self._asking:
+            async with self._asking[None]:
                 if self._splits is None:
                     listed = await self._placement.ask(self._env.list_splits)
                     self._splits = [as_split(split) for split in listed]
@@ -32,48 +46,54 @@ class Tasks:
 
     async def all(self, split: str) -> Sequence[JsonObject]:
         """Every task of a split; NotSupported when the environment can only be asked for one at a time."""
-        await self._check(split)
-        if split not in self._lists:
-            async with self._asking:
-                if split not in self._lists:
-                    try:
-                        self._lists[split] = await self._placement.ask(self._env.list_tasks, split)
-                    except NotImplementedError:
-                        raise NotSupported(
-                            "list_tasks is not supported for this environment. Use the index-based API "
-                            "(num_tasks + get_task) instead."
-                        ) from None
-        return self._lists[split]
+        listed = await self._listed(split)
+        return await self._pick(listed, range(listed.count))
 
     async def count(self, split: str) -> int:
         if overrides(self._env, "num_tasks"):
             await self._check(split)
             count: int = await self._placement.ask(self._env.num_tasks, split)
             return count
-        return len(await self.all(split))
+        return (await self._listed(split)).count
 
     async def at(self, split: str, index: int) -> Task:
         """Task number `index`; negative numbers count from the end."""
         count = await self.count(split)
         if not -count <= index < count:
             raise TaskNotFound(f"{self._env.name()}/{split} has {count} tasks, no number {index}")
-        return Task(await self._get(split, index % count), split, index % count)
+        (task,) = await self._some(split, [index % count])
+        return Task(task, split, index % count)
 
     async def between(self, split: str, start: int | None, stop: int | None) -> Sequence[JsonObject]:
         """Tasks of a half-open range, with Python's rules for slices."""
-        chosen = range(await self.count(split))[start:stop]
-        if overrides(self._env, "get_task"):
-            return [await self._get(split, index) for index in chosen]
-        tasks = await self.all(split)
-        return [tasks[index] for index in chosen]
+        return await self._some(split, range(await self.count(split))[start:stop])
 
-    async def _get(self, split: str, index: int) -> JsonObject:
+    async def _some(self, split: str, indexes: Iterable[int]) -> Sequence[JsonObject]:
         if overrides(self._env, "get_task"):
-            task: Any = await self._placement.ask(self._env.get_task, split, index)
-        else:
-            task = (await self.all(split))[index]
-        found: JsonObject = task
+            return [await self._placement.ask(self._env.get_task, split, index) for index in indexes]
+        return await self._pick(await self._listed(split), indexes)
+
+    async def _pick(self, listed: _Listed, indexes: Iterable[int]) -> Sequence[JsonObject]:
+        def picked() -> Sequence[JsonObject]:
+            return [listed.tasks[index] for index in indexes]
+
+        found: Sequence[JsonObject] = await self._placement.ask(picked) if listed.lazy else picked()
         return found
+
+    async def _listed(self, split: str) -> _Listed:
+        await self._check(split)
+        if split not in self._lists:
+            async with self._asking[split]:
+                if split not in self._lists:
+                    try:
+                        tasks = await self._placement.ask(self._env.list_tasks, split)
+                    except NotImplementedError:
+                        raise NotSupported(
+                            "list_tasks is not supported for this environment. Use the index-based API "
+                            "(num_tasks + get_task) instead."
+                        ) from None
+                    self._lists[split] = await self._placement.ask(_list, tasks)
+        return self._lists[split]
 
     async def _check(self, split: str) -> None:
         names = [known.name for known in await self.splits()]

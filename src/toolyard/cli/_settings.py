@@ -1,0 +1,35 @@
+"""Settings as flags."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from toolyard.settings import Settings, flag_of, variable_of
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """One flag for each setting. What is not given is None, so that the variable or the default decides."""
+    group = parser.add_argument_group("settings", "each may also be set by a variable, for instance TOOLYARD_PORT")
+    kinds = get_type_hints(Settings)
+    for knob in dataclasses.fields(Settings):
+        shown = f"{knob.default:g}" if isinstance(knob.default, float) else str(knob.default)
+        default = "" if knob.default in ("", ()) else f" [{shown}]"
+        group.add_argument(
+            flag_of(knob.name),
+            dest=knob.name,
+            default=None,
+            help=knob.metadata["help"] + default,
+            **_as_argument(knob.name, kinds[knob.name]),
+        )
+
+
+def _as_argument(name: str, kind: Any) -> dict[str, Any]:
+    if kind is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    if get_origin(kind) is tuple:
+        return {"action": "append", "metavar": name.upper()}
+    if get_origin(kind) is Literal:
+        return {"choices": get_args(kind)}
+    return {"type": kind, "metavar": variable_of(name).rpartition("_")[2]}

@@ -1,0 +1,91 @@
+"""Serve environments until interrupted."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from toolyard import __version__, logs
+from toolyard.cli._settings import add_settings
+from toolyard.loading import LoadError, folders_of, load_targets
+from toolyard.server import Server, listen
+from toolyard.settings import Settings
+
+try:
+    import watchfiles
+except ImportError:  # an extra
+    watchfiles = None  # type: ignore[assignment]
+
+HELP = "serve environments over every protocol"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "targets",
+        nargs="*",
+        metavar="TARGET",
+        help="file.py, file.py:Class, package.module or package.module:Class; none: the built-in examples",
+    )
+    parser.add_argument("--reload", action="store_true", help="start again whenever a file beside a target changes")
+    add_settings(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    settings = Settings.read(vars(args))
+    settings.check_exposure()
+    if not args.reload:
+        serve(args.targets, settings)
+        return 0
+    if watchfiles is None:
+        raise LoadError("--reload needs the package watchfiles: pip install 'toolyard[reload]'")
+    watchfiles.run_process(*folders_of(args.targets), target=serve_again, args=(args.targets, settings))
+    return 0
+
+
+def serve(targets: Sequence[str], settings: Settings) -> None:
+    logs.configure(settings.log_format, settings.log_level)
+    loaded = load_targets(targets)
+    server = Server(loaded.environments, toolsets=loaded.toolsets, settings=settings)
+    socket = listen(settings.host, settings.port)
+    print(banner(server, socket.getsockname()[1]), flush=True)
+    server.serve(socket)
+
+
+def serve_again(targets: Sequence[str], settings: Settings) -> None:
+    """In the process that --reload starts: a broken file is said so and waits for the next change."""
+    try:
+        serve(targets, settings)
+    except (LoadError, KeyboardInterrupt) as error:
+        print(f"toolyard serve: {error or 'stopped'}", flush=True)
+
+
+def banner(server: Server, port: int) -> str:
+    """What is served, where, over which protocols, and what to try next."""
+    host = server.settings.host
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    names = list(server.runtime.environments)
+    width = max(len(name) for name in names) + 2
+    lines = [f"Toolyard {__version__} is serving {len(names)} environments on {url}", ""]
+    for name, environment in server.runtime.environments.items():
+        tools = ", ".join(environment._definition.tools) or "tools that depend on the task"
+        lines.append(f"  {name:{width}}{tools}")
+    lines += [
+        "",
+        f"  protocols: {', '.join(server.protocols)}" + ("   (a key is required)" if server.settings.api_key else ""),
+        "",
+        "Try it from another terminal:",
+        "",
+        f"  curl {url}/{names[0]}/tools",
+        "",
+        "or from Python:",
+        "",
+        "  from toolyard import Client",
+        "",
+        f'  environment = Client("{url}").environments.get("{names[0]}")',
+        '  with environment.session(split="train", index=0) as session:',
+        "      print(session.get_prompt()[0].text)",
+        "      print([tool.name for tool in session.list_tools()])",
+        "",
+        "Stop with Ctrl-C.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,210 @@
+"""What @tool makes of a method, and what it refuses when the class is defined."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from toolyard import Environment, TextBlock, ToolOutput, Toolset, terminal, tool
+from toolyard.core.errors import DefinitionError
+
+
+class Params(BaseModel):
+    answer: str = Field(description="Your answer")
+
+
+class Nested(BaseModel):
+    inner: Params
+    more: list[int] = []
+
+
+class Every(Environment):
+    @tool
+    def model(self, params: Params) -> ToolOutput:
+        """Take a model, as ORS does."""
+        return ToolOutput(blocks=[TextBlock(text=params.answer)])
+
+    @tool
+    def plain(self, a: int, b: float = 1.5, mode: Literal["x", "y"] = "x") -> str:
+        """Add two numbers.
+
+        Args:
+            a: the first
+            b: the second
+        """
+        return f"{a + b} {mode}"
+
+    @tool(name="renamed", shared=False)
+    async def other(self, deep: Nested, note: Annotated[str, Field(max_length=3)] = "") -> str:
+        """Two parameters, one of them a model."""
+        return deep.inner.answer + note
+
+    @tool
+    def nothing(self) -> None:
+        pass
+
+    @staticmethod
+    @tool
+    def static(x: int) -> str:
+        """No self."""
+        return str(x)
+
+
+def tool_of(name):
+    return Every._definition.tools[name]
+
+
+def test_a_model_parameter_is_the_schema():
+    spec = tool_of("model").spec
+    assert spec.description == "Take a model, as ORS does."
+    assert spec.input_schema == Params.model_json_schema()
+
+
+def test_plain_parameters_make_a_schema_with_the_words_of_the_docstring():
+    schema = tool_of("plain").spec.input_schema
+    assert schema["required"] == ["a"]
+    assert schema["properties"]["a"] == {"description": "the first", "title": "A", "type": "integer"}
+    assert schema["properties"]["b"]["default"] == 1.5
+    assert schema["properties"]["mode"]["enum"] == ["x", "y"]
+    assert tool_of("plain").spec.description == "Add two numbers."
+
+
+def test_a_tool_without_parameters_has_no_schema_and_ignores_what_it_is_given():
+    assert tool_of("nothing").spec.input_schema is None
+    assert tool_of("nothing").bind(Every(), {"whatever": 1})() is None
+
+
+def test_names_and_visibility_come_from_the_decorator():
+    assert "renamed" in Every._definition.tools
+    assert "other" not in Every._definition.tools
+    assert [spec.name for spec in Every.list_tools().tools] == ["model", "plain", "nothing", "static"]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "answer"),
+    [
+        ("plain", {"a": "2", "b": "3"}, "5.0 x"),
+        ("static", {"x": 3}, "3"),
+    ],
+)
+def test_arguments_are_taken_as_leniently_as_pydantic_does(name, given, answer):
+    assert tool_of(name).bind(Every(), given)() == answer
+
+
+class Odd:
+    pass
+
+
+def broken(body, *, toolsets=(), bases=(Environment,)):
+    return type("Broken", bases, {"toolsets": toolsets, **body})
+
+
+def without_hint(self, x) -> str: ...
+def with_rest(self, *args: int) -> str: ...
+def with_keywords(self, **kwargs: int) -> str: ...
+def generator(self):
+    yield "x"
+
+
+def two_fields(self, a: int, b: int) -> str: ...
+def good(self, a: int) -> str: ...
+def no_schema(self, a: Odd) -> str: ...
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"f": tool(without_hint)}, "Broken.f: parameter 'x' needs a type hint"),
+        ({"f": tool(with_rest)}, "Broken.f: parameter \\*args"),
+        ({"f": tool(with_keywords)}, "Broken.f: parameter \\*\\*kwargs"),
+        ({"f": tool(generator)}, "Broken.f: a tool returns its output"),
+        ({"f": terminal(tool(two_fields))}, "Broken.f: a terminal tool takes the one message"),
+        ({"f": terminal(lambda self: None)}, "Broken.f: @terminal marks a tool; it needs @tool as well"),
+        ({"f": tool(no_schema)}, "Broken.f: no JSON schema can be made"),
+        ({"setup": tool(good)}, "Broken.setup"),
+        ({"list_splits": lambda cls: ["train"]}, "Broken.list_splits is asked of the class: it needs @classmethod"),
+        ({"list_tasks": classmethod(lambda cls: [])}, "Broken.list_tasks does not take the arguments"),
+        ({"get_prompt": lambda self, x: ""}, "Broken.get_prompt does not take the arguments"),
+        ({"__init__": lambda self: None}, "Broken.__init__ must accept the keywords task_spec and secrets"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_when_the_class_is_defined(body, said):
+    for value in body.values():  # the same function objects serve several cases
+        if hasattr(value, "__name__"):
+            value.__name__ = next(iter(body))
+    with pytest.raises(DefinitionError, match=said):
+        broken(body)
+
+
+def test_concurrent_and_exclusive_exclude_each_other():
+    with pytest.raises(DefinitionError, match="cannot be concurrent"):
+        broken({"f": tool(concurrent=True, exclusive=True)(lambda self: "")})
+
+
+class Extra(Toolset):
+    @tool
+    def plain(self) -> str:
+        """Clashes with Every.plain."""
+        return ""
+
+
+def test_two_tools_of_one_name_are_refused():
+    with pytest.raises(DefinitionError, match="Tool name collision: 'plain' is defined in both the environment"):
+        broken({}, toolsets=[Extra], bases=(Every,))
+
+
+def test_two_terminal_tools_are_refused():
+    class One(Environment):
+        @terminal
+        @tool
+        def first(self) -> str: ...
+
+    with pytest.raises(DefinitionError, match="at most one tool can be terminal"):
+
+        class Two(One):
+            @tool
+            @terminal
+            def second(self) -> str: ...
+
+
+def test_a_hint_that_cannot_be_resolved_says_what_to_do():
+    with pytest.raises(DefinitionError, match=r"Later\.f: its type hints cannot be read .*top level"):
+
+        class Later(Environment):
+            @tool
+            def f(self, x: NotThere) -> str: ...  # noqa: F821
+
+
+def test_a_subclass_may_replace_a_tool_or_drop_it():
+    class Replaced(Every):
+        @tool
+        def plain(self, c: int) -> str:
+            """Another."""
+            return str(c)
+
+        def model(self, params: Params) -> ToolOutput:
+            raise AssertionError("no longer a tool")
+
+    assert Replaced._definition.tools["plain"].spec.description == "Another."
+    assert "model" not in Replaced._definition.tools
+    assert Every._definition.tools["plain"].spec.description == "Add two numbers."
+
+
+def test_a_terminal_tool_is_not_listed_but_described():
+    class Ends(Environment):
+        @terminal
+        @tool
+        def answer(self, params: Params) -> ToolOutput:
+            """Grade the last message."""
+            return ToolOutput()
+
+    listed = Ends.list_tools()
+    assert listed.tools == []
+    assert listed.terminal_tool.model_dump() == {
+        "name": "answer",
+        "arg": "answer",
+        "description": "Grade the last message.",
+    }
+    assert Ends._definition.tools["answer"].turn == "exclusive"

@@ -1,0 +1,449 @@
+"""Sessions and calls, without any wire."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import anyio
+import pytest
+
+from toolyard import Environment, ToolOutput, terminal, tool
+from toolyard.core.errors import (
+    CallNotFound,
+    DefinitionError,
+    Overloaded,
+    SessionClosed,
+    SessionExists,
+    SessionFailed,
+    SessionNotFound,
+)
+from toolyard.placement.base import SessionSpec, Task
+from toolyard.placement.local import LocalPlacement
+from toolyard.runtime.limits import Limits
+from toolyard.runtime.runtime import Runtime
+from toolyard.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+
+class World(Environment):
+    """Everything a session can go through, told from outside by events."""
+
+    def __init__(self, task_spec={}, secrets={}):
+        super().__init__(task_spec, secrets)
+        self.log: list[str] = task_spec.get("log", [])
+        if task_spec.get("constructor") == "raises":
+            raise ValueError("no world")
+        self.gate: asyncio.Event = task_spec.get("gate")
+
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    def get_prompt(self):
+        return "p"
+
+    async def setup(self):
+        self.log.append("setup")
+        match self.task_spec.get("setup"):
+            case "hangs":
+                await anyio.sleep_forever()
+            case "raises":
+                raise ValueError("setup boom")
+
+    async def teardown(self):
+        self.log.append("teardown")
+        match self.task_spec.get("teardown"):
+            case "hangs":
+                await anyio.sleep_forever()
+            case "raises":
+                raise ValueError("teardown boom")
+
+    async def _through(self, name):
+        self.log.append(f"{name} in")
+        await self.gate.wait()
+        self.log.append(f"{name} out")
+        return name
+
+    @tool
+    async def one(self) -> str:
+        return await self._through("one")
+
+    @tool
+    async def two(self) -> str:
+        return await self._through("two")
+
+    @tool(concurrent=True)
+    async def free(self) -> str:
+        return await self._through("free")
+
+    @tool(exclusive=True)
+    async def alone(self) -> str:
+        return await self._through("alone")
+
+    @terminal
+    @tool
+    async def end(self) -> ToolOutput:
+        self.log.append("end")
+        return ToolOutput(reward=1, finished=True)
+
+    @tool
+    async def finish_slowly(self) -> ToolOutput:
+        await self._through("finish_slowly")
+        return ToolOutput(reward=0.25, finished=True)
+
+    @tool
+    async def exits(self) -> str:
+        raise SystemExit(3)
+
+    @tool
+    async def cancels_itself(self) -> str:
+        raise asyncio.CancelledError
+
+    @tool
+    def exits_in_a_thread(self) -> str:
+        raise SystemExit(3)
+
+    @tool
+    def hangs_in_a_thread(self) -> str:
+        self.task_spec["thread"].wait(20)
+        return "late"
+
+    @tool
+    async def long(self) -> str:
+        return "x" * 1000
+
+
+def limits(**changed) -> Limits:
+    return Settings(**{"sweep_seconds": 0.02, "teardown_seconds": 2, "drain_seconds": 2, **changed}).pick(Limits)
+
+
+def runtime_of(*environments, threads=4, **changed) -> Runtime:
+    return Runtime(environments or [World], LocalPlacement(threads), limits(**changed))
+
+
+def spec(session_id="s", **task) -> SessionSpec:
+    return SessionSpec(session_id, World, Task({"gate": asyncio.Event(), "log": [], **task}))
+
+
+async def settled(runtime: Runtime, log: list[str], *expected: str) -> None:
+    """Wait until the log says this."""
+    with anyio.fail_after(5):
+        while log[-len(expected) :] != list(expected):
+            await anyio.sleep(0.005)
+
+
+async def test_setup_runs_before_a_call_and_teardown_after_the_last():
+    async with runtime_of().running() as runtime:
+        session = await runtime.open(spec())
+        log = session.spec.task.spec["log"]
+        session.spec.task.spec["gate"].set()
+        assert (await session.call("one", {}).finished()).text == "one"
+        await runtime.close("s")
+        assert log == ["setup", "one in", "one out", "teardown"]
+        with pytest.raises(SessionNotFound):
+            runtime.session("s")
+
+
+async def test_an_id_is_free_again_after_a_constructor_that_raised():
+    async with runtime_of().running() as runtime:
+        with pytest.raises(ValueError, match="no world"):
+            await runtime.open(spec(constructor="raises"))
+        await runtime.open(spec())
+        with pytest.raises(SessionExists):
+            await runtime.open(spec())
+
+
+async def test_closing_during_setup_gives_back_what_setup_took_and_tells_who_waits():
+    async with runtime_of().running() as runtime:
+        session = await runtime.open(spec(setup="hangs"))
+        log = session.spec.task.spec["log"]
+        call = session.call("one", {})
+        await settled(runtime, log, "setup")
+        async with anyio.create_task_group() as tasks:
+
+            async def waits():
+                with pytest.raises(SessionClosed):
+                    await session.ready()
+
+            tasks.start_soon(waits)
+            await anyio.wait_all_tasks_blocked()
+            await runtime.close("s")
+        assert log == ["setup", "teardown"]
+        assert (await call.finished()).reason in ("cancelled", "lost")
+
+
+async def test_a_setup_that_raises_is_told_to_everybody_and_torn_down_once():
+    async with runtime_of().running() as runtime:
+        session = await runtime.open(spec(setup="raises"))
+        for _ in range(2):
+            with pytest.raises(SessionFailed, match="ValueError: setup boom"):
+                await session.ready()
+        result = await session.call("one", {}).finished()
+        assert (result.reason, result.message) == ("lost", "ValueError: setup boom")
+        await runtime.close("s")
+        assert session.spec.task.spec["log"] == ["setup", "teardown"]
+
+
+async def test_a_setup_that_never_ends_is_given_up():
+    async with runtime_of(setup_seconds=0.05).running() as runtime:
+        session = await runtime.open(spec(setup="hangs"))
+        with pytest.raises(SessionFailed, match="TimeoutError"):
+            await session.ready()
+
+
+@pytest.mark.parametrize("way", ["hangs", "raises"])
+async def test_a_teardown_that_hangs_or_raises_does_not_keep_the_session(way):
+    async with runtime_of(teardown_seconds=0.1).running() as runtime:
+        await runtime.open(spec(teardown=way))
+        with anyio.fail_after(2):
+            await runtime.close("s")
+        await runtime.open(spec())
+
+
+async def test_giving_up_waiting_for_a_close_does_not_give_up_the_teardown():
+    async with runtime_of().running() as runtime:
+        session = await runtime.open(spec())
+        log = session.spec.task.spec["log"]
+        await session.ready()
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await runtime.close("s")
+        await settled(runtime, log, "teardown")
+
+
+async def test_calls_of_one_tool_take_turns_and_different_tools_overlap():
+    async with runtime_of().running() as runtime:
+        session = await runtime.open(spec())
+        log, gate = session.spec.task.spec["log"], session.spec.task.spec["gate"]
+        calls = [session.call(name, {}) for name in ("one", "one", "two", "free", "free")]
+        await settled(runtime, log, "setup", "one in", "two in", "free in", "free in")
+        gate.set()
+        for call in calls:
+            await call.finished()
+        assert log.count("one in") == 2
+
+
+async def test_an_exclusive_call_waits_for_all_and_holds_back_those_after_it():
+    async with runtime_of().running() as runtime:
+        session = await runtime.open(spec())
+        log, gate = session.spec.task.spec["log"], session.spec.task.spec["gate"]
+        first = session.call("free", {})
+        await settled(runtime, log, "free in")
+        alone, after = session.call("alone", {}), session.call("two", {})
+        await anyio.wait_all_tasks_blocked()
+        assert log == ["setup", "free in"]
+        gate.set()
+        for call in (first, alone, after):
+            await call.finished()
+        assert log == ["setup", "free in", "free out", "alone in", "alone out", "two in", "two out"]
+
+
+async def test_an_exclusive_call_that_is_stopped_lets_the_others_go_on():
+    async with runtime_of().running() as runtime:
+        session = await runtime.open(spec())
+        log, gate = session.spec.task.spec["log"], session.spec.task.spec["gate"]
+        first = session.call("free", {})
+        await settled(runtime, log, "free in")
+        alone, after = session.call("alone", {}), session.call("two", {})
+        await anyio.wait_all_tasks_blocked()
+        alone.stop("cancelled")
+        await settled(runtime, log, "two in")
+        gate.set()
+        assert (await first.finished()).text == "free"
+        assert (await after.finished()).text == "two"
+        assert (await alone.finished()).reason == "cancelled"
+
+
+async def test_after_the_end_no_tool_runs_but_unknown_ones_are_still_unknown():
+    async with runtime_of().running() as runtime:
+        session = await runtime.open(spec())
+        assert (await session.call("end", {}).finished()).reward == 1.0
+        assert (await session.call("one", {}).finished()).reason == "episode_finished"
+        assert (await session.call("nope", {}).finished()).reason == "no_such_tool"
+
+
+async def test_of_several_running_calls_the_first_end_counts():
+    async with runtime_of().running() as runtime:
+        session = await runtime.open(spec())
+        log, gate = session.spec.task.spec["log"], session.spec.task.spec["gate"]
+        slow = session.call("free", {})
+        last = session.call("finish_slowly", {})
+        await settled(runtime, log, "free in", "finish_slowly in")
+        session.finished = True  # as if a third one had ended it meanwhile
+        gate.set()
+        assert (await slow.finished()).reason == "episode_finished"
+        assert (await last.finished()).reason == "episode_finished"
+
+
+async def test_the_latch_can_be_off():
+    async with runtime_of(latch_finished=False).running() as runtime:
+        session = await runtime.open(spec())
+        for _ in range(2):
+            assert (await session.call("end", {}).finished()).finished
+
+
+async def test_a_call_past_its_deadline_is_stopped_and_says_so():
+    async with runtime_of(call_seconds=0.05).running() as runtime:
+        session = await runtime.open(spec())
+        result = await session.call("one", {}).finished()
+        assert result.reason == "timed_out"
+        assert result.retryable
+        assert "one out" not in session.spec.task.spec["log"]
+
+
+async def test_a_hung_plain_function_costs_its_thread_and_nobody_elses():
+    release = threading.Event()
+    async with runtime_of(threads=1, call_seconds=0.05).running() as runtime:
+        session = await runtime.open(spec(thread=release))
+        assert (await session.call("hangs_in_a_thread", {}).finished()).reason == "timed_out"
+        other = await runtime.open(spec("other"))
+        result = await other.call("exits_in_a_thread", {}).finished()
+        assert (result.reason, result.message) == ("tool_raised", "SystemExit: 3")
+        release.set()
+
+
+@pytest.mark.parametrize("name", ["exits", "cancels_itself"])
+async def test_a_tool_cannot_take_the_server_with_it(name):
+    async with runtime_of().running() as runtime:
+        session = await runtime.open(spec())
+        assert (await session.call(name, {}).finished()).reason == "tool_raised"
+        assert (await session.call("end", {}).finished()).finished
+
+
+async def test_the_same_id_is_the_same_call_and_other_sessions_do_not_see_it():
+    async with runtime_of(replay_seconds=60).running() as runtime:
+        session, other = await runtime.open(spec()), await runtime.open(spec("other"))
+        session.spec.task.spec["gate"].set()
+        other.spec.task.spec["gate"].set()
+        call = session.call("one", {}, "mine")
+        assert session.call("two", {}, "mine") is call
+        await call.finished()
+        assert session.call("two", {}, "mine") is call
+        assert session.spec.task.spec["log"].count("one in") == 1
+        assert (await other.call("two", {}, "mine").finished()).text == "two"
+        ours = session.call("two", {})
+        await ours.finished()
+        with pytest.raises(CallNotFound):
+            other.call("two", {}, ours.id)
+        with pytest.raises(CallNotFound):
+            session.call("two", {}, "")
+
+
+async def test_an_id_that_was_forgotten_never_runs_again():
+    async with runtime_of(replay_seconds=0.05).running() as runtime:
+        session = await runtime.open(spec())
+        session.spec.task.spec["gate"].set()
+        call = session.call("one", {}, "mine")
+        await call.finished()
+        with anyio.fail_after(5):
+            while len(runtime.shared.kept):
+                await anyio.sleep(0.01)
+        for call_id in ("mine", call.id):
+            with pytest.raises(CallNotFound):
+                session.call("one", {}, call_id)
+        assert session.spec.task.spec["log"].count("one in") == 1
+
+
+async def test_kept_results_never_take_more_than_their_bytes():
+    async with runtime_of(replay_bytes=20_000).running() as runtime:
+        session = await runtime.open(spec())
+        for _ in range(50):
+            await session.call("long", {}).finished()
+        assert 1 <= len(runtime.shared.kept) <= 20_000 // 4096
+        await runtime.close("s")
+        assert len(runtime.shared.kept) == 0
+
+
+async def test_an_idle_session_is_closed_but_not_while_a_call_runs():
+    async with runtime_of(idle_seconds=0.1).running() as runtime:
+        busy, idle = await runtime.open(spec("busy")), await runtime.open(spec("idle"))
+        call = busy.call("one", {})
+        await settled(runtime, idle.spec.task.spec["log"], "setup", "teardown")
+        assert list(runtime.sessions) == ["busy"]
+        busy.spec.task.spec["gate"].set()
+        assert (await call.finished()).text == "one"
+        await settled(runtime, busy.spec.task.spec["log"], "teardown")
+        assert not runtime.sessions
+
+
+async def test_limits_are_kept_by_refusing():
+    async with runtime_of(max_sessions=1, max_concurrent_calls=1, max_queued_calls=1).running() as runtime:
+        session = await runtime.open(spec())
+        with pytest.raises(Overloaded):
+            await runtime.open(spec("one more"))
+        log = session.spec.task.spec["log"]
+        running, queued = session.call("free", {}), session.call("two", {})
+        with pytest.raises(Overloaded):
+            session.call("one", {})
+        await settled(runtime, log, "free in")
+        assert "two in" not in log
+        session.spec.task.spec["gate"].set()
+        assert (await running.finished()).text == "free"
+        assert (await queued.finished()).text == "two"
+        assert (await session.call("one", {}).finished()).text == "one"
+
+
+async def test_on_the_way_out_calls_end_and_every_session_is_torn_down():
+    async with runtime_of().running() as runtime:
+        session, other = await runtime.open(spec()), await runtime.open(spec("other"))
+        call = session.call("one", {})
+        log = session.spec.task.spec["log"]
+        await settled(runtime, log, "one in")
+        asyncio.get_running_loop().call_later(0.1, session.spec.task.spec["gate"].set)
+    assert (await call.finished()).text == "one"
+    assert log[-1] == other.spec.task.spec["log"][-1] == "teardown"
+    assert len(runtime.shared.background) == 0
+    assert not runtime.sessions
+
+
+async def test_a_call_that_does_not_end_in_time_is_stopped_on_the_way_out():
+    began = time.monotonic()
+    async with runtime_of(drain_seconds=0.1).running() as runtime:
+        session = await runtime.open(spec())
+        call = session.call("one", {})
+        await settled(runtime, session.spec.task.spec["log"], "one in")
+    assert (await call.finished()).reason == "cancelled"
+    assert time.monotonic() - began < 2
+
+
+class NoTools(Environment):
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    def get_prompt(self):
+        return ""
+
+
+class NoSplits(Environment):
+    def get_prompt(self):
+        return ""
+
+    @tool
+    def look(self) -> str: ...
+
+
+class NoPrompt(Environment):
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    @tool
+    def look(self) -> str: ...
+
+
+@pytest.mark.parametrize(
+    ("environments", "said"),
+    [
+        ([NoTools], "NoTools has no tool"),
+        ([NoSplits], "NoSplits has no split"),
+        ([NoPrompt], "NoPrompt has no prompt"),
+        ([World, World], "two environments are called 'world'"),
+    ],
+)
+async def test_what_is_missing_is_said_before_anything_is_served(environments, said):
+    with pytest.raises(DefinitionError, match=said):
+        runtime_of(*environments)
