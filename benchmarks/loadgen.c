@@ -409,7 +409,12 @@ static void run_phase(enum phase phase) {
     int step = first_step(phase);
     if (step == step_count || steps[step].phase != phase) return;
     busy = connection_count;
-    for (int i = 0; i < connection_count; i++) phase == LOOP ? begin_pass(&connections[i]) : begin_step(&connections[i], step);
+    for (int i = 0; i < connection_count; i++) {
+        if (phase == LOOP)
+            begin_pass(&connections[i]);
+        else
+            begin_step(&connections[i], step);
+    }
     while (busy > 0) {
         struct epoll_event events[512];
         int n = epoll_wait(epoll_fd, events, 512, PATIENCE_MS);

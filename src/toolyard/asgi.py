@@ -219,7 +219,7 @@ class Door:
 
     def _check_key(self, request: Request) -> None:
         given = request.header(b"x-api-key") or request.header(b"authorization").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self._key):
+        if not hmac.compare_digest(given.encode("latin-1"), self._key):
             raise HttpError(401, "a valid API key is required, as X-API-Key or as Authorization: Bearer")
 
     async def _live(self, receive: Receive, send: Send) -> None:

@@ -74,10 +74,10 @@ class Server:
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=int(self.settings.drain_seconds) or 1,
+            timeout_graceful_shutdown=10,  # for answers under way; what takes long has been drained before
             log_config=None,
         )
-        self._uvicorn = uvicorn.Server(config)
+        self._uvicorn = _DrainingFirst(config, self.runtime)
         self._uvicorn.run(sockets=list(sockets))
 
     def stop(self) -> None:
@@ -90,6 +90,19 @@ class Server:
         async with self.runtime.running():
             yield
         self._placement.close()
+
+
+class _DrainingFirst(uvicorn.Server):
+    """Lets calls end and closes sessions while clients are still connected, so that each is told what became of it."""
+
+    def __init__(self, config: uvicorn.Config, runtime: Runtime) -> None:
+        super().__init__(config)
+        self._runtime = runtime
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        log.info("stopping: %d calls running, %d sessions open", self._runtime.calls, len(self._runtime.sessions))
+        await self._runtime.drain()
+        await super().shutdown(sockets)
 
 
 def listen(host: str, port: int) -> socket.socket:

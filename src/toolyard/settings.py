@@ -48,7 +48,7 @@ class Settings:
     max_sessions: int = knob(20_000, "sessions open at once; one more is answered 503 with Retry-After")
     max_concurrent_calls: int = knob(4096, "tool calls running at once; others wait their turn")
     max_queued_calls: int = knob(16_384, "tool calls waiting at once; one more is answered 503 with Retry-After")
-    threads: int = knob(64, "threads for environments written with plain functions")
+    threads: int = knob(512, "threads, at most, for environments written with plain functions")
     body_bytes: int = knob(32 * 2**20, "largest request body; a larger one is answered 413")
     output_bytes: int = knob(8 * 2**20, "longest output of a tool, in characters; the rest is cut, with a note")
     replay_bytes: int = knob(64 * 2**20, "memory for kept results, of all sessions together")

@@ -24,7 +24,7 @@ log = logging.getLogger("toolyard.environment")
 
 
 class LocalPlacement:
-    def __init__(self, threads: int = 64) -> None:
+    def __init__(self, threads: int) -> None:
         self._threads = Threads(threads)
 
     async def place(self, spec: SessionSpec) -> Placed:

@@ -31,12 +31,20 @@ class _Job:
     """Given up while a thread was in it, and still there."""
 
 
+_AT_ONCE = 32
+"""So many threads are started as soon as there is work for them. A burst of quick functions needs no more."""
+
+_PATIENCE = 0.02
+"""Seconds that work waits behind slow functions before it gets threads of its own."""
+
+
 class Threads:
     """Used from one event loop only; all counters are touched on that loop."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._alive = 0
+        self._relief: asyncio.TimerHandle | None = None
         self._unfinished = 0
         self._hung = 0
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -46,9 +54,11 @@ class Threads:
         job = _Job(function, loop.create_future())
         self._unfinished += 1
         self._jobs.put(job)
-        if self._unfinished > self._alive and self._alive < self._most + self._hung:
-            self._alive += 1
-            threading.Thread(target=self._work, args=(loop,), name="toolyard-plain", daemon=True).start()
+        if self._unfinished > self._alive:
+            if self._alive < min(_AT_ONCE, self._most) + self._hung:
+                self._add_thread(loop)
+            elif self._relief is None:
+                self._relief = loop.call_later(_PATIENCE, self._relieve, loop)
         try:
             result: T = await job.future
             return result
@@ -58,6 +68,16 @@ class Threads:
                 job.hung = True
                 self._hung += 1
             raise
+
+    def _relieve(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._relief = None
+        waiting = self._unfinished - self._alive
+        for _ in range(min(waiting, self._most + self._hung - self._alive)):
+            self._add_thread(loop)
+
+    def _add_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._alive += 1
+        threading.Thread(target=self._work, args=(loop,), name="toolyard-plain", daemon=True).start()
 
     def close(self) -> None:
         """Let every thread end once it has nothing to do."""

@@ -46,6 +46,11 @@ class Runtime:
         self._tasks = {name: Tasks(env, placement) for name, env in self.environments.items()}
 
     @property
+    def calls(self) -> int:
+        """How many are running or waiting to run."""
+        return len(self.shared.calls)
+
+    @property
     def limits(self) -> Limits:
         return self.shared.limits
 
@@ -113,11 +118,16 @@ class Runtime:
         try:
             yield self
         finally:
+            await self.drain()
             sweep.cancel()
-            await self._drain()
             await self.shared.background.stop(self.limits.teardown_seconds)
 
-    async def _drain(self) -> None:
+    @property
+    def draining(self) -> bool:
+        return self.shared.draining
+
+    async def drain(self) -> None:
+        """Take nothing new, give running calls time to end, then close every session. Doing it twice is fine."""
         self.shared.draining = True
         if running := [call.task for call in self.shared.calls if call.task is not None]:
             await asyncio.wait(running, timeout=self.limits.drain_seconds)

@@ -139,7 +139,10 @@ class Ors(BaseRoute):
     # What is here.
 
     async def health(self, request: Request, _: str) -> None:
-        await request.answer_json({"status": "ok"})
+        if self._runtime.draining:
+            await request.answer_json({"status": "draining"}, 503)
+        else:
+            await request.answer_json({"status": "ok"})
 
     async def version(self, request: Request, _: str) -> None:
         await request.answer_json({"version": __version__, "build_sha": None})

@@ -1,0 +1,88 @@
+"""Load on a server: what to send, and what it cost. The sending is done by loadgen.c, which see."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.servers import Started
+
+SESSION = "{the-id-of-a-session-goes-in-here--}"
+"""Stands for the session's id in a request; as long as one."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A request, sent `repeat` times in a row: once before or after all load, or in every pass of the loop."""
+
+    phase: Literal["setup", "loop", "teardown"]
+    method: str
+    path: str
+    body: str = ""
+    accept: str = "*/*"
+    repeat: int = 1
+    session: Literal["keep", "new", "take"] = "keep"
+    """Whether the request goes to the session as it is, to a new one, or takes the id of one from its answer."""
+
+    def encode(self) -> bytes:
+        lines = [
+            f"{self.method} {self.path} HTTP/1.1",
+            "Host: 127.0.0.1",
+            f"Accept: {self.accept}",
+            "Accept-Encoding: gzip, deflate",
+            "User-Agent: ors-sdk/0.1.0",
+            "Content-Type: application/json",
+            f"Content-Length: {len(self.body)}",
+        ]
+        if self.session != "take":
+            lines.append(f"X-Session-ID: {SESSION}")
+        request = "\r\n".join([*lines, "", self.body]).encode()
+        head = f"{self.phase} {self.repeat} {self.session} {len(request)}\n"
+        return head.encode() + request + b"\n"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What passes through the loop took, in seconds."""
+
+    seconds: float
+    passes: int
+    requests: int
+    p50: float
+    p99: float
+    bytes: int
+    server_user: float
+    server_system: float
+    own_cpu: float
+    """CPU of the load generator."""
+    reconnects: int
+
+    @property
+    def cpu(self) -> float:
+        """CPU of the server's processes per pass."""
+        return (self.server_user + self.server_system) / self.passes
+
+    @property
+    def rate(self) -> float:
+        return self.passes / self.seconds
+
+    @property
+    def generator_busy(self) -> float:
+        """The part of one core that the load generator used; near 1 it would be the bottleneck."""
+        return self.own_cpu / self.seconds
+
+
+def drive(
+    generator: Path, server: Started, steps: Sequence[Step], *, connections: int, seconds: float = 0, passes: int = 0
+) -> Load:
+    """Load a server for so many seconds, or for so many passes."""
+    limits = [server.port, server.pid, connections, seconds, passes]
+    plan = b"".join(step.encode() for step in steps)
+    done = subprocess.run([str(generator), *map(str, limits)], input=plan, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise SystemExit("The load did not go through; what was measured would mean nothing.")
+    return Load(**json.loads(done.stdout))

@@ -1,0 +1,154 @@
+"""The two servers that are compared: how each is started, and what the system says of its processes."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.cache import cache, python_with
+
+ENVIRONMENT = Path(__file__).with_name("environment.py")
+REFERENCE = "ors-sdk==0.1.0"
+SAME_AS_OURS = ("uvicorn", "uvloop", "httptools", "pydantic")
+
+# As its own Server.run() has it, but for the address, and with uvicorn's faster loop and parser asked for by name.
+SERVE_REFERENCE = """
+import sys, uvicorn
+from environment import Echo
+from ors import Server
+port = int(sys.argv[1])
+uvicorn.run(Server([Echo]).app, port=port, loop="uvloop", http="httptools", access_log=False, timeout_keep_alive=60)
+"""
+
+_START_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server that can be started, any number of times."""
+
+    name: str
+    version: str
+    package: str
+    python: Path
+    command: Sequence[str]
+    """Takes the port as its last argument."""
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Started:
+    """A running server. It is known by its process, since CPU and memory are the process's."""
+
+    pid: int
+    port: int
+    seconds_to_answer: float
+    connection: http.client.HTTPConnection = field(repr=False)
+
+    def ask(self, method: str, path: str, body: str = "", headers: Mapping[str, str] = {}) -> str:
+        self.connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+        answer = self.connection.getresponse()
+        text = answer.read().decode()
+        if answer.status != 200:
+            raise SystemExit(f"{method} {path} was answered {answer.status}: {text}")
+        return text
+
+    def memory(self) -> int:
+        """Bytes that are resident, of the process and its descendants."""
+        return sum(_resident(pid) for pid in _tree(self.pid))
+
+
+def toolyard() -> Contender:
+    command = [str(Path(sysconfig.get_path("scripts")) / "toolyard"), "serve", str(ENVIRONMENT), "--port"]
+    return Contender("Toolyard", version("toolyard"), "toolyard", Path(sys.executable), command, ENVIRONMENT.parent)
+
+
+def reference() -> Contender:
+    """The reference in a virtual environment of its own, on the same HTTP server and pydantic as ours."""
+    python = python_with("ors-bench", [REFERENCE, *(f"{package}=={version(package)}" for package in SAME_AS_OURS)])
+    folder = cache() / "ors-environment"
+    folder.mkdir(exist_ok=True)
+    ours, theirs = "from toolyard import ", "from ors import "
+    source = ENVIRONMENT.read_text()
+    assert source.count(ours) == 1
+    (folder / ENVIRONMENT.name).write_text(source.replace(ours, theirs))
+    name, _, number = REFERENCE.partition("==")
+    return Contender(name, number, "ors", python, [str(python), "-c", SERVE_REFERENCE], folder)
+
+
+@contextmanager
+def running(contender: Contender) -> Iterator[Started]:
+    """Start a server and wait for its first answer; stop it on the way out."""
+    port = _free_port()
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [*contender.command, str(port)],
+        cwd=contender.folder,
+        env=clean_environment(),
+        stdout=subprocess.DEVNULL,  # the reference logs each request; that is its way, but it need not fill a disk
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        connection = _first_answer(process, port)
+        yield Started(process.pid, port, time.perf_counter() - began, connection)
+        connection.close()
+    finally:
+        process.terminate()
+        process.wait(_START_SECONDS)
+
+
+def import_seconds(contender: Contender) -> float:
+    """How long a fresh interpreter takes to import the package."""
+    program = f"import time; began = time.perf_counter(); import {contender.package}; print(time.perf_counter() - began)"
+    command = [str(contender.python), "-c", program]
+    done = subprocess.run(command, cwd=contender.folder, env=clean_environment(), stdout=subprocess.PIPE, check=True)
+    return float(done.stdout)
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours without what would change a server's settings or keep Python from caching compiled modules."""
+    unwanted = ("TOOLYARD_", "ORS_", "LOG_LEVEL", "PYTHONDONTWRITEBYTECODE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+
+
+def _first_answer(process: subprocess.Popen[bytes], port: int) -> http.client.HTTPConnection:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_START_SECONDS)
+        try:
+            connection.request("GET", "/health")
+            connection.getresponse().read()
+        except ConnectionError:
+            time.sleep(0.002)
+        else:
+            return connection
+    raise SystemExit(f"A server did not start. Run it by hand to see why: {process.args!r}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            yield from _tree(int(child))
+
+
+def _resident(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

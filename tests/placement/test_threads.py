@@ -1,0 +1,83 @@
+"""Plain functions in threads: bursts, blockades, and functions that never come back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+
+import anyio
+import pytest
+
+from toolyard.placement.threads import Threads
+
+pytestmark = pytest.mark.anyio
+
+word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="")
+
+
+@pytest.fixture
+def threads():
+    pool = Threads(100)
+    yield pool
+    pool.close()
+
+
+async def test_what_a_function_returns_or_raises_comes_back(threads):
+    assert await threads.run(lambda: threading.current_thread().name) == "toolyard-plain"
+    with pytest.raises(ZeroDivisionError):
+        await threads.run(lambda: 1 / 0)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await threads.run(lambda: next(iter(())))
+
+
+async def test_a_function_sees_the_context_of_its_caller(threads):
+    word.set("here")
+    assert await threads.run(word.get) == "here"
+
+
+async def test_functions_that_block_do_not_hold_up_the_others(threads):
+    release = threading.Event()
+    blocked = [asyncio.ensure_future(threads.run(release.wait)) for _ in range(80)]
+    with anyio.fail_after(5):
+        assert await threads.run(lambda: "through") == "through"
+    release.set()
+    assert await asyncio.gather(*blocked) == [True] * 80
+
+
+async def test_a_burst_of_quick_functions_needs_few_threads(threads):
+    before = threading.active_count()
+    assert await asyncio.gather(*(threads.run(lambda n=n: n) for n in range(300))) == list(range(300))
+    assert threading.active_count() - before <= 64
+
+
+async def test_functions_that_never_come_back_cost_only_their_own_threads():
+    pool = Threads(2)
+    release = threading.Event()
+    for _ in range(4):
+        with anyio.move_on_after(0.05):
+            await pool.run(release.wait)
+    with anyio.fail_after(5):
+        assert await pool.run(lambda: "still here") == "still here"
+    release.set()
+    with anyio.fail_after(5):
+        while pool._hung:
+            await anyio.sleep(0.01)
+    assert pool._alive <= 2
+    pool.close()
+
+
+async def test_a_function_that_was_given_up_before_it_began_never_begins():
+    pool = Threads(1)
+    release, ran = threading.Event(), threading.Event()
+    first = asyncio.ensure_future(pool.run(release.wait))
+    await asyncio.sleep(0.05)
+    second = asyncio.ensure_future(pool.run(ran.set))
+    await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.wait([second])
+    release.set()
+    await first
+    await pool.run(lambda: None)
+    assert not ran.is_set()
+    pool.close()
