@@ -65,7 +65,7 @@ def banner(server: Server, port: int) -> str:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     names = list(server.runtime.environments)
     width = max(len(name) for name in names) + 2
-    lines = [f"Toolyard {__version__} is serving {len(names)} environments on {url}", ""]
+    lines = [f"Toolyard {__version__} is serving {len(names)} environment{'s' * (len(names) > 1)} on {url}", ""]
     for name, environment in server.runtime.environments.items():
         tools = ", ".join(environment._definition.tools) or "tools that depend on the task"
         lines.append(f"  {name:{width}}{tools}")

@@ -1,0 +1,227 @@
+"""`toolyard serve` as a person meets it: the banner, the answers, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+GOOD = """
+    from toolyard import Environment, tool
+
+    class Tiny(Environment):
+        @classmethod
+        def list_splits(cls): return ["train"]
+        @classmethod
+        def list_tasks(cls, split): return [{"q": "VERSION"}]
+        def get_prompt(self): return self.task_spec["q"]
+        def teardown(self): print("torn down", flush=True)
+        @tool
+        def look(self) -> str:
+            "Look."
+            return "seen"
+"""
+
+
+class Process:
+    def __init__(self, *args: str, cwd: Path, env: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "toolyard", *args],
+            cwd=cwd,
+            env={**os.environ, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.output = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.output += line
+
+    def until(self, pattern: str, seconds: float = 30) -> re.Match[str]:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if found := re.search(pattern, self.output):
+                return found
+            time.sleep(0.02)
+        raise AssertionError(f"{pattern!r} did not come within {seconds} s in:\n{self.output}")
+
+    def wait(self) -> int:
+        code = self.process.wait(30)
+        self._reader.join(5)
+        self.process.stdout.close()
+        return code
+
+
+@pytest.fixture
+def toolyard(tmp_path: Path) -> Iterator:
+    started: list[Process] = []
+
+    def start(*args: str, **env: str) -> Process:
+        started.append(Process(*args, cwd=tmp_path, env=env))
+        return started[-1]
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.process.pid, signal.SIGKILL)  # with --reload there are two
+        process.wait()
+
+
+def write(folder: Path, name: str, text: str = GOOD, **changes: str) -> Path:
+    path = folder / name
+    text = textwrap.dedent(text)
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    path.write_text(text)
+    return path
+
+
+def url_of(process: Process) -> str:
+    return process.until(r"http://127\.0\.0\.1:\d+").group()
+
+
+def test_without_a_target_the_examples_are_served_and_the_banner_tells_what_to_try(toolyard):
+    process = toolyard("serve", "--port", "0")
+    url = url_of(process)
+    process.until("Stop with Ctrl-C")
+    names = httpx2.get(f"{url}/list_environments").json()
+    assert len(names) >= 4
+    for name in names:
+        assert name in process.output
+    curl = process.until(r"curl (\S+)").group(1)
+    assert httpx2.get(curl).status_code == 200
+    snippet = process.output[process.output.index("  from toolyard import Client") :].split("\n\nStop")[0]
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(snippet)], check=True, capture_output=True, text=True)
+    assert len(done.stdout) > 20
+
+
+@pytest.mark.parametrize("target", ["tiny.py", "tiny.py:Tiny", "tiny:Tiny", "tiny"])
+def test_a_target_is_a_file_or_a_module_with_or_without_a_class(toolyard, tmp_path, target):
+    write(tmp_path, "tiny.py")
+    url = url_of(toolyard("serve", target, "--port", "0"))
+    assert httpx2.get(f"{url}/list_environments").json() == ["tiny"]
+
+
+def test_settings_come_from_flags_then_variables(toolyard, tmp_path):
+    write(tmp_path, "tiny.py")
+    process = toolyard("serve", "tiny.py", "--api-key", "flag", TOOLYARD_PORT="0", TOOLYARD_API_KEY="variable")
+    url = url_of(process)
+    assert httpx2.get(f"{url}/list_environments").status_code == 401
+    assert httpx2.get(f"{url}/list_environments", headers={"X-API-Key": "flag"}).status_code == 200
+    assert httpx2.get(f"{url}/list_environments", headers={"Authorization": "Bearer flag"}).status_code == 200
+    assert httpx2.get(f"{url}/health").status_code == 200
+
+
+def test_stopping_it_tears_sessions_down(toolyard, tmp_path):
+    write(tmp_path, "tiny.py")
+    process = toolyard("serve", "tiny.py", "--port", "0")
+    url = url_of(process)
+    created = httpx2.post(f"{url}/create", headers={"X-Session-ID": "s"}, json={"split": "train", "index": 0})
+    assert created.status_code == 200
+    process.process.send_signal(signal.SIGTERM)
+    process.wait()
+    assert "torn down" in process.output
+    assert "Traceback" not in process.output
+
+
+def test_log_lines_can_be_json(toolyard, tmp_path):
+    write(tmp_path, "tiny.py")
+    process = toolyard("serve", "tiny.py", "--port", "0", "--log-format", "json")
+    httpx2.get(f"{url_of(process)}/health")
+    process.process.send_signal(signal.SIGINT)
+    process.wait()
+    assert '"level": "info", "logger": "toolyard.server"' in process.output
+
+
+def test_with_reload_a_changed_file_is_served_and_a_broken_one_is_survived(toolyard, tmp_path):
+    file = write(tmp_path, "tiny.py", VERSION="first")
+    process = toolyard("serve", "tiny.py", "--port", "0", "--reload")
+    url_of(process)
+
+    def task() -> str:
+        with contextlib.suppress(httpx2.HTTPError):
+            url = re.findall(r"http://127\.0\.0\.1:\d+", process.output)[-1]
+            answer = httpx2.post(f"{url}/tiny/task", json={"split": "train", "index": 0})
+            return answer.json()["task"]["q"]
+        return ""
+
+    def becomes(word: str) -> None:
+        end = time.monotonic() + 30
+        while task() != word:
+            assert time.monotonic() < end, process.output
+            time.sleep(0.1)
+
+    becomes("first")
+    write(tmp_path, "tiny.py", "class Broken(")
+    process.until("could not be loaded: line 1: SyntaxError")
+    write(tmp_path, file.name, VERSION="third")
+    becomes("third")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("none.py", None, "there is no file none.py here"),
+        ("empty.py", "x = 1\n", "there is no environment in it. Write a class that extends toolyard.Environment"),
+        ("broken.py", "import nothing_like_this\n", "broken.py could not be loaded: line 1: ModuleNotFoundError"),
+        ("exits.py", "raise SystemExit(3)\n", "exits.py could not be loaded: line 1: SystemExit: 3"),
+        ("tiny.py:Missing", None, "there is no 'Missing' in it; what could be served there: Tiny"),
+        ("tiny.py:Environment", None, "Environment is neither an Environment nor a Toolset"),
+        ("hint.py", GOOD.replace("def look(self)", "def look(self, x)"), "Tiny.look: parameter 'x' needs a type hint"),
+        ("notool.py", GOOD.replace("@tool", ""), "Tiny has no tool: decorate a method with @tool"),
+        ("ping.py", GOOD.replace("Tiny", "Ping"), "an environment cannot be called 'ping'"),
+        ("no.such.module", None, "there is no module 'no.such.module'"),
+    ],
+)
+def test_what_is_wrong_with_a_target_is_said_in_one_paragraph(toolyard, tmp_path, name, text, said):
+    write(tmp_path, "tiny.py")
+    if text is not None:
+        write(tmp_path, name, text)
+    process = toolyard("serve", name, "--port", "0")
+    assert process.wait() == 2
+    assert said in " ".join(process.output.split())
+    assert "Traceback" not in process.output
+
+
+@pytest.mark.parametrize(
+    ("args", "variables", "said"),
+    [
+        (["--host", "0.0.0.0"], {}, "no key is asked for. Set --api-key"),
+        (["--protocol", "smtp"], {}, "there is no protocol 'smtp'; there are ors"),
+        ([], {"TOOLYARD_PORT": "http"}, "TOOLYARD_PORT is 'http'; it must be a whole number"),
+        (["--port", "70000"], {}, "port is 70000; it must be from 0 to 65535"),
+        (["--idle-seconds", "-1"], {}, "idle_seconds is -1.0; it cannot be negative"),
+        (["--host", "192.0.2.1", "--api-key", "k"], {}, "cannot listen on 192.0.2.1 port"),
+    ],
+)
+def test_what_is_wrong_with_a_setting_is_said_in_one_paragraph(toolyard, tmp_path, args, variables, said):
+    write(tmp_path, "tiny.py")
+    process = toolyard("serve", "tiny.py", "--port", "0", *args, **variables)
+    if variables:
+        process = toolyard("serve", "tiny.py", **variables)
+    assert process.wait() == 2
+    assert said in " ".join(process.output.split())
+
+
+def test_a_port_in_use_is_said_so(toolyard, tmp_path):
+    write(tmp_path, "tiny.py")
+    port = url_of(toolyard("serve", "tiny.py", "--port", "0")).rpartition(":")[2]
+    second = toolyard("serve", "tiny.py", "--port", port)
+    assert second.wait() == 2
+    assert f"cannot listen on 127.0.0.1 port {port}" in " ".join(second.output.split())
