@@ -1,4 +1,4 @@
-"""What the benchmarks build once and keep outside the checkout: the load generator, and the reference's environment."""
+"""What the benchmarks make once and keep outside the checkout."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("loadgen.c")
@@ -15,7 +13,9 @@ SOURCE = Path(__file__).with_name("loadgen.c")
 
 def cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "toolyard"
+    folder = Path(base) / "toolyard" / "benchmarks"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def load_generator() -> Path:
@@ -25,22 +25,7 @@ def load_generator() -> Path:
         compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
         if compiler is None:
             raise SystemExit("The load generator is written in C and there is no C compiler. Install gcc or clang.")
-        built.parent.mkdir(parents=True, exist_ok=True)
         unfinished = built.with_suffix(".new")
         subprocess.run([compiler, "-O2", "-o", str(unfinished), str(SOURCE)], check=True)
         unfinished.rename(built)
     return built
-
-
-def python_with(name: str, requirements: Sequence[str]) -> Path:
-    """The Python of a virtual environment, of our own version, that has these packages and what they need."""
-    folder = cache() / "peers" / f"{name}-py{sys.version_info.major}.{sys.version_info.minor}"
-    python, installed = folder / "bin" / "python", folder / "installed.txt"
-    wanted = "\n".join(requirements)
-    if not installed.exists() or installed.read_text() != wanted:
-        print(f"Installing {' '.join(requirements)} in {folder}", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *requirements], check=True)
-        installed.write_text(wanted)
-    return python

@@ -35,9 +35,11 @@ class Step:
             f"Accept: {self.accept}",
             "Accept-Encoding: gzip, deflate",
             "User-Agent: ors-sdk/0.1.0",
-            "Content-Type: application/json",
-            f"Content-Length: {len(self.body)}",
         ]
+        if self.body:
+            lines.append("Content-Type: application/json")
+        if self.method == "POST":
+            lines.append(f"Content-Length: {len(self.body)}")
         if self.session != "take":
             lines.append(f"X-Session-ID: {SESSION}")
         request = "\r\n".join([*lines, "", self.body]).encode()
@@ -67,8 +69,9 @@ class Load:
         return (self.server_user + self.server_system) / self.passes
 
     @property
-    def rate(self) -> float:
-        return self.passes / self.seconds
+    def interval(self) -> float:
+        """Between the ends of two passes, of whatever connection."""
+        return self.seconds / self.passes
 
     @property
     def generator_busy(self) -> float:

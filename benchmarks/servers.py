@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import importlib
+import json
 import os
 import socket
 import subprocess
@@ -11,15 +13,17 @@ import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from benchmarks.cache import cache, python_with
+from benchmarks.cache import cache
+
+venvs: Any = importlib.import_module("tests.peers.venvs")  # Any: mypy does not check tests
 
 ENVIRONMENT = Path(__file__).with_name("environment.py")
-REFERENCE = "ors-sdk==0.1.0"
-SAME_AS_OURS = ("uvicorn", "uvloop", "httptools", "pydantic")
+BENEATH = ("uvicorn", "uvloop", "httptools", "pydantic")
+"""Packages that matter to the figures of both."""
 
 # As its own Server.run() has it, but for the address, and with uvicorn's faster loop and parser asked for by name.
 SERVE_REFERENCE = """
@@ -31,6 +35,7 @@ uvicorn.run(Server([Echo]).app, port=port, loop="uvloop", http="httptools", acce
 """
 
 _START_SECONDS = 60
+_STOP_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Contender:
     """A server that can be started, any number of times."""
 
     name: str
-    version: str
+    """Of its distribution."""
     package: str
     python: Path
     command: Sequence[str]
@@ -53,12 +58,14 @@ class Started:
     pid: int
     port: int
     seconds_to_answer: float
-    connection: http.client.HTTPConnection = field(repr=False)
 
     def ask(self, method: str, path: str, body: str = "", headers: Mapping[str, str] = {}) -> str:
-        self.connection.request(method, path, body, {"Content-Type": "application/json", **headers})
-        answer = self.connection.getresponse()
+        """One request from outside the load, to see that the answer is right."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_START_SECONDS)
+        connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+        answer = connection.getresponse()
         text = answer.read().decode()
+        connection.close()
         if answer.status != 200:
             raise SystemExit(f"{method} {path} was answered {answer.status}: {text}")
         return text
@@ -70,20 +77,19 @@ class Started:
 
 def toolyard() -> Contender:
     command = [str(Path(sysconfig.get_path("scripts")) / "toolyard"), "serve", str(ENVIRONMENT), "--port"]
-    return Contender("Toolyard", version("toolyard"), "toolyard", Path(sys.executable), command, ENVIRONMENT.parent)
+    return Contender("toolyard", "toolyard", Path(sys.executable), command, ENVIRONMENT.parent)
 
 
 def reference() -> Contender:
-    """The reference in a virtual environment of its own, on the same HTTP server and pydantic as ours."""
-    python = python_with("ors-bench", [REFERENCE, *(f"{package}=={version(package)}" for package in SAME_AS_OURS)])
-    folder = cache() / "ors-environment"
+    """The reference in a virtual environment of its own, which is made the first time."""
+    python = venvs.interpreter(venvs.Peer("ors-bench", [*venvs.ORS.requirements, "uvloop", "httptools"]))
+    folder = cache() / "ors-sdk"
     folder.mkdir(exist_ok=True)
     ours, theirs = "from toolyard import ", "from ors import "
     source = ENVIRONMENT.read_text()
     assert source.count(ours) == 1
     (folder / ENVIRONMENT.name).write_text(source.replace(ours, theirs))
-    name, _, number = REFERENCE.partition("==")
-    return Contender(name, number, "ors", python, [str(python), "-c", SERVE_REFERENCE], folder)
+    return Contender("ors-sdk", "ors", python, [str(python), "-c", SERVE_REFERENCE], folder)
 
 
 @contextmanager
@@ -99,20 +105,35 @@ def running(contender: Contender) -> Iterator[Started]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        connection = _first_answer(process, port)
-        yield Started(process.pid, port, time.perf_counter() - began, connection)
-        connection.close()
+        _wait_for_answer(process, port)
+        yield Started(process.pid, port, time.perf_counter() - began)
     finally:
         process.terminate()
-        process.wait(_START_SECONDS)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def import_seconds(contender: Contender) -> float:
     """How long a fresh interpreter takes to import the package."""
-    program = f"import time; began = time.perf_counter(); import {contender.package}; print(time.perf_counter() - began)"
+    program = "import time; began = time.perf_counter(); import {}; print(time.perf_counter() - began)"
+    return float(_run(contender, program.format(contender.package)))
+
+
+def versions(contender: Contender) -> Mapping[str, str]:
+    """Of the server itself and of what it stands on."""
+    names = [contender.name, *BENEATH]
+    program = f"import importlib.metadata as m, json; print(json.dumps({{name: m.version(name) for name in {names}}}))"
+    found: dict[str, str] = json.loads(_run(contender, program))
+    return found
+
+
+def _run(contender: Contender, program: str) -> bytes:
     command = [str(contender.python), "-c", program]
-    done = subprocess.run(command, cwd=contender.folder, env=clean_environment(), stdout=subprocess.PIPE, check=True)
-    return float(done.stdout)
+    environment = clean_environment()
+    return subprocess.run(command, cwd=contender.folder, env=environment, stdout=subprocess.PIPE, check=True).stdout
 
 
 def clean_environment() -> dict[str, str]:
@@ -121,17 +142,18 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
 
 
-def _first_answer(process: subprocess.Popen[bytes], port: int) -> http.client.HTTPConnection:
+def _wait_for_answer(process: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_START_SECONDS)
         try:
             connection.request("GET", "/health")
             connection.getresponse().read()
+            return
         except ConnectionError:
             time.sleep(0.002)
-        else:
-            return connection
+        finally:
+            connection.close()
     raise SystemExit(f"A server did not start. Run it by hand to see why: {process.args!r}")
 
 

@@ -8,6 +8,7 @@ accepts an answer the way models write it ("The answer is $1,250.00.", "3/4", "\
 
 import random
 import re
+import zlib
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -52,9 +53,17 @@ class Arithmetic(Environment):
 def make_task(split: str, number: int) -> dict[str, Any]:
     """The same task for the same split and number, in every process and on every machine."""
     dice = random.Random(f"{split}/{number}")
-    kind = dice.choice([expression, shopping, sharing, journey])
-    question, answer = kind(dice)
-    return {"id": f"{split}-{number}", "kind": kind.__name__, "question": question, "answer": str(answer)}
+    while True:
+        kind = dice.choice([expression, shopping, sharing, journey])
+        question, answer = kind(dice)
+        if split_of(question) == split:
+            answer_text = f"{float(answer):.10g}"
+            return {"id": f"{split}-{number}", "kind": kind.__name__, "question": question, "answer": answer_text}
+
+
+def split_of(question: str) -> str:
+    """The question itself decides, so that none is ever in both splits."""
+    return "test" if zlib.crc32(question.encode()) % 8 == 0 else "train"
 
 
 def expression(dice: random.Random) -> tuple[str, Fraction]:
@@ -79,7 +88,7 @@ def shopping(dice: random.Random) -> tuple[str, Fraction]:
 
 
 def sharing(dice: random.Random) -> tuple[str, Fraction]:
-    people, each, left = dice.randint(3, 12), dice.randint(2, 20), dice.randint(1, 5)
+    people, each, left = dice.randint(3, 30), dice.randint(2, 60), dice.randint(1, 30)
     question = (
         f"{people} friends pick {people * each + left} apples, keep {left} for the horse and share the rest equally. "
         f"How many apples does each of them get?"
@@ -88,7 +97,7 @@ def sharing(dice: random.Random) -> tuple[str, Fraction]:
 
 
 def journey(dice: random.Random) -> tuple[str, Fraction]:
-    speed, quarters = dice.randrange(40, 121, 10), dice.randint(2, 20)
+    speed, quarters = dice.randint(30, 180), dice.randint(2, 60)
     question = f"A train goes {speed} km/h without stopping for {quarters * 15} minutes. How many kilometres is that?"
     return question, Fraction(speed * quarters, 4)
 

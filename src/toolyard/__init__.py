@@ -9,12 +9,12 @@ from toolyard.core.environment import Environment, Split, Toolset
 from toolyard.core.errors import ToolError
 from toolyard.core.output import ImageBlock, TextBlock, ToolOutput
 from toolyard.core.tool import ListToolsOutput, ToolSpec, terminal, tool
+from toolyard.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from toolyard.client import AsyncClient, Client
     from toolyard.server import Server
 
-__version__ = "0.1.0"
 
 __all__ = [
     "AsyncClient",

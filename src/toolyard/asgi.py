@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import orjson
-from pydantic_core import to_jsonable_python
+from pydantic_core import from_json, to_jsonable_python
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
@@ -26,6 +26,7 @@ log = logging.getLogger("toolyard.http")
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
+Verbosity: TypeAlias = Literal["none", "exception", "stacktrace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +36,21 @@ class HttpOptions:
     body_bytes: int
     ping_seconds: float
     starting_seconds: float
-    errors: Literal["none", "exception", "stacktrace"]
+    errors: Verbosity
     api_key: str
 
 
 class HttpError(Exception):
-    """An answer that is not 2xx, raised where it is found."""
+    """An answer that is not 2xx, raised where it is found. Without detail it has no body, as a redirect."""
 
     def __init__(self, status: int, detail: object, headers: Headers = (), **more: object) -> None:
         super().__init__(status, detail)
         self.status = status
         self.headers = headers
-        self.body: Mapping[str, object] = {"detail": detail, **more}
-        if isinstance(detail, str):  # SDKs read `detail`, the ORS documents `error`
+        self.body: Mapping[str, object] | None = {"detail": detail, **more}
+        if detail is None:
+            self.body = None
+        elif isinstance(detail, str):  # SDKs read `detail`, the ORS documents `error`
             self.body = {"detail": detail, "error": detail, **more}
 
 
@@ -83,6 +86,8 @@ class Request:
         message = await self._receive()
         if not message.get("more_body") and message["type"] == "http.request":
             whole: bytes = message.get("body", b"")
+            if len(whole) > limit:
+                raise self._too_large(limit)
             return whole
         parts: list[bytes] = []
         size = 0
@@ -122,19 +127,26 @@ class Request:
 
 
 def decode(data: bytes) -> Any:  # any JSON value
-    """JSON as clients really send it: NaN, Infinity and lone surrogates included, as Python's encoder writes them."""
+    """JSON as clients really send it: NaN, Infinity and lone surrogates included, as Python's encoder writes them.
+
+    Integers arrive exactly, however long, which orjson does not promise.
+    """
     try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        pass  # strict and fast said no; the tolerant one decides
+        return from_json(data)
+    except ValueError as problem:
+        refused = str(problem)
     try:
-        return json.loads(data)
+        if "recursion limit" in refused:
+            raise RecursionError
+        return json.loads(data)  # strict and fast said no; the tolerant one decides
     except RecursionError:
         error, position = "it is nested too deeply", 0
     except UnicodeDecodeError as problem:
         error, position = "it is not UTF-8", problem.start
     except json.JSONDecodeError as problem:
         error, position = problem.msg, problem.pos
+    except ValueError as problem:  # an integer of thousands of digits
+        error, position = str(problem), 0
     raise HttpError(
         422,
         [
@@ -159,13 +171,13 @@ def encode(value: object) -> bytes:
 
 def encode_ascii(value: object) -> bytes:
     """The same in ASCII only, so that any slice of it is text."""
-    return json.dumps(_finite(value), separators=(",", ":"), default=_plain, allow_nan=False).encode()
+    return json.dumps(_finite(value), separators=(",", ":"), default=lambda v: _finite(_plain(v))).encode()
 
 
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, Sequence):
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return list(value)
     if hasattr(value, "tolist"):  # numpy's scalars and arrays
         return value.tolist()
@@ -215,7 +227,10 @@ class Door:
         except Disconnected:
             return
         except HttpError as error:
-            await request.answer_json(error.body, error.status, error.headers)
+            if error.body is None:
+                await request.answer(error.status, error.headers, b"")
+            else:
+                await request.answer_json(error.body, error.status, error.headers)
 
     def _check_key(self, request: Request) -> None:
         given = request.header(b"x-api-key") or request.header(b"authorization").removeprefix("Bearer ")
@@ -238,7 +253,7 @@ class Door:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def explain(error: BaseException, verbosity: Literal["none", "exception", "stacktrace"]) -> str:
+def explain(error: BaseException, verbosity: Verbosity) -> str:
     """What a client may know of an exception nobody expected."""
     match verbosity:
         case "none":

@@ -7,8 +7,22 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+_HEAD_MOST = 64 * 1024
+
 
 class GatheringProtocol(HttpToolsProtocol):
+    _head = 0
+    """Bytes received of a request whose head is not complete. The parser itself would take any number."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.scope is None or "path" in self.scope:  # uvicorn knows the path when the head is complete
+            self._head = 0
+            return
+        self._head += len(data)
+        if self._head > _HEAD_MOST and not self.transport.is_closing():
+            self.send_400_response(f"The head of the request is larger than {_HEAD_MOST} bytes.")
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(Gathering(transport, self.loop))  # type: ignore[arg-type]  # a Transport by delegation
 

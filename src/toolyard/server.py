@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib
 import logging
@@ -13,7 +14,7 @@ import uvicorn
 from starlette.routing import BaseRoute
 
 from toolyard import logs
-from toolyard.adapters import adapt
+from toolyard.adapters import adapt, session_toolsets
 from toolyard.asgi import Door, HttpOptions
 from toolyard.core.environment import Environment
 from toolyard.core.errors import DefinitionError
@@ -43,7 +44,8 @@ class Server:
         self.environments: Sequence[type[Environment]] = [adapt(environment) for environment in environments]
         self.protocols = protocols_of(self.settings)
         self._placement = LocalPlacement(self.settings.threads)
-        self.runtime = Runtime(self.environments, self._placement, self.settings.pick(Limits), toolsets=toolsets)
+        offered = [*session_toolsets(environments), *toolsets]
+        self.runtime = Runtime(self.environments, self._placement, self.settings.pick(Limits), toolsets=offered)
         options = self.settings.pick(HttpOptions)
         routes = [route for protocol in self.protocols for route in load(protocol)(self.runtime, options)]
         self.app = Door(routes, self._lifespan, options)
@@ -103,6 +105,9 @@ class _DrainingFirst(uvicorn.Server):
         log.info("stopping: %d calls running, %d sessions open", self._runtime.calls, len(self._runtime.sessions))
         await self._runtime.drain()
         await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):  # those who did not read their answer in that time
+            connection.transport.abort()
+        await asyncio.sleep(0)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -158,7 +158,7 @@ class Wire(httpx2.AsyncClient):
             assert response.status_code == 200
             yield Stream(response)
 
-    async def delete(self, sid: str) -> None:  # type: ignore[override]  # DELETE is no method of ORS
+    async def end(self, sid: str) -> None:
         response = await self.post("/delete", headers=H(sid))
         assert (response.status_code, response.json()) == (200, {"sid": sid})
 
@@ -206,7 +206,11 @@ def connect(url: str, seconds: float = 10, receive_buffer: int | None = None) ->
     if receive_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     sock.settimeout(seconds)
-    sock.connect((where.hostname, where.port))
+    try:
+        sock.connect((where.hostname, where.port))
+    except OSError:
+        sock.close()
+        raise
     return sock
 
 
@@ -223,7 +227,11 @@ def talk(url: str, data: bytes) -> bytes:
 def request_bytes(
     method: str, path: str, headers: dict[str, str] | None = None, body: bytes = b"", *, close: bool = True
 ) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: test", *(f"{name}: {value}" for name, value in (headers or {}).items())]
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        "Host: test",
+        *(f"{name}: {value}" for name, value in (headers or {}).items()),
+    ]
     if body or method == "POST":
         lines.append(f"Content-Length: {len(body)}")
     if close:

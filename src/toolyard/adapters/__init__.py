@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from toolyard.adapters import ors
 from toolyard.core.environment import Environment, Toolset
 from toolyard.core.errors import DefinitionError
@@ -14,6 +16,11 @@ def is_environment(value: object) -> bool:
 
 def is_toolset(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Toolset) and value is not Toolset
+
+
+def session_toolsets(environments: Iterable[type]) -> list[type]:
+    """Toolsets that clients of these environments may ask for by name without our being told of them."""
+    return ors.session_toolsets(environments)
 
 
 def adapt(cls: type) -> type[Environment]:

@@ -1,4 +1,4 @@
-"""Environments that extend `ors.Environment` or `openreward.environments.Environment`.
+"""Environments that extend `ors.Environment` or `openreward.environments.Environment`, served unmodified.
 
 Neither package is imported here: a class that extends one of theirs has loaded it already. What they would not serve
 as a tool is not served by us either.
@@ -6,188 +6,262 @@ as a tool is not served by us either.
 
 from __future__ import annotations
 
+import copy
 import inspect
+import logging
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, TypeAlias, get_type_hints
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast, get_type_hints
 
-from toolyard.core.environment import Definition, Environment, Split
-from toolyard.core.errors import DefinitionError
-from toolyard.core.messages import GroupCandidate, GroupScore, Message
-from toolyard.core.output import Block, ImageBlock, JsonObject, TextBlock, ToolOutput
-from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, Turn
+from pydantic import BaseModel
+
+from toolyard.adapters import translate
+from toolyard.adapters.translate import Foreign
+from toolyard.core.environment import Environment, Toolset
+from toolyard.core.errors import DefinitionError, NotSupported, ToolError, describe
+from toolyard.core.output import JsonObject, ToolOutput
+from toolyard.core.tool import Tool, ToolSpec, Turn, terminal, tool
+
+log = logging.getLogger("toolyard.adapters")
 
 _HOMES = ("ors.environment", "openreward.environments.environment")
+"""Where the two base classes are defined; their data types are in `types` beside them."""
 
-Foreign: TypeAlias = Any
-"""A class or object of a package that need not be installed."""
-
-_OURS = {
-    "list_splits": lambda splits: [s if isinstance(s, str) else Split(name=s.name, type=s.type) for s in splits],
-    "list_tasks": lambda tasks: tasks,
-    "num_tasks": lambda count: count,
-    "get_task": lambda task: task,
-    "setup": lambda nothing: None,
-    "teardown": lambda nothing: None,
-    "get_prompt": lambda blocks: [_block(block) for block in blocks],
-    "get_messages": lambda messages: [Message.model_validate(message.model_dump()) for message in messages],
-    "list_task_tools": lambda listed: ListToolsOutput.model_validate(listed.model_dump()),
-    "score_group": lambda scores: [s if isinstance(s, int | float) else GroupScore(**s.model_dump()) for s in scores],
-}
-"""The hooks of theirs that we call, and how each answer becomes ours."""
+_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def is_environment(value: object) -> bool:
     return isinstance(value, type) and _base(value) is not None and value.__module__ not in _HOMES
 
 
-def adapt(foreign: type) -> type[Environment]:
+def adapt(foreign: Foreign) -> type[Environment]:
     """A class of ours that drives an instance of theirs."""
     base = _base(foreign)
     assert base is not None
-    written = {hook for hook in _OURS if hasattr(base, hook) and _function(foreign, hook) is not _function(base, hook)}
-    class_hooks = written & {"list_splits", "list_tasks", "num_tasks", "get_task"}
-    members = {hook: _class_hook(foreign, hook) for hook in class_hooks}
+    _check(foreign, base)
+    written = {hook for hook in (*translate.ABOUT_CLASS, *translate.ABOUT_INSTANCE) if _wrote(foreign, base, hook)}
+    members: dict[str, Any] = {
+        "_theirs": foreign,
+        "types": _types(base),
+        "_dispatches": _wrote(foreign, base, "_call_tool"),
+    }
+    for hook in written & translate.ABOUT_CLASS.keys():
+        members[hook] = staticmethod(translate.through(getattr(foreign, hook), translate.ABOUT_CLASS[hook]))
+    for hook in written & translate.ABOUT_INSTANCE.keys():
+        members[hook] = _instance_hook(foreign, hook)
+    if members["_dispatches"]:
+        members["call_task_tool"] = _Adapted.dispatch
     adapted: type[_Adapted] = type(foreign.__name__, (_Adapted,), members)
     tools = {tool.name: tool for tool in _tools(foreign, adapted)}
-    terminal = next((tool for tool in tools.values() if tool.terminal), None)
-    adapted._foreign = foreign
-    adapted._instance_hooks = written - class_hooks
-    adapted._definition = Definition(tools, terminal, frozenset({"__init__", *written}))
+    last = next((tool for tool in tools.values() if tool.terminal), None)
+    adapted._definition = replace(adapted._definition, tools=tools, terminal=last)
     return adapted
 
 
+def session_toolsets(environments: Iterable[type]) -> list[type]:
+    """The toolsets of openreward that its client may ask for by name, if one of its environments is served."""
+    base = next((base for base in map(_base, environments) if base and base.__module__.startswith("openreward.")), None)
+    if base is None:
+        return []
+    registry: Foreign = sys.modules["openreward.toolsets"]
+    return [_adapt_toolset(name, theirs, base) for name, theirs in registry.BUILTIN_TOOLSETS.items()]
+
+
 class _Adapted(Environment):
-    _foreign: Foreign
-    _instance_hooks: set[str]
+    _theirs: Foreign
+    types: Foreign
+    """The module with their data types."""
+    _dispatches: bool
+    """Whether they wrote `_call_tool()`, the only way of theirs to answer for a tool that has no method."""
 
     def __init__(self, task_spec: JsonObject = {}, secrets: Mapping[str, str] = {}) -> None:
         super().__init__(task_spec, secrets)
-        self._inner = self._foreign(task_spec=task_spec, secrets=secrets)
+        # A copy, because the task lists of ors-sdk are made anew for each session and may be changed by it.
+        self.inner = self._theirs(task_spec=copy.deepcopy(task_spec), secrets=dict(secrets))
         self._toolsets: dict[type, Foreign] = {}
-        for hook in self._instance_hooks:
-            method = getattr(self._inner, hook)
-            setattr(self, hook, _through(_with_candidates(method) if hook == "score_group" else method, _OURS[hook]))
-        for tool in self._definition.tools.values():
-            setattr(self, tool.method, self._tool_function(tool))
+        self._making_toolsets = threading.Lock()
 
     @classmethod
     def name(cls) -> str:
-        return str(cls._foreign.name())
+        return str(cls._theirs.name())
 
-    def _tool_function(self, tool: Tool) -> Callable[..., Any]:
-        owner = next((cls for cls in (self._foreign, *self._foreign.toolsets) if hasattr(cls, tool.method)), None)
+    def run(self, tool: _ForeignTool, *arguments: BaseModel) -> Any:
+        """What the tool answers, or something to await for it."""
+        owner = self.inner if tool.home is self._theirs else self._toolset(tool.home)
+        return translate.translated(
+            getattr(owner, tool.method)(*arguments), partial(translate.output, self.types, tool.name)
+        )
 
-        def method(*args: Any) -> Any:
-            return getattr(self._inner if owner is self._foreign else self._toolset(owner), tool.method)(*args)
-
-        async def awaited(*args: Any) -> Any:
-            return await method(*args)
-
-        return _through(awaited if tool.is_async else method, lambda output: _output(tool.name, output))
+    async def dispatch(self, name: str, arguments: JsonObject) -> ToolOutput:
+        """Let their own `_call_tool()` find the tool."""
+        answer = (await self.inner._call_tool(name, arguments)).root
+        if not answer.ok:
+            raise ToolError(answer.error)
+        return translate.output(self.types, name, answer.output)
 
     def _toolset(self, toolset: Foreign) -> Foreign:
         """Made when first used, as theirs are: it may want what setup() made."""
-        if toolset not in self._toolsets:
-            try:
-                inspect.signature(toolset).bind(self._inner)
-            except TypeError:
-                self._toolsets[toolset] = toolset()
-            else:
-                self._toolsets[toolset] = toolset(self._inner)
-        return self._toolsets[toolset]
+        with self._making_toolsets:
+            if toolset not in self._toolsets:
+                try:
+                    inspect.signature(toolset).bind(self.inner)
+                except TypeError:
+                    self._toolsets[toolset] = toolset()
+                else:
+                    self._toolsets[toolset] = toolset(self.inner)
+            return self._toolsets[toolset]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ForeignTool(Tool):
+    home: Foreign
+    """The class of theirs that has the method: the environment's, or one of its toolsets."""
+
+    def bind(self, owner: object, given: JsonObject) -> Callable[[], Any]:
+        adapted = cast(_Adapted, owner)
+        arguments = () if self.arguments is None else (self.arguments.model_validate(given),)
+        if adapted._dispatches:
+            return partial(adapted.dispatch, self.name, given)
+        return partial(adapted.run, self, *arguments)
+
+
+def _adapt_toolset(name: str, theirs: Foreign, base: Foreign) -> type:
+    """A toolset of ours that drives theirs, under the name that clients know it by."""
+
+    def __init__(self: Foreign, env: Environment) -> None:
+        try:
+            self.inner = theirs(env.inner if isinstance(env, _Adapted) else env)
+        except ValueError as error:  # how theirs say that the environment lacks what they need, such as a sandbox
+            raise NotSupported(str(error)) from error
+
+    members: dict[str, Any] = {"__init__": __init__}
+    for method in dir(theirs):
+        fn = getattr(theirs, method)
+        if base._is_tool(fn):
+            members[method] = _toolset_method(fn, method, _types(base))
+    return type(name, (Toolset,), members)
+
+
+def _toolset_method(fn: Foreign, name: str, types: Foreign) -> Callable[..., Any]:
+    def call(self: Foreign, *args: BaseModel) -> Any:
+        return translate.translated(getattr(self.inner, name)(*args), partial(translate.output, types, name))
+
+    async def awaited(self: Foreign, *args: BaseModel) -> Any:
+        return await call(self, *args)
+
+    method: Foreign = awaited if inspect.iscoroutinefunction(fn) else call
+    model = _model(fn)
+    named = ("self",) if model is None else ("self", "params")
+    method.__signature__ = inspect.Signature([inspect.Parameter(p, _POSITIONAL) for p in named])
+    method.__annotations__ = {} if model is None else {"params": model}
+    method.__doc__ = fn.__doc__
+    if getattr(fn, "_env_tool_terminal", False):
+        method = terminal(method)
+    marked: Callable[..., Any] = tool(
+        shared=getattr(fn, "_env_tool_shared", True),
+        concurrent=getattr(fn, "_env_tool_concurrent", False),
+        exclusive=getattr(fn, "_env_tool_exclusive", False),
+    )(method)
+    return marked
+
+
+# What is served, read once.
+
+
+def _types(base: type) -> Foreign:
+    return sys.modules[base.__module__.rpartition(".")[0] + ".types"]
 
 
 def _base(cls: type) -> type | None:
     return next((base for base in cls.__mro__ if base.__module__ in _HOMES and base.__name__ == "Environment"), None)
 
 
+def _wrote(foreign: Foreign, base: Foreign, method: str) -> bool:
+    return hasattr(base, method) and _function(foreign, method) is not _function(base, method)
+
+
+def _function(cls: type, method: str) -> object:
+    value = getattr(cls, method)
+    return getattr(value, "__func__", value)
+
+
+def _check(foreign: Foreign, base: Foreign) -> None:
+    """Refuse what their own server would refuse, and say what we leave out."""
+    if missing := sorted(foreign.__abstractmethods__):
+        raise DefinitionError(f"{foreign.__qualname__} is abstract: it has no {', '.join(missing)}")
+    try:
+        foreign.list_tools()
+    except Exception as error:  # their checks of the author's tools: collisions, terminal tools, type hints
+        raise DefinitionError(f"{foreign.__qualname__}: {describe(error)}") from error
+    if _wrote(foreign, base, "list_tools"):
+        log.warning("%s.list_tools() is not asked: tools are read off the class", foreign.__qualname__)
+
+
 def _tools(foreign: Foreign, adapted: type) -> Iterator[Tool]:
-    seen: set[str] = set()
-    for owner in (foreign, *foreign.toolsets):
-        for name in dir(owner):
-            fn = getattr(owner, name)
-            if not foreign._is_tool(fn):
+    seen: dict[str, type] = {}
+    for home in (foreign, *foreign.toolsets):
+        for name in dir(home):
+            fn = getattr(home, name)
+            if not getattr(fn, "_env_tool", False):
                 continue
-            if name in seen:
+            where = f"{home.__qualname__}.{name}"
+            if not foreign._is_tool(fn):
+                log.warning("%s is not served: a tool takes one pydantic model and is hinted -> ToolOutput", where)
+            elif seen.get(name) is foreign:
                 raise DefinitionError(
                     f"Tool name collision: {name!r} is defined in both the environment and toolset "
-                    f"{owner.__name__!r}. Please rename one of them to avoid conflicts."
+                    f"{home.__name__!r}. Please rename one of them to avoid conflicts."
                 )
-            seen.add(name)
-            yield _tool(fn, name, adapted)
+            elif name in seen:
+                log.warning("%s is not served: %s has a tool of that name", where, seen[name].__qualname__)
+            else:
+                seen[name] = home
+                yield _tool(fn, name, home, foreign, adapted)
 
 
-def _tool(fn: Foreign, name: str, adapted: type) -> Tool:
-    real = inspect.unwrap(fn)
-    hints = get_type_hints(real, include_extras=True)
-    model = next((hints[p] for p in inspect.signature(real).parameters if p != "self"), None)
-    terminal = getattr(fn, "_env_tool_terminal", False)
+def _tool(fn: Foreign, name: str, home: Foreign, foreign: Foreign, adapted: type[_Adapted]) -> Tool:
+    model = _model(fn)
+    is_terminal = getattr(fn, "_env_tool_terminal", False)
     turn: Turn = "concurrent" if getattr(fn, "_env_tool_concurrent", False) else "serial"
-    return Tool(
+    return _ForeignTool(
         spec=ToolSpec(
             name=name,
-            description=inspect.getdoc(fn) or "",
+            description=(fn.__doc__ or "").strip(),
             input_schema=model.model_json_schema() if model else None,
         ),
         owner=adapted,
         method=name,
         arguments=model,
         whole=True,
-        is_async=inspect.iscoroutinefunction(fn),
+        # Toolsets are made on the first call and may take long: theirs go through a thread in any case.
+        is_async=adapted._dispatches or (home is foreign and inspect.iscoroutinefunction(fn)),
         shared=getattr(fn, "_env_tool_shared", True),
-        terminal=terminal,
-        turn="exclusive" if terminal or getattr(fn, "_env_tool_exclusive", False) else turn,
+        terminal=is_terminal,
+        turn="exclusive" if is_terminal or getattr(fn, "_env_tool_exclusive", False) else turn,
+        home=home,
     )
 
 
-def _class_hook(foreign: Foreign, hook: str) -> Any:
-    through = _through(getattr(foreign, hook), _OURS[hook])
-    return staticmethod(through)
+def _model(fn: Foreign) -> type[BaseModel] | None:
+    """What a tool of theirs takes: one model, or nothing."""
+    real = inspect.unwrap(fn)
+    hints = get_type_hints(real, include_extras=True)
+    return next((hints[name] for name in inspect.signature(real).parameters if name != "self"), None)
 
 
-def _through(method: Callable[..., Any], ours: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The same function, its answer made ours; async if it is."""
+def _instance_hook(foreign: Foreign, hook: str) -> Callable[..., Any]:
+    """A method of ours that asks theirs; a coroutine if theirs is one, so that it stays on the loop."""
+    ours = translate.ABOUT_INSTANCE[hook]
 
-    async def later(answer: Awaitable[Any]) -> Any:
-        return ours(await answer)
+    def call(self: _Adapted, *args: Any) -> Any:
+        if hook == "score_group":
+            args = (translate.candidates(self.types, args[0]),)
+        return translate.translated(getattr(self.inner, hook)(*args), ours)
 
-    async def awaited(*args: Any) -> Any:
-        return ours(await method(*args))
+    async def awaited(self: _Adapted, *args: Any) -> Any:
+        return await call(self, *args)
 
-    def called(*args: Any) -> Any:
-        answer = method(*args)
-        return later(answer) if inspect.isawaitable(answer) else ours(answer)
-
-    return awaited if inspect.iscoroutinefunction(method) else called
-
-
-def _with_candidates(method: Callable[..., Any]) -> Callable[..., Any]:
-    """score_group() wants candidates of its own package's class."""
-    theirs: Foreign = sys.modules["openreward.environments.types"]
-
-    def translate(candidates: list[GroupCandidate]) -> list[Foreign]:
-        return [theirs.GroupCandidate.model_validate(candidate.model_dump()) for candidate in candidates]
-
-    async def awaited(candidates: list[GroupCandidate]) -> Any:
-        return await method(translate(candidates))
-
-    def called(candidates: list[GroupCandidate]) -> Any:
-        return method(translate(candidates))
-
-    return awaited if inspect.iscoroutinefunction(method) else called
-
-
-def _function(cls: type, hook: str) -> object:
-    value = getattr(cls, hook)
-    return getattr(value, "__func__", value)
-
-
-def _block(block: Foreign) -> Block:
-    return TextBlock(**block.model_dump()) if block.type == "text" else ImageBlock(**block.model_dump())
-
-
-def _output(tool: str, output: Foreign) -> ToolOutput:
-    if type(output).__name__ != "ToolOutput":
-        raise TypeError(f"{tool!r} returned {type(output).__name__}; expected ToolOutput")
-    return ToolOutput.model_validate(output.model_dump())
+    return awaited if inspect.iscoroutinefunction(getattr(foreign, hook)) else call

@@ -12,8 +12,8 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from toolyard import __version__
 from toolyard.core.errors import ToolyardError
+from toolyard.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:

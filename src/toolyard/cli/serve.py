@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from toolyard import __version__, logs
+from toolyard import logs
 from toolyard.cli._settings import add_settings
 from toolyard.loading import LoadError, folders_of, load_targets
 from toolyard.server import Server, listen
 from toolyard.settings import Settings
+from toolyard.version import __version__
 
 try:
     import watchfiles

@@ -118,6 +118,11 @@ def is_image(value: object) -> bool:
     return isinstance(value, bytes) or hasattr(value, "_repr_png_")
 
 
+def has_image(value: object) -> bool:
+    """Whether blocks made of it hold a picture that is still to be encoded."""
+    return is_image(value) or (isinstance(value, list | tuple) and any(is_image(item) for item in value))
+
+
 def image_block(value: Any) -> ImageBlock:  # Any: an object of a library that we do not depend on
     data = value if isinstance(value, bytes) else value._repr_png_()
     for signature, mime in _SIGNATURES.items():
@@ -131,14 +136,19 @@ def size_of(output: ToolOutput) -> int:
     return sum(len(block.text if isinstance(block, TextBlock) else block.data) for block in output.blocks)
 
 
+def cut_text(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n[cut here: {len(text):,} characters, only the first {limit:,} are shown]"
+
+
 def cut(output: ToolOutput, limit: int) -> ToolOutput:
     """The same output with at most `limit` characters in its blocks, saying where and how much was cut."""
     kept: list[Block] = []
     left = limit
     for block in output.blocks:
         if isinstance(block, TextBlock) and len(block.text) > left:
-            note = f"\n[cut here: {len(block.text):,} characters, only the first {left:,} are shown]"
-            kept.append(block.model_copy(update={"text": block.text[:left] + note}))
+            kept.append(block.model_copy(update={"text": cut_text(block.text, left)}))
             left = 0
         elif isinstance(block, ImageBlock) and len(block.data) > left:
             kept.append(TextBlock(text=f"[an image of {len(block.data):,} base64 characters is left out: too large]"))

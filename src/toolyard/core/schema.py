@@ -20,7 +20,11 @@ def fit(arguments: JsonObject, schema: JsonObject | None) -> tuple[JsonObject, l
     if not schema:
         return arguments, []
     fitted: dict[str, Any] = _coerce(dict(arguments), schema)
-    errors = _validator(json.dumps(schema, sort_keys=True)).iter_errors(fitted)
+    validator = _validator(json.dumps(schema, sort_keys=True))
+    try:
+        errors = list(validator.iter_errors(fitted))
+    except ValueError as problem:  # what JSON cannot hold, such as half a character
+        return fitted, [f"input: {problem}"]
     return fitted, [f"{'.'.join(map(str, e.instance_path)) or 'input'}: {e.message}" for e in errors]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from toolyard.core.environment import Environment
+from toolyard.core.environment import Environment, overrides
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Blocks, CallResult, JsonObject
 from toolyard.core.tool import ListToolsOutput, Tool
@@ -58,3 +58,11 @@ class Placement(Protocol):
 
     async def ask(self, hook: Callable[..., Any], *args: object) -> Any:  # the hook's own type
         """Call a class method of an environment without blocking anybody else."""
+
+
+async def list_tools(environment: type[Environment], placement: Placement) -> ListToolsOutput:
+    """The tools that every task has; an author who lists them may take time for it, ours takes none."""
+    if not overrides(environment, "list_tools"):
+        return environment.list_tools()
+    listed: ListToolsOutput = await placement.ask(environment.list_tools)
+    return listed

@@ -7,20 +7,35 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.errors import NotSupported, ToolError, describe
 from toolyard.core.messages import GroupCandidate, GroupScore, Message, flatten
-from toolyard.core.output import Blocks, CallResult, JsonObject, ToolFailure, as_blocks, as_output
+from toolyard.core.output import (
+    Blocks,
+    CallResult,
+    JsonObject,
+    ToolFailure,
+    ToolOutput,
+    as_blocks,
+    as_output,
+    cut_text,
+    has_image,
+)
 from toolyard.core.schema import fit
 from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
-from toolyard.placement.base import Placed, SessionSpec
+from toolyard.placement.base import Placed, SessionSpec, list_tools
 from toolyard.placement.threads import Threads
 
 log = logging.getLogger("toolyard.environment")
+
+T = TypeVar("T")
+
+_WORDS_MOST = 10_000
+"""So many characters are enough to say what is wrong with the arguments of a call."""
 
 
 class LocalPlacement:
@@ -86,7 +101,8 @@ class LocalEnvironment:
 
     async def prompt(self) -> Blocks:
         if overrides(type(self._env), "get_prompt"):
-            return as_blocks(await self._place.ask(self._env.get_prompt))
+            prompt = await self._place.ask(self._env.get_prompt)
+            return as_blocks(prompt) if not has_image(prompt) else await self._drawn(as_blocks, prompt)
         return flatten(await self._place.ask(self._env.get_messages))
 
     async def messages(self) -> Sequence[Message]:
@@ -101,7 +117,8 @@ class LocalEnvironment:
         ordered = sorted((tool for tool in self.tools.values() if not tool.terminal), key=lambda tool: not tool.shared)
         specs = {tool.name: tool.spec for tool in ordered}
         specs |= {spec.name: spec for spec in await self._dynamic() if not terminal or spec.name != terminal.name}
-        return self._env.list_tools().model_copy(
+        listed = await list_tools(type(self._env), self._place)
+        return listed.model_copy(
             update={"tools": list(specs.values()), "terminal_tool": terminal.terminal_spec() if terminal else None}
         )
 
@@ -116,9 +133,11 @@ class LocalEnvironment:
             try:
                 bound = found.bind(self._instances.get(found.owner, self._env), arguments)
             except ValidationError as error:
-                return bad_arguments(error.errors(include_url=False))
+                return bad_arguments(_problems(error))
             returned = await (bound() if found.is_async else self._place.plain(bound))
-            return as_output(returned)
+            if isinstance(returned, ToolOutput | str) or not has_image(returned):
+                return as_output(returned)
+            return await self._drawn(as_output, returned)
         except ToolError as error:
             return ToolFailure("tool_failed", f"Tool {tool!r} failed: {error}")
         except asyncio.CancelledError as error:
@@ -151,11 +170,23 @@ class LocalEnvironment:
         fitted, problems = fit(arguments, spec.input_schema)
         if problems:
             return bad_arguments(problems)
-        return as_output(await self._place.ask(self._env.call_task_tool, name, fitted))
+        returned = await self._place.ask(self._env.call_task_tool, name, fitted)
+        return as_output(returned) if not has_image(returned) else await self._drawn(as_output, returned)
+
+    async def _drawn(self, make: Callable[[object], T], returned: object) -> T:
+        """What an author returned, made into blocks where it may take its time, as encoding a picture does."""
+        made: T = await self._place.plain(partial(make, returned))
+        return made
 
 
 def bad_arguments(problems: object) -> ToolFailure:
-    return ToolFailure("bad_arguments", f"Tool input validation error: {problems}")
+    return ToolFailure("bad_arguments", cut_text(f"Tool input validation error: {problems}", _WORDS_MOST))
+
+
+def _problems(error: ValidationError) -> object:
+    """What is wrong with the arguments, with the arguments themselves if they are short."""
+    problems = error.errors(include_url=False)
+    return problems if len(str(problems)) <= _WORDS_MOST else error.errors(include_url=False, include_input=False)
 
 
 def raised(tool: str, error: BaseException) -> ToolFailure:

@@ -97,6 +97,7 @@ class Threads:
                 loop.call_soon_threadsafe(self._done, job, result, error)
             except RuntimeError:
                 return  # the loop is closed: the server is gone, and nobody waits
+            del job, result, error  # or an idle thread would keep the environment it last worked for
 
     def _done(self, job: _Job, result: Any, error: BaseException | None) -> None:
         self._unfinished -= 1

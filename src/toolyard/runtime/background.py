@@ -24,13 +24,13 @@ class Background:
         return task
 
     async def stop(self, seconds: float) -> None:
-        """Cancel what still runs and wait for it, but not longer than this."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
-        for task in self._tasks:
+        """Wait for what still runs, such as teardowns, but not longer than this; then cancel it."""
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=seconds)
+        for task in late:
             log.error("this did not end within %g s: %s", seconds, task)
+            task.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -84,12 +84,20 @@ class Runtime:
             raise Overloaded("the server is shutting down")
         if len(self.sessions) >= self.limits.max_sessions:
             raise Overloaded(f"all {self.limits.max_sessions} sessions of this server are in use", retry_after=5)
-        session = self.sessions[spec.session_id] = Session(spec, self.shared, provisional=provisional)
+        return await self._build(Session(spec, self.shared, provisional=provisional))
+
+    async def replace(self, session: Session, spec: SessionSpec) -> Session:
+        """Another environment under the same id, which never is without one; the old instance is torn down."""
+        self.shared.background.start(session.close())
+        return await self._build(Session(spec, self.shared))
+
+    async def _build(self, session: Session) -> Session:
+        self.sessions[session.id] = session
         try:
             await session.build(self.placement)
         except BaseException:
-            if self.sessions.get(spec.session_id) is session:
-                del self.sessions[spec.session_id]
+            if self.sessions.get(session.id) is session:
+                del self.sessions[session.id]
             raise
         return session
 

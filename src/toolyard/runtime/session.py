@@ -7,17 +7,18 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any, TypeVar
 
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.errors import CallNotFound, SessionClosed, SessionFailed, ToolyardError, describe
 from toolyard.core.messages import GroupCandidate, GroupScore
-from toolyard.core.output import CallResult, JsonObject, Reason, ToolFailure, ToolOutput, cut, size_of
+from toolyard.core.output import CallResult, JsonObject, Reason, ToolFailure, ToolOutput, cut, cut_text, size_of
 from toolyard.placement.base import Placed, Placement, SessionSpec
 from toolyard.runtime.call import Call, is_ours
 from toolyard.runtime.shared import Shared
-from toolyard.runtime.turns import Turns
+from toolyard.runtime.turns import Claim, Turns
 
 log = logging.getLogger("toolyard.runtime")
 
@@ -81,7 +82,13 @@ class Session:
 
     async def build(self, placement: Placement) -> None:
         """Run the author's constructor, then let setup() go on in the background."""
-        placed = await placement.place(self.spec)
+        try:
+            placed = await placement.place(self.spec)
+        except BaseException as error:  # whoever waits on the session already must not wait for ever
+            self._error = describe(error)
+            if self.state is State.STARTING:
+                self._settle(State.FAILED)
+            raise
         if self.state is State.CLOSED:
             await self._give_back(placed)
             raise SessionClosed("Session deleted")
@@ -229,6 +236,9 @@ class Session:
         except Exception as error:  # of ours, or from score_group(), which has no softer way to fail
             log.warning("session %s: %s broke: %s", self.id, call.name, describe(error), exc_info=error)
             result = ToolFailure("tool_raised", str(error) or type(error).__name__)
+        if isinstance(result, ToolFailure):
+            result = replace(result, message=cut_text(result.message, self._shared.limits.output_bytes))
+            call.size = len(result.message)
         call.finish(result)
         self.running -= 1
         self.touch()
@@ -240,16 +250,15 @@ class Session:
         placed = self._placed if self.state is State.READY else await self.ready()
         assert placed is not None
         tool = placed.tools.get(call.name)
-        if tool is None:
-            if self.finished and await placed.has_tool(call.name):
+        claim = Claim(call.name, tool.turn if tool is not None else "serial")
+        turns = self._turns = self._turns or Turns()
+        await turns.take(claim)
+        try:
+            if self.finished and (tool is not None or await placed.has_tool(call.name)):
                 return self._refused(call)
             return await self._perform(placed, call, arguments)
-        turns = self._turns = self._turns or Turns()
-        await turns.take(tool)
-        try:
-            return self._refused(call) if self.finished else await self._perform(placed, call, arguments)
         finally:
-            turns.give_back(tool)
+            turns.give_back(claim)
 
     async def _perform(self, placed: Placed, call: Call[CallResult], arguments: JsonObject) -> CallResult:
         shared = self._shared

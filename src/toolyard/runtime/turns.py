@@ -5,8 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from toolyard.core.tool import Tool
+from toolyard.core.tool import Turn
+
+
+class Claim(NamedTuple):
+    """What a call wants to run, and what it tolerates beside it."""
+
+    tool: str
+    turn: Turn
 
 
 class Turns:
@@ -16,48 +24,48 @@ class Turns:
     __slots__ = ("_running", "_waiting")
 
     def __init__(self) -> None:
-        self._running: list[Tool] = []
-        self._waiting: deque[tuple[Tool, asyncio.Future[None]]] = deque()
+        self._running: list[Claim] = []
+        self._waiting: deque[tuple[Claim, asyncio.Future[None]]] = deque()
 
-    async def take(self, tool: Tool) -> None:
-        if self._may_run(tool, (waiting for waiting, _ in self._waiting)):
-            self._running.append(tool)
+    async def take(self, claim: Claim) -> None:
+        if self._may_run(claim, (waiting for waiting, _ in self._waiting)):
+            self._running.append(claim)
             return
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((tool, admitted))
+        self._waiting.append((claim, admitted))
         try:
             await admitted
         except asyncio.CancelledError:
             if admitted.done() and not admitted.cancelled():
-                self.give_back(tool)
+                self.give_back(claim)
             else:
-                self._waiting.remove((tool, admitted))
+                self._waiting.remove((claim, admitted))
                 self._admit()  # an exclusive call that gives up may have held others back
             raise
 
-    def give_back(self, tool: Tool) -> None:
-        self._running.remove(tool)
+    def give_back(self, claim: Claim) -> None:
+        self._running.remove(claim)
         if self._waiting:
             self._admit()
 
     def _admit(self) -> None:
-        ahead: list[Tool] = []
-        still: deque[tuple[Tool, asyncio.Future[None]]] = deque()
-        for tool, admitted in self._waiting:
-            if not admitted.done() and self._may_run(tool, ahead):
-                self._running.append(tool)
+        ahead: list[Claim] = []
+        still: deque[tuple[Claim, asyncio.Future[None]]] = deque()
+        for claim, admitted in self._waiting:
+            if not admitted.done() and self._may_run(claim, ahead):
+                self._running.append(claim)
                 admitted.set_result(None)
             else:
-                ahead.append(tool)
-                still.append((tool, admitted))
+                ahead.append(claim)
+                still.append((claim, admitted))
         self._waiting = still
 
-    def _may_run(self, tool: Tool, ahead: Iterable[Tool]) -> bool:
-        if tool.turn == "exclusive":
+    def _may_run(self, claim: Claim, ahead: Iterable[Claim]) -> bool:
+        if claim.turn == "exclusive":
             return not self._running and not any(True for _ in ahead)
         if any(other.turn == "exclusive" for other in self._running):
             return False
         for other in ahead:
-            if other.turn == "exclusive" or (other is tool and tool.turn == "serial"):
+            if other.turn == "exclusive" or (other == claim and claim.turn == "serial"):
                 return False
-        return tool.turn == "concurrent" or tool not in self._running
+        return claim.turn == "concurrent" or claim not in self._running

@@ -14,8 +14,7 @@ from urllib.parse import quote
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard import __version__
-from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, explain
+from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, Verbosity, explain
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.errors import (
     CallNotFound,
@@ -25,17 +24,19 @@ from toolyard.core.errors import (
     Overloaded,
     SessionClosed,
     SessionExists,
+    SessionFailed,
     SessionNotFound,
     SplitNotFound,
     TaskNotFound,
     ToolsetNotFound,
     ToolyardError,
 )
-from toolyard.placement.base import Placed, SessionSpec, Task
+from toolyard.placement.base import Placed, SessionSpec, Task, list_tools
 from toolyard.protocols.ors import bodies, events
 from toolyard.runtime.call import Call
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session, State
+from toolyard.version import __version__
 
 log = logging.getLogger("toolyard.ors")
 
@@ -53,7 +54,6 @@ class Ors(BaseRoute):
     def __init__(self, runtime: Runtime, options: HttpOptions) -> None:
         self._runtime = runtime
         self._options = options
-        self._rebinding = asyncio.Lock()
         self._root: dict[str, tuple[str, Endpoint]] = {
             "health": ("GET", self.health),
             "list_environments": ("GET", self.list_environments),
@@ -96,7 +96,7 @@ class Ors(BaseRoute):
         except (HttpError, Disconnected):
             raise
         except ToolyardError as error:
-            raise as_http(error) from error
+            raise as_http(error, self._options.errors) from error
         except Exception as error:
             log.exception("%s %s", scope["method"], scope["path"])
             if request.started:
@@ -107,10 +107,10 @@ class Ors(BaseRoute):
         path: str = request.scope["path"]
         if "//" in path:
             path = re.sub("/+", "/", path)
+        if path != "/" and path.endswith("/"):
+            raise self._redirect(request, path.rstrip("/"), 307)
         first, _, rest = path[1:].partition("/")
         if rest:
-            if path.endswith("/"):
-                raise self._redirect(request, path.rstrip("/"), 307)
             self._runtime.environment(first)
             if found := self._scoped.get(rest):
                 return self._checked(request, found), first
@@ -129,7 +129,7 @@ class Ors(BaseRoute):
     def _redirect(self, request: Request, path: str, status: int) -> HttpError:
         query = request.scope["query_string"]
         location = quote(path).encode() + (b"?" + query if query else b"")
-        return HttpError(status, "", [(b"location", location)])
+        return HttpError(status, None, [(b"location", location)])
 
     def _default(self, request: Request) -> str:
         """The environment a path without a name means: the deployment's, if we serve that; else the first."""
@@ -151,7 +151,8 @@ class Ors(BaseRoute):
         await request.answer_json(list(self._runtime.environments))
 
     async def tools(self, request: Request, env: str) -> None:
-        await request.answer_json(self._runtime.environment(env).list_tools().model_dump())
+        listed = await list_tools(self._runtime.environment(env), self._runtime.placement)
+        await request.answer_json(listed.model_dump())
 
     async def splits(self, request: Request, env: str) -> None:
         splits = await self._runtime.tasks(self._runtime.environment(env)).splits()
@@ -270,19 +271,19 @@ class Ors(BaseRoute):
         except CallNotFound as error:
             await request.answer(200, events.HEADERS, events.error(str(error)))
             return
-        await self._follow(request, call)
+        await self._follow(request, call, events.scores)
 
-    async def _follow(self, request: Request, call: Call[Any]) -> None:
+    async def _follow(self, request: Request, call: Call[Any], told: Callable[[Any], bytes] = events.result) -> None:
         """Tell the client how the call is named, that it still runs, and how it ended."""
         await asyncio.sleep(0)
         if call.done:  # a tool that never waits is done after one turn of the loop: one answer, whole
-            await request.answer(200, events.HEADERS, events.named(call.id) + events.result(call.result))
+            await request.answer(200, events.HEADERS, events.named(call.id) + told(call.result))
             return
         await request.start(events.HEADERS)
         await request.write(events.named(call.id))
         while not await call.wait(self._options.ping_seconds):
             await request.write(b": ping - %d\n\n" % time.time())
-        await request.write(events.result(call.result), last=True)
+        await request.write(told(call.result), last=True)
 
     async def _ready(self, request: Request, env: str) -> Placed:
         """The session's environment once it is set up; with `starting_seconds` set, 503 when that takes longer."""
@@ -301,17 +302,17 @@ class Ors(BaseRoute):
         session = self._runtime.session(sid)
         if not session.provisional:
             return session
-        async with self._rebinding:
-            session = self._runtime.session(sid)
-            environment, spec = self._runtime.environment(env), session.spec
-            if session.provisional and environment is not spec.environment:
-                assert spec.task.split is not None
-                assert spec.task.index is not None
-                task = await self._runtime.tasks(environment).at(spec.task.split, spec.task.index)
-                await self._runtime.close(sid)
-                session = await self._runtime.open(SessionSpec(sid, environment, task, spec.secrets, spec.toolset))
-            session.provisional = False
-            return session
+        environment, spec = self._runtime.environment(env), session.spec
+        if environment is not spec.environment:
+            assert spec.task.split is not None
+            assert spec.task.index is not None
+            task = await self._runtime.tasks(environment).at(spec.task.split, spec.task.index)
+            if session.provisional and self._runtime.session(sid) is session:  # still, after that wait
+                session.provisional = False
+                moved = SessionSpec(sid, environment, task, spec.secrets, spec.toolset)
+                return await self._runtime.replace(session, moved)
+        session.provisional = False
+        return self._runtime.session(sid)
 
 
 def session_id(request: Request) -> str:
@@ -321,7 +322,7 @@ def session_id(request: Request) -> str:
     return sid
 
 
-def as_http(error: ToolyardError) -> HttpError:
+def as_http(error: ToolyardError, verbosity: Verbosity) -> HttpError:
     """The status and words that ORS clients expect; where our own words say more, they are the hint."""
     match error:
         case SplitNotFound():
@@ -338,5 +339,7 @@ def as_http(error: ToolyardError) -> HttpError:
             return HttpError(503, str(error), [(b"retry-after", b"%d" % error.retry_after)])
         case NotSupported():
             return HttpError(400, str(error))
+        case SessionFailed() if verbosity == "none":
+            return HttpError(500, explain(error, verbosity))
         case _:
             return HttpError(500, str(error))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
-from pydantic import ValidationError, model_validator
+import orjson
+from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError, model_validator
 
 from toolyard.asgi import HttpError
 from toolyard.core.messages import GroupCandidate
@@ -34,6 +34,15 @@ class TaskRange(Model):
     stop: int | None = None
 
 
+class Secret(BaseModel):
+    """OpenReward says more of a secret, such as where it may be sent; we only hand it over."""
+
+    value: str
+
+
+_SECRETS = TypeAdapter(dict[str, Secret])
+
+
 class Create(Model):
     env_name: str | None = None
     task_spec: dict[str, Any] | None = None
@@ -51,24 +60,41 @@ class Create(Model):
         return self
 
 
+def _plain_id(given: str) -> str:
+    if len(given) > 256 or not given.isprintable() or given != given.strip():
+        raise ValueError("a task_id is one line of at most 256 printable characters, with no space at its ends")
+    return given
+
+
+CallId: TypeAlias = Annotated[str, AfterValidator(_plain_id)]
+"""It comes back as the data of an event, so it must not be able to end that event."""
+
+
 class ToolCall(Model):
     name: str
     input: dict[str, Any]
-    task_id: str | None = None
+    task_id: CallId | None = None
 
 
 class ScoreGroup(Model):
     candidates: list[GroupCandidate]
-    task_id: str | None = None
+    task_id: CallId | None = None
 
 
 def parse(model: type[B], body: object) -> B:
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        echo = len(repr(body)) <= _ECHO_MOST
-        problems = error.errors(include_url=False, include_context=False, include_input=echo)
+        problems = error.errors(include_url=False, include_context=False, include_input=_worth_echoing(body))
         raise HttpError(422, [{**problem, "loc": ["body", *problem["loc"]]} for problem in problems]) from None
+
+
+def _worth_echoing(body: object) -> bool:
+    """Whether an error may quote what it is about: not when that is long, nor when it is too deep to be written."""
+    try:
+        return len(orjson.dumps(body)) <= _ECHO_MOST
+    except orjson.JSONEncodeError:
+        return False
 
 
 def parse_secrets(header: str) -> Mapping[str, str]:
@@ -76,7 +102,7 @@ def parse_secrets(header: str) -> Mapping[str, str]:
     if not header:
         return {}
     try:
-        given = json.loads(base64.b64decode(header, validate=True))
-        return {str(name): str(secret["value"]) for name, secret in given.items()}
-    except (binascii.Error, ValueError, AttributeError, TypeError, KeyError):
+        given = _SECRETS.validate_json(base64.b64decode(header, validate=True))
+    except (binascii.Error, ValueError):
         raise HttpError(400, 'X-Secrets must be base64 of {"NAME": {"value": "…"}}') from None
+    return {name: secret.value for name, secret in given.items()}

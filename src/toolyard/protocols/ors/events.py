@@ -6,10 +6,13 @@ ASCII, pieces have at most 4096 characters, and a space at the edge of a piece i
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 
-from toolyard.asgi import encode, encode_ascii
+import orjson
+
+from toolyard.asgi import encode
 from toolyard.core.messages import GroupScore
 from toolyard.core.output import CallResult, ToolFailure, ToolOutput
 
@@ -33,18 +36,25 @@ def named(call_id: str) -> bytes:
     return b"event: task_id\ndata: %b\n\n" % call_id.encode()
 
 
-def error(text: str) -> bytes:
+def error(text: str, reason: str = "") -> bytes:
+    """The `reason`, in a comment that others skip, tells our own client that it was not the tool's fault."""
+    head = f": reason {reason}\n\n" if reason else ""
     lines = "".join(f"data: {line}\n" for line in _LINE_END.split(text))
-    return b"event: error\n%b\n" % lines.encode(errors="replace")
+    return f"{head}event: error\n{lines}\n".encode(errors="replace")
 
 
 def result(outcome: CallResult | Sequence[GroupScore]) -> bytes:
     """All that is left to say when a call is done."""
     match outcome:
         case ToolOutput():
-            return _events(_success(outcome))
-        case ToolFailure(reason="tool_raised" | "lost" | "cancelled"):
+            try:
+                return _events(_success(outcome))
+            except (TypeError, ValueError, RecursionError) as problem:  # what the author put into metadata or detail
+                return error(f"the tool's output cannot be written as JSON: {problem}")
+        case ToolFailure(reason="tool_raised"):
             return error(outcome.message)
+        case ToolFailure(reason="lost" | "cancelled"):
+            return error(outcome.message, outcome.reason)
         case ToolFailure(reason="tool_failed"):  # as the ORS documents show it
             return _events({"ok": False, "error": outcome.message})
         case ToolFailure():
@@ -52,6 +62,11 @@ def result(outcome: CallResult | Sequence[GroupScore]) -> bytes:
             return _events({"ok": False, "error": outcome.message, "reason": reason})
         case _:
             return _events({"scores": [vars(score) for score in outcome]})
+
+
+def scores(outcome: CallResult | Sequence[GroupScore]) -> bytes:
+    """The same for a group, which has no softer way to fail than an error."""
+    return error(outcome.message) if isinstance(outcome, ToolFailure) else result(outcome)
 
 
 def _success(output: ToolOutput) -> object:
@@ -69,7 +84,7 @@ def _success(output: ToolOutput) -> object:
 def _events(value: object) -> bytes:
     text = encode(value)
     if not text.isascii():
-        text = encode_ascii(value)
+        text = json.dumps(orjson.loads(text), separators=(",", ":")).encode()
     if len(text) <= _WHOLE:
         return b"event: end\ndata: %b\n\n" % text
     *chunks, end = _pieces(text)

@@ -1,0 +1,102 @@
+"""Write docs/reference.md: every command, flag and setting, read from the code that uses them.
+
+python docs/generate.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
+
+from toolyard.cli import build_parser
+from toolyard.settings import Settings, flag_of, variable_of
+
+PAGE = Path(__file__).parent / "reference.md"
+
+HEAD = """\
+# Reference: commands and settings
+
+<!-- Written by docs/generate.py from the code. Do not edit: run `make docs`. -->
+
+A TARGET is `file.py`, `file.py:Class`, `package.module` or `package.module:Class`. Without a class, every environment
+and toolset that the module itself defines is taken. Every command also has `--help`.
+"""
+
+SETTINGS_HEAD = """\
+## Settings
+
+Each setting is a flag of `toolyard serve` and a variable. The flag wins over the variable, the variable over the
+default. In Python they are the fields of `toolyard.settings.Settings`: `Server([Env], settings=Settings(port=9000))`.
+Seconds may have decimals. Flags that are yes or no also have a `--no-` form.
+"""
+
+
+def main() -> None:
+    PAGE.write_text(reference(), encoding="utf-8")
+
+
+def reference() -> str:
+    parts = [HEAD, *(command(name, parser) for name, parser in sorted(commands().items())), SETTINGS_HEAD + settings()]
+    return "\n".join(parts)
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    (action,) = (found for found in build_parser()._actions if isinstance(found, argparse._SubParsersAction))
+    parsers: dict[str, argparse.ArgumentParser] = action.choices
+    return parsers
+
+
+def command(name: str, parser: argparse.ArgumentParser) -> str:
+    knobs = {knob.name for knob in dataclasses.fields(Settings)}
+    actions = [found for found in parser._actions if found.dest not in {*knobs, "help"}]
+    lines = [f"## `toolyard {name}`", "", f"{capital(parser.description or '')}.", ""]
+    if actions:
+        lines += table(("argument", "what it does"), ((spelled(found), found.help or "") for found in actions))
+    if name == "serve":
+        lines += ["", "All [settings](#settings) are flags of this command too."]
+    return "\n".join([*lines, ""])
+
+
+def spelled(action: argparse.Action) -> str:
+    value = "" if action.nargs == 0 else action.metavar or (action.dest.upper() if not action.choices else "")
+    if isinstance(value, tuple):
+        value = " ".join(value)
+    if action.choices:
+        value = "|".join(map(str, action.choices))
+    if not action.option_strings:
+        return f"`{value} ...`" if action.nargs in ("*", "+") else f"`{value}`"
+    return f"`{' '.join([', '.join(action.option_strings), value]).strip()}`"
+
+
+def settings() -> str:
+    kinds = get_type_hints(Settings)
+    rows = []
+    for knob in dataclasses.fields(Settings):
+        shown = "" if knob.default in ("", ()) else f"`{shown_default(knob.default)}`"
+        names = f"`{flag_of(knob.name)}`", f"`{variable_of(knob.name)}`"
+        choices = f" ({', '.join(get_args(kinds[knob.name]))})" if get_origin(kinds[knob.name]) is Literal else ""
+        rows.append((*names, shown, knob.metadata["help"] + choices))
+    return "\n".join(["", *table(("flag", "variable", "default", "what it does"), rows), ""])
+
+
+def shown_default(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def table(head: Sequence[str], rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> list[str]:
+    """In --help, %% means %."""
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(cell.replace('%%', '%').replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,342 @@
+"""Ask a server from the shell: what it has, what its tools take, and what they answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolyard.client import (
+    Client,
+    ConnectionLost,
+    Environment,
+    InfrastructureError,
+    RequestRefused,
+    Session,
+    ToolCallFailed,
+)
+from toolyard.client.schemas import resolve
+from toolyard.core.errors import ToolyardError
+from toolyard.core.output import Block, JsonObject, TextBlock, ToolOutput
+from toolyard.core.tool import ToolSpec
+
+HELP = "ask a server: what it has, what its tools take, and what they answer"
+
+EXAMPLES = """\
+examples:
+  toolyard call http://127.0.0.1:8080                                    what it serves
+  toolyard call http://127.0.0.1:8080 maze                               what the tools of maze take
+  toolyard call http://127.0.0.1:8080 maze move direction=north then look_at_map
+                                                                         two calls in one session
+  toolyard call http://127.0.0.1:8080 arithmetic submit --json '{"answer": "3"}' --split test --index 5
+
+exit codes: 0 all went well, 1 a tool said no, 2 the command makes no sense, 3 the server or the network failed
+"""
+
+PATIENCE = 1.0
+"""Seconds to wait for a server that does not answer: somebody is watching."""
+
+
+class UsageError(ToolyardError):
+    """The words make no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool and what it is given: `pairs` as they were typed, `input` as JSON."""
+
+    tool: str
+    pairs: dict[str, str] = field(default_factory=dict)
+    input: dict[str, Any] = field(default_factory=dict)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "toolyard call URL [ENVIRONMENT [TOOL key=value … [then TOOL key=value …]]] [options]"
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("url", metavar="URL", help="where the server is, such as http://127.0.0.1:8080")
+    parser.set_defaults(print_help=parser.print_help)
+    words = parser.add_argument(
+        "words",
+        nargs=argparse.REMAINDER,
+        metavar="ENVIRONMENT TOOL key=value …",
+        help="an environment, and calls to make in one session, with `then` between them; "
+        "--json '{…}' after a tool gives its input as JSON",
+    )
+    words.required = False
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--split", help="split of the task [train, or else the first that has tasks]")
+    parser.add_argument("--index", type=int, help="number of the task in its split [0]")
+    parser.add_argument("--task", metavar="JSON", help="the task itself, instead of --split and --index")
+    parser.add_argument("--secret", metavar="NAME=VALUE", action="append", help="for the environment (repeatable)")
+    parser.add_argument("--api-key", metavar="KEY", help="key of the server [TOOLYARD_API_KEY]")
+    parser.add_argument("--raw", action="store_true", help="print JSON, one line per call, for other programs")
+
+
+def run(args: argparse.Namespace) -> int:
+    if {"-h", "--help"} & set(args.words):
+        args.print_help()
+        return 0
+    try:
+        environment, calls = read_words(args)
+        with connect(args) as client:
+            if environment is None:
+                show_server(client)
+            elif not calls:
+                show_environment(known(client, environment))
+            else:
+                play(known(client, environment), calls, args)
+    except ToolCallFailed:  # was shown where it happened
+        return 1
+    except ConnectionLost as error:
+        return explain(f"there is no answer from {args.url} ({error}). To start a server: toolyard serve", 3)
+    except InfrastructureError as error:
+        return explain(f"{type(error).__name__}: {error}", 3)
+    except (UsageError, RequestRefused) as error:
+        return explain(str(error), 2)
+    return 0
+
+
+def connect(args: argparse.Namespace) -> Client:
+    try:
+        return Client(args.url, api_key=args.api_key, patience=PATIENCE)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def known(client: Client, name: str) -> Environment:
+    names = client.environments.list()
+    if name.lower() not in names:
+        raise UsageError(f"there is no environment {name!r} on {client.base_url}; there are {', '.join(names)}")
+    return client.environment(name)
+
+
+def explain(problem: str, code: int) -> int:
+    print(textwrap.fill(f"toolyard call: {problem}", 100, break_on_hyphens=False), file=sys.stderr)
+    return code
+
+
+# What was typed.
+
+
+def read_words(args: argparse.Namespace) -> tuple[str | None, Sequence[Call]]:
+    """Environment and calls. Options may stand anywhere among them, and are put where argparse puts the others."""
+    options = argparse.ArgumentParser(prog="toolyard call", add_help=False, allow_abbrev=False)
+    add_options(options)
+    _, words = options.parse_known_args(["then" if word == "--" else word for word in args.words], args)
+    if words and words[0].startswith("-"):
+        raise UsageError(f"there is no option {words[0]}")
+    return (words[0] if words else None), list(read_calls(words[1:]))
+
+
+def read_calls(words: Sequence[str]) -> Iterator[Call]:
+    while words:
+        length = words.index("then") if "then" in words else len(words)
+        if not length:
+            raise UsageError("there must be a tool before and after each `then`")
+        yield read_call(words[0], list(words[1:length]))
+        if length == len(words) - 1:
+            raise UsageError("there must be a tool before and after each `then`")
+        words = words[length + 1 :]
+
+
+def read_call(tool: str, words: list[str]) -> Call:
+    call = Call(tool)
+    while words:
+        word = words.pop(0)
+        key, equals, value = word.partition("=")
+        if key == "--json":
+            call.input.update(read_object(value if equals else words.pop(0) if words else "", "--json"))
+        elif key.startswith("-"):
+            raise UsageError(f"there is no option {key}")
+        elif not equals:
+            raise UsageError(f"{word!r} is not of the form key=value; another call begins with `then`")
+        else:
+            call.pairs[key] = value
+    return call
+
+
+def read_object(text: str, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{what} must be JSON, and {text!r} is not: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"{what} must be a JSON object, {{…}}, and not {text!r}")
+    return value
+
+
+def read_pairs(pairs: Mapping[str, str], schema: JsonObject) -> dict[str, Any]:
+    """Text where the tool takes text; elsewhere JSON, if it is that."""
+    properties = schema.get("properties", {})
+    given: dict[str, Any] = {}
+    for key, text in pairs.items():
+        given[key] = text
+        if not takes_text(properties.get(key), schema):
+            try:
+                given[key] = json.loads(text)
+            except ValueError:
+                continue  # the tool will say what is wrong with it
+    return given
+
+
+def takes_text(schema: Any, root: JsonObject) -> bool:
+    """Whether a text is a value for this schema, which is any JSON value."""
+    if not isinstance(schema, Mapping):
+        return False
+    if isinstance(ref := schema.get("$ref"), str):
+        return takes_text(resolve(root, ref), root)
+    kinds = schema.get("type")
+    options = [option for key in ("anyOf", "oneOf", "allOf") for option in schema.get(key, ())]
+    values = [*schema.get("enum", ()), schema.get("const")]
+    return (
+        "string" in (kinds if isinstance(kinds, list) else [kinds])
+        or any(isinstance(value, str) for value in values)
+        or any(takes_text(option, root) for option in options)
+    )
+
+
+def read_secrets(given: Sequence[str]) -> dict[str, str]:
+    secrets = {}
+    for secret in given:
+        name, equals, value = secret.partition("=")
+        if not equals:
+            raise UsageError("--secret must be of the form NAME=VALUE")
+        secrets[name] = value
+    return secrets
+
+
+# What the server has.
+
+
+def show_server(client: Client) -> None:
+    names = client.environments.list()
+    print(f"{client.base_url} serves {count(len(names), 'environment')}")
+    for name in names:
+        environment = client.environment(name)
+        tools = ", ".join(tool.name for tool in environment.list_tools())
+        print(f"\n{name}\n  splits  {splits(environment)}\n  tools   {tools or 'depend on the task'}")
+
+
+def show_environment(environment: Environment) -> None:
+    print(f"{environment.name}\n  splits  {splits(environment)}")
+    for tool in environment.list_tools():
+        print(f"\n  {tool.name}")
+        if tool.description:
+            print(textwrap.indent(tool.description, "    "))
+        show_parameters(tool.input_schema or {})
+
+
+def show_parameters(schema: JsonObject) -> None:
+    properties = schema.get("properties", {})
+    width = max(map(len, properties), default=0) + 2
+    for name, described in properties.items():
+        need = "required" if name in schema.get("required", ()) else f"default {json.dumps(described.get('default'))}"
+        about = f"  {described['description']}" if "description" in described else ""
+        print(f"      {name:{width}}{kind(described, schema)}, {need}{about}")
+
+
+def splits(environment: Environment) -> str:
+    return ", ".join(
+        f"{split.name} ({count(environment.num_tasks(split.name), 'task')})" for split in environment.list_splits()
+    )
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def kind(schema: Any, root: JsonObject) -> str:
+    """A schema in a few words. It is any JSON value."""
+    if not isinstance(schema, Mapping):
+        return "anything"
+    if isinstance(ref := schema.get("$ref"), str):
+        target = resolve(root, ref)
+        return kind(target, root) if "enum" in target else ref.rpartition("/")[2]
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key in schema:
+            return " | ".join(kind(option, root) for option in schema[key])
+    if "enum" in schema or "const" in schema:
+        return " | ".join(json.dumps(value) for value in schema.get("enum", [schema.get("const")]))
+    match schema.get("type"):
+        case "array":
+            return f"list of {kind(schema.get('items'), root)}"
+        case list() as kinds:
+            return " | ".join(map(str, kinds))
+        case one:
+            return str(one or "anything")
+
+
+# What the tools answer.
+
+
+def play(environment: Environment, calls: Sequence[Call], args: argparse.Namespace) -> None:
+    """All calls in one session; the first that fails is the last."""
+    about: dict[str, Any] = {"secrets": read_secrets(args.secret or ())}
+    if args.task is not None:
+        if args.split is not None or args.index is not None:
+            raise UsageError("a session is about either --task, or --split and --index")
+        about["task"] = read_object(args.task, "--task")
+    else:
+        about |= {"split": args.split or first_split(environment), "index": args.index or 0}
+    with environment.session(**about) as session:
+        prompt = session.get_prompt()
+        if args.raw:
+            print(json.dumps({"prompt": [block.model_dump() for block in prompt]}))
+        else:
+            print(shown(prompt))
+        tools = {tool.name: tool for tool in session.list_tools()}
+        for call in calls:
+            make(session, call, tools.get(call.tool), raw=args.raw)
+
+
+def first_split(environment: Environment) -> str:
+    names = [split.name for split in environment.list_splits()]
+    for name in sorted(names, key=lambda name: name != "train"):
+        if environment.num_tasks(name):
+            return name
+    raise UsageError(f"{environment.name!r} has no tasks; say which with --task")
+
+
+def make(session: Session, call: Call, tool: ToolSpec | None, *, raw: bool) -> None:
+    schema: JsonObject = (tool and tool.input_schema) or {}
+    input = {**read_pairs(call.pairs, schema), **call.input}
+    if not raw:
+        print(f"\n> {call.tool} {json.dumps(input, ensure_ascii=False)}", flush=True)
+    try:
+        output = session.call_tool(call.tool, input)
+    except ToolCallFailed as error:
+        failed = {"ok": False, "reason": error.reason, "error": error.message}
+        text = textwrap.indent(f"no, {error.reason}: {error}", "  ")
+        print(json.dumps({"tool": call.tool, "input": input, **failed}) if raw else text)
+        raise
+    if raw:
+        print(json.dumps({"tool": call.tool, "input": input, "ok": True, "output": output.model_dump()}))
+    else:
+        show_output(output)
+
+
+def show_output(output: ToolOutput) -> None:
+    print(shown(output.blocks) or "  (nothing)")
+    if output.metadata is not None:
+        print(f"  metadata {json.dumps(output.metadata, ensure_ascii=False)}")
+    if output.reward is not None:
+        print(f"  reward {output.reward:g}")
+    if output.finished:
+        print("  the episode is finished")
+
+
+def shown(blocks: Sequence[Block]) -> str:
+    """Blocks as lines; characters that a terminal cannot show are replaced."""
+    texts = [
+        block.text if isinstance(block, TextBlock) else f"[{block.mimeType}, {len(block.data) * 3 // 4:,} bytes]"
+        for block in blocks
+    ]
+    return textwrap.indent("\n".join(texts), "  ").encode(errors="replace").decode()

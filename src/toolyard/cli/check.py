@@ -1,0 +1,91 @@
+"""Check environments before anybody trains on them: one line a finding, exit code 1 if something is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from toolyard.core.errors import ToolyardError
+from toolyard.loading import load_targets
+from toolyard.testing import Finding, check_environment
+
+HELP = "look at environments, play them, and say what is wrong with them"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "targets",
+        nargs="*",
+        metavar="TARGET",
+        help="file.py, file.py:Class, package.module or package.module:Class; none: the built-in examples",
+    )
+    parser.add_argument(
+        "--call",
+        action="append",
+        default=[],
+        metavar="'TOOL JSON'",
+        help="play this instead of random calls, for instance --call 'submit {\"answer\": 4}' (repeatable, in order)",
+    )
+    parser.add_argument("--split", help="play a task of this split (default: a sample of all tasks)")
+    parser.add_argument("--index", type=int, metavar="N", help="play the task of this number (default: 0)")
+    parser.add_argument("--episodes", type=int, default=10, metavar="N", help="how many to play; 0 calls no tool [10]")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random calls to make [0]")
+    parser.add_argument(
+        "--secret", action="append", default=[], metavar="NAME=VALUE", help="hand this to the environment (repeatable)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60, metavar="S", help="give up on whatever takes longer than this [60]"
+    )
+    parser.add_argument("--strict", action="store_true", help="fail on warnings as well")
+
+
+def run(args: argparse.Namespace) -> int:
+    calls = [read_call(text) for text in args.call]
+    secrets = dict(read_secret(text) for text in args.secret)
+    split = args.split
+    if args.index is not None and split is None:
+        raise CheckError("--index needs --split, to say of which split it is a number")
+    reports = []
+    for environment in load_targets(args.targets).environments:
+        print(f"{environment.__name__}:", flush=True)
+        report = check_environment(
+            environment,
+            calls=calls,
+            split=split,
+            index=args.index or 0,
+            secrets=secrets,
+            episodes=args.episodes if not calls else min(args.episodes, 5),
+            seed=args.seed,
+            seconds=args.seconds,
+            tell=show,
+        )
+        print(f"{report.summary}\n", flush=True)
+        reports.append(report)
+    return int(not all(report.ok and not (args.strict and report.of("warning")) for report in reports))
+
+
+class CheckError(ToolyardError):
+    """The command line does not make sense."""
+
+
+def show(finding: Finding) -> None:
+    print(f"  {finding}", flush=True)
+
+
+def read_call(text: str) -> tuple[str, dict[str, object]]:
+    """`submit {"answer": 4}`: the name of a tool, and its arguments if it takes any."""
+    tool, _, rest = text.strip().partition(" ")
+    try:
+        arguments = json.loads(rest or "{}")
+    except ValueError as error:
+        raise CheckError(f"--call {text!r}: what follows the tool's name is not JSON ({error})") from None
+    if not tool or not isinstance(arguments, dict):
+        raise CheckError(f"--call {text!r}: write the tool's name and a JSON object, as in 'submit {{\"answer\": 4}}'")
+    return tool, arguments
+
+
+def read_secret(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise CheckError(f"--secret {text!r}: write it as NAME=VALUE")
+    return name, value

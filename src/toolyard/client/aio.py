@@ -1,0 +1,261 @@
+"""The client, carried out with `await`, on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+import anyio
+import httpx2
+
+from toolyard.client import carry, talk
+from toolyard.client.flow import PATIENCE, Peer
+from toolyard.client.formats import Format, formatted
+from toolyard.client.pings import Lease, pings
+from toolyard.client.steps import Ask, Flow, Listen, Outcome, Sleep, Step
+from toolyard.client.stream import Listening
+from toolyard.client.talk import EnvironmentTalk, SessionTalk, Task
+from toolyard.core.environment import Split
+from toolyard.core.messages import GroupCandidate, GroupScore, Message
+from toolyard.core.output import Block, JsonObject, ToolOutput
+from toolyard.core.tool import TerminalToolSpec, ToolSpec
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A server, from outside: `Client` with `await` and `async with`. Any number of tasks may share one.
+
+    `patience` is how many seconds it goes on trying to reach a server that does not answer.
+    """
+
+    def __init__(
+        self, base_url: str = "http://127.0.0.1:8080", *, api_key: str | None = None, patience: float = PATIENCE
+    ) -> None:
+        self._line = AsyncLine(carry.url_of(base_url), carry.headers_of(api_key), Peer(patience))
+        self.environments = AsyncEnvironments(self._line)
+
+    @property
+    def base_url(self) -> str:
+        return self._line.url
+
+    def environment(self, name: str) -> AsyncEnvironment:
+        return self.environments.get(name)
+
+    async def aclose(self) -> None:
+        """Close its connections. Sessions are closed by leaving them."""
+        await self._line.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class AsyncEnvironments:
+    """What a server serves."""
+
+    def __init__(self, line: AsyncLine) -> None:
+        self._line = line
+
+    async def list(self) -> list[str]:
+        return await self._line.run(talk.list_environments(self._line.peer))
+
+    def get(self, name: str) -> AsyncEnvironment:
+        """Asks nothing yet: whether the server has it shows with the first question."""
+        return AsyncEnvironment(self._line, name)
+
+
+class AsyncEnvironment:
+    """One environment of a server."""
+
+    def __init__(self, line: AsyncLine, name: str) -> None:
+        self._line = line
+        self._talk = EnvironmentTalk(line.peer, name)
+
+    @property
+    def name(self) -> str:
+        return self._talk.name
+
+    @overload
+    async def list_tools(self, format: None = None) -> list[ToolSpec]: ...
+    @overload
+    async def list_tools(self, format: Format) -> list[dict[str, Any]]: ...
+    async def list_tools(self, format: Format | None = None) -> list[ToolSpec] | list[dict[str, Any]]:
+        """The tools that every task has; a session may have more. With `format`, as a model's API wants them."""
+        return formatted((await self._line.run(self._talk.list_tools())).tools, format)
+
+    async def list_splits(self) -> list[Split]:
+        return await self._line.run(self._talk.list_splits())
+
+    async def list_tasks(self, split: str) -> list[Task]:
+        return await self._line.run(self._talk.list_tasks(split))
+
+    async def num_tasks(self, split: str) -> int:
+        return await self._line.run(self._talk.num_tasks(split))
+
+    async def get_task(self, split: str, index: int) -> Task:
+        """Negative numbers count from the end."""
+        return await self._line.run(self._talk.get_task(split, index))
+
+    async def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Task]:
+        """With Python's rules for slices."""
+        return await self._line.run(self._talk.get_task_range(split, start, stop))
+
+    def session(
+        self,
+        task: Task | JsonObject | None = None,
+        *,
+        split: str | None = None,
+        index: int | None = None,
+        secrets: Mapping[str, str] | None = None,
+        toolset: str | None = None,
+    ) -> AsyncSession:
+        """An episode, about a task or about number `index` of `split`. It opens with `async with`."""
+        return AsyncSession(
+            self._line, self._talk.session(task, split=split, index=index, secrets=secrets, toolset=toolset)
+        )
+
+
+class AsyncSession:
+    """One episode. Leaving its `async with` closes it, whatever happened inside, cancellation included."""
+
+    def __init__(self, line: AsyncLine, session: SessionTalk) -> None:
+        self._line = line
+        self._talk = session
+        self._lease: Lease | None = None
+
+    @property
+    def sid(self) -> str:
+        return self._talk.sid
+
+    async def __aenter__(self) -> Self:
+        self._talk.check_closed()
+        try:
+            await self._line.run(self._talk.open())
+        except BaseException:
+            await to_the_end(self._line.run(self._talk.close()))
+            raise
+        self._lease = pings.keep(self._line.url, self._line.headers, self.sid)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lease is not None:
+            self._lease.end()
+        await to_the_end(self._line.run(self._talk.close()))
+
+    async def get_prompt(self) -> list[Block]:
+        return await self._line.run(self._talk.get_prompt())
+
+    async def get_messages(self) -> list[Message]:
+        """The prompt as a conversation."""
+        return await self._line.run(self._talk.get_messages())
+
+    @overload
+    async def list_tools(self, format: None = None) -> list[ToolSpec]: ...
+    @overload
+    async def list_tools(self, format: Format) -> list[dict[str, Any]]: ...
+    async def list_tools(self, format: Format | None = None) -> list[ToolSpec] | list[dict[str, Any]]:
+        """The tools of this task. With `format`, as a model's API wants them."""
+        return formatted((await self._line.run(self._talk.list_tools())).tools, format)
+
+    async def call_tool(self, name: str, input: JsonObject = {}, *, call_id: str | None = None) -> ToolOutput:
+        """Run a tool, exactly once, however often the connection breaks. Raises `ToolCallFailed` when it says no.
+
+        A `call_id` names the call: the same again in this session gives the same result and runs nothing.
+        """
+        return await self._line.run(self._talk.call_tool(name, input, call_id))
+
+    async def terminal_tool(self) -> TerminalToolSpec | None:
+        """The tool that takes the agent's last message, if there is one. It is not among `list_tools`."""
+        return await self._line.run(self._talk.terminal_tool())
+
+    async def call_terminal_tool(self, message: str = "") -> ToolOutput:
+        return await self._line.run(self._talk.call_terminal_tool(message))
+
+    async def score_group(self, candidates: Sequence[GroupCandidate]) -> list[GroupScore]:
+        """Compare several answers to this task: one score for each, in order."""
+        return await self._line.run(self._talk.score_group(candidates))
+
+
+class AsyncLine:
+    """The connections to one server, and what was learnt of it."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], peer: Peer) -> None:
+        self.url = url
+        self.headers = headers
+        self.peer = peer
+        self._http: httpx2.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self, flow: Flow[T]) -> T:
+        outcome: Outcome | None = None
+        while True:
+            try:
+                step = flow.send(outcome)
+            except StopIteration as done:
+                answer: T = done.value
+                return answer
+            outcome = await self._carry_out(step)
+
+    async def aclose(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+
+    def _client(self) -> httpx2.AsyncClient:
+        """Connections belong to an event loop: another asyncio.run() gets others."""
+        loop = asyncio.get_running_loop()
+        if self._http is None or self._loop is not loop:
+            self._loop = loop
+            special = carry.transport_options(self.url)
+            transport = httpx2.AsyncHTTPTransport(**special) if special else None
+            self._http = httpx2.AsyncClient(**carry.client_options(self.url, self.headers), transport=transport)
+        return self._http
+
+    async def _carry_out(self, step: Step) -> Outcome | None:
+        match step:
+            case Sleep(seconds):
+                await asyncio.sleep(seconds)
+                return None
+            case Ask():
+                try:
+                    return carry.answer_of(await self._client().request(**carry.request_of(step)))
+                except httpx2.RequestError as error:
+                    return carry.broken_by(error)
+            case Listen():
+                return await self._listen(step)
+
+    async def _listen(self, step: Listen) -> Outcome:
+        stream: Listening | None = None
+        try:
+            async with self._client().stream(**carry.request_of(step)) as response:
+                if not carry.is_stream(response):
+                    await response.aread()
+                    return carry.answer_of(response)
+                stream = Listening()
+                async for data in response.aiter_bytes():
+                    stream.feed(data)
+                return stream.heard()
+        except httpx2.RequestError as error:
+            broken = carry.broken_by(error)
+            return stream.heard(broken.what) if stream is not None else broken
+
+
+async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Let this finish, whoever cancels us meanwhile and however often; only then be cancelled."""
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):  # else anyio would cancel again and again
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()

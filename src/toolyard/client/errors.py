@@ -1,0 +1,85 @@
+"""What can go wrong for a client, drawn so that nobody takes our trouble for the agent's.
+
+ClientError
+  ToolCallFailed            the tool's answer is no: what the agent did; `reason` says what, and the session goes on
+  RequestRefused            the caller asked for something that is not there or not allowed
+  InfrastructureError       nobody's answer: it says nothing about the agent and must never become a reward
+    ToolLost                the call's outcome is unknown or was cut short; `reason` says how
+    SessionGone             the server does not have this session any more
+    ServerBusy              the server kept saying "later"
+    ServerFailed            the server, or the author's setup() or prompt, broke; or what it said makes no sense
+    ConnectionLost          the server could not be reached for as long as we were willing to try
+    AuthenticationFailed    the key is missing or wrong
+"""
+
+from __future__ import annotations
+
+from toolyard.core.errors import ToolyardError
+
+
+class ClientError(ToolyardError):
+    """Base of the tree."""
+
+
+class ToolCallFailed(ClientError):
+    """The message is for the model to read. There is no reward, and the episode goes on.
+
+    `reason` is `no_such_tool`, `bad_arguments`, `tool_failed` (the tool said so), `tool_raised` (it broke) or
+    `episode_finished`; other servers may have others.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(reason, message)
+        self.reason = reason
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class RequestRefused(ClientError):
+    """`status` is the HTTP status, or None when the client itself knew better than to ask."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message, status)
+        self.message = message
+        self.status = status
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class InfrastructureError(ClientError):
+    """Leave such an episode out of training, or run it again."""
+
+
+class ToolLost(InfrastructureError):
+    """`reason` is `timed_out`, `lost`, `overloaded` or `cancelled`. The tool may have run, wholly or in part."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(reason, message)
+        self.reason = reason
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class SessionGone(InfrastructureError):
+    pass
+
+
+class ServerBusy(InfrastructureError):
+    pass
+
+
+class ServerFailed(InfrastructureError):
+    pass
+
+
+class ConnectionLost(InfrastructureError):
+    pass
+
+
+class AuthenticationFailed(InfrastructureError):
+    pass

@@ -1,0 +1,210 @@
+"""How the client goes on until it has an answer, without any I/O. `sync.py` and `aio.py` carry it out.
+
+A flow is a generator: it yields a step, is sent back what came of it, and returns the answer. Everything we ask may
+be asked again without harm, except to run a tool. That is asked under an id that we choose, with the first request
+already, so that asking again finds the call that is there and starts no other.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from toolyard.client.errors import ClientError, ConnectionLost, RequestRefused, ToolLost
+from toolyard.client.meaning import failure, refusal
+from toolyard.client.steps import WAITING, Answer, Ask, Broken, Flow, Listen, Outcome, Sleep
+from toolyard.client.stream import Heard
+from toolyard.core.output import JsonObject
+
+PATIENCE = 120.0
+"""Seconds to go on trying to reach a server that has answered before."""
+STRANGER = 5.0
+"""Seconds to go on trying to reach a server that never answered: most likely it is not there."""
+STARTING = 1800.0
+"""Seconds to go on asking a server that says that the session is still being set up."""
+LIVELY = 5.0
+"""A stream that had something to say after this many seconds was a good one: patience starts anew."""
+
+_LATER = (429, 502, 503, 504)
+_NOT_STARTED = (429, 503)
+"""Of these, the ones that say that nothing was done; the others may come from between us and the server."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """What a client has learnt of its server so far."""
+
+    patience: float = PATIENCE
+    clock: Callable[[], float] = time.monotonic
+    answered: bool = False
+    takes_ids: bool | None = None
+    """Whether it runs calls under ids that clients choose. The SDKs' own servers refuse those, and run nothing."""
+
+
+class Patience:
+    """How long we go on with one thing that does not work."""
+
+    def __init__(self, peer: Peer, most: float = math.inf) -> None:
+        self._peer = peer
+        self._most = most
+        self._begun = self._since = peer.clock()
+        self._tries = 0
+
+    def renew(self) -> None:
+        self._since = self._peer.clock()
+        self._tries = 0
+
+    def pause(self, outcome: Outcome) -> Sleep:
+        """The pause before the next try; or the error that it ends in, when it was tried for long enough."""
+        now = self._peer.clock()
+        if _is_starting(outcome) and now < self._begun + STARTING:
+            self.renew()
+        limit = min(self._peer.patience, self._most, math.inf if self._peer.answered else STRANGER)
+        delay = _retry_after(outcome) or min(5.0, 0.1 * 2**self._tries) * random.uniform(0.5, 1)
+        self._tries += 1
+        if now + delay > self._since + limit:
+            raise self._end(outcome, now - self._since)
+        return Sleep(delay)
+
+    def _end(self, outcome: Outcome, seconds: float) -> ClientError:
+        match outcome:
+            case Answer():
+                return refusal(outcome)
+            case Broken():
+                return ConnectionLost(f"no connection to the server for {seconds:.0f} s: {outcome.what}")
+            case Heard():
+                return ConnectionLost(f"the connection to the server breaks again and again: {_how_it_broke(outcome)}")
+
+
+def ask(peer: Peer, step: Ask, most: float = math.inf) -> Flow[Answer]:
+    """Ask until there is an answer other than "later"."""
+    patience = Patience(peer, most)
+    while True:
+        outcome: Answer | Broken = yield step
+        if isinstance(outcome, Answer):
+            peer.answered = True
+            if outcome.status not in _LATER:
+                return outcome
+        yield patience.pause(outcome)
+
+
+def follow(peer: Peer, step: Listen, call_id: str | None = None) -> Flow[Answer | str]:
+    """Start a call and stay with it: after a lost stream, come back for the same call, never start a new one.
+
+    Returns the result as JSON text, or the answer of a server that did not take the call at all.
+    """
+    call = CallName.choose(peer, call_id)
+    patience = Patience(peer)
+    while True:
+        signed = replace(step, body=call.signed(step.body), silence=step.silence if call.id else WAITING)
+        outcome: Outcome = yield signed
+        match outcome:
+            case Answer():
+                peer.answered = True
+                if outcome.status not in _LATER:
+                    return outcome
+                if outcome.status not in _NOT_STARTED:
+                    call.unsure(f"HTTP {outcome.status}")
+            case Broken():
+                if outcome.sent:
+                    call.unsure(outcome.what)
+            case Heard():
+                peer.answered = True
+                if call.refused(outcome):
+                    continue
+                if (text := call.result(outcome)) is not None:
+                    return text
+                call.unsure(_how_it_broke(outcome))
+                if outcome.lived >= LIVELY:
+                    patience.renew()
+        yield patience.pause(outcome)
+
+
+@dataclass(slots=True)
+class CallName:
+    """How one call is named between us and the server, so that it can be found again."""
+
+    peer: Peer
+    id: str | None
+    """What a retry would say; None while only the server could name the call and has not done so."""
+    chosen: str
+    """The id that we sent first; empty if the server is to choose."""
+    given: bool
+    """Whether the caller chose it, and may have used it before."""
+    known: bool = False
+    """Whether the server has named the call itself."""
+    doubtful: bool = False
+    """Whether a request may have arrived of which we have not heard again."""
+
+    @classmethod
+    def choose(cls, peer: Peer, call_id: str | None) -> Self:
+        if call_id is not None:
+            if peer.takes_ids is False:
+                raise RequestRefused("this server does not take call ids from clients; leave call_id out")
+            return cls(peer, call_id, call_id, given=True)
+        chosen = "" if peer.takes_ids is False else uuid.uuid4().hex
+        return cls(peer, chosen or None, chosen, given=False)
+
+    def signed(self, body: JsonObject) -> JsonObject:
+        return body if self.id is None else {**body, "task_id": self.id}
+
+    def unsure(self, what: str) -> None:
+        """The request was sent, and what came of it is unknown."""
+        self.doubtful = True
+        if self.id is None:
+            raise ToolLost("lost", f"the call may or may not have run: the server had not named it yet ({what})")
+
+    def refused(self, heard: Heard) -> bool:
+        """Whether the server only said that it does not take our ids: it ran nothing, and is to choose one itself."""
+        if [(event.name, event.data) for event in heard.events[:1]] != [("error", "unknown task_id")]:
+            return False
+        if self._was_never_used():
+            self.peer.takes_ids = False
+            self.id, self.chosen = None, ""
+            return True
+        raise ToolLost("lost", "the server does not have this call, or not any more: its result is lost")
+
+    def _was_never_used(self) -> bool:
+        """Whether nothing can have run under the id that the server says it does not know."""
+        if not self.chosen or self.known or self.given:
+            return False
+        return self.peer.takes_ids is False or (self.peer.takes_ids is None and not self.doubtful)
+
+    def result(self, heard: Heard) -> str | None:
+        """What the call came to, as JSON; None when the stream did not get that far. Raises what the tool raised."""
+        pieces: list[str] = []
+        for event in heard.events:
+            match event.name:
+                case "task_id":
+                    self._named(event.data.strip())
+                case "chunk":
+                    pieces.append(event.data)
+                case "end":
+                    return "".join([*pieces, event.data])
+                case "error":
+                    raise failure(event.reason or "tool_raised", event.data or "the tool broke and did not say how")
+        return None
+
+    def _named(self, name: str) -> None:
+        if self.chosen:
+            self.peer.takes_ids = name == self.chosen
+        self.id = name
+        self.known = True
+
+
+def _how_it_broke(heard: Heard) -> str:
+    return heard.broken or "the stream ended without a result"
+
+
+def _retry_after(outcome: Outcome) -> float:
+    text = outcome.headers.get("retry-after", "") if isinstance(outcome, Answer) else ""
+    return float(text) if text.isascii() and text.isdigit() else 0.0
+
+
+def _is_starting(outcome: Outcome) -> bool:
+    return isinstance(outcome, Answer) and outcome.headers.get("x-backend-state") == "starting"

@@ -1,0 +1,232 @@
+"""The client, carried out on the caller's thread."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+import httpx2
+
+from toolyard.client import carry, talk
+from toolyard.client.flow import PATIENCE, Peer
+from toolyard.client.formats import Format, formatted
+from toolyard.client.pings import Lease, pings
+from toolyard.client.steps import Ask, Flow, Listen, Outcome, Sleep, Step
+from toolyard.client.stream import Listening
+from toolyard.client.talk import EnvironmentTalk, SessionTalk, Task
+from toolyard.core.environment import Split
+from toolyard.core.messages import GroupCandidate, GroupScore, Message
+from toolyard.core.output import Block, JsonObject, ToolOutput
+from toolyard.core.tool import TerminalToolSpec, ToolSpec
+
+T = TypeVar("T")
+
+
+class Client:
+    """A server, from outside. Threads may share one.
+
+    `patience` is how many seconds it goes on trying to reach a server that does not answer.
+    """
+
+    def __init__(
+        self, base_url: str = "http://127.0.0.1:8080", *, api_key: str | None = None, patience: float = PATIENCE
+    ) -> None:
+        self._line = Line(carry.url_of(base_url), carry.headers_of(api_key), Peer(patience))
+        self.environments = Environments(self._line)
+
+    @property
+    def base_url(self) -> str:
+        return self._line.url
+
+    def environment(self, name: str) -> Environment:
+        return self.environments.get(name)
+
+    def close(self) -> None:
+        """Close its connections. Sessions are closed by leaving them."""
+        self._line.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Environments:
+    """What a server serves."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def list(self) -> list[str]:
+        return self._line.run(talk.list_environments(self._line.peer))
+
+    def get(self, name: str) -> Environment:
+        """Asks nothing yet: whether the server has it shows with the first question."""
+        return Environment(self._line, name)
+
+
+class Environment:
+    """One environment of a server."""
+
+    def __init__(self, line: Line, name: str) -> None:
+        self._line = line
+        self._talk = EnvironmentTalk(line.peer, name)
+
+    @property
+    def name(self) -> str:
+        return self._talk.name
+
+    @overload
+    def list_tools(self, format: None = None) -> list[ToolSpec]: ...
+    @overload
+    def list_tools(self, format: Format) -> list[dict[str, Any]]: ...
+    def list_tools(self, format: Format | None = None) -> list[ToolSpec] | list[dict[str, Any]]:
+        """The tools that every task has; a session may have more. With `format`, as a model's API wants them."""
+        return formatted(self._line.run(self._talk.list_tools()).tools, format)
+
+    def list_splits(self) -> list[Split]:
+        return self._line.run(self._talk.list_splits())
+
+    def list_tasks(self, split: str) -> list[Task]:
+        return self._line.run(self._talk.list_tasks(split))
+
+    def num_tasks(self, split: str) -> int:
+        return self._line.run(self._talk.num_tasks(split))
+
+    def get_task(self, split: str, index: int) -> Task:
+        """Negative numbers count from the end."""
+        return self._line.run(self._talk.get_task(split, index))
+
+    def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Task]:
+        """With Python's rules for slices."""
+        return self._line.run(self._talk.get_task_range(split, start, stop))
+
+    def session(
+        self,
+        task: Task | JsonObject | None = None,
+        *,
+        split: str | None = None,
+        index: int | None = None,
+        secrets: Mapping[str, str] | None = None,
+        toolset: str | None = None,
+    ) -> Session:
+        """An episode, about a task or about number `index` of `split`. It opens with `with`."""
+        return Session(self._line, self._talk.session(task, split=split, index=index, secrets=secrets, toolset=toolset))
+
+
+class Session:
+    """One episode. Leaving its `with` closes it, whatever happened inside."""
+
+    def __init__(self, line: Line, session: SessionTalk) -> None:
+        self._line = line
+        self._talk = session
+        self._lease: Lease | None = None
+
+    @property
+    def sid(self) -> str:
+        return self._talk.sid
+
+    def __enter__(self) -> Self:
+        self._talk.check_closed()
+        try:
+            self._line.run(self._talk.open())
+        except BaseException:
+            self._line.run(self._talk.close())
+            raise
+        self._lease = pings.keep(self._line.url, self._line.headers, self.sid)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lease is not None:
+            self._lease.end()
+        self._line.run(self._talk.close())
+
+    def get_prompt(self) -> list[Block]:
+        return self._line.run(self._talk.get_prompt())
+
+    def get_messages(self) -> list[Message]:
+        """The prompt as a conversation."""
+        return self._line.run(self._talk.get_messages())
+
+    @overload
+    def list_tools(self, format: None = None) -> list[ToolSpec]: ...
+    @overload
+    def list_tools(self, format: Format) -> list[dict[str, Any]]: ...
+    def list_tools(self, format: Format | None = None) -> list[ToolSpec] | list[dict[str, Any]]:
+        """The tools of this task. With `format`, as a model's API wants them."""
+        return formatted(self._line.run(self._talk.list_tools()).tools, format)
+
+    def call_tool(self, name: str, input: JsonObject = {}, *, call_id: str | None = None) -> ToolOutput:
+        """Run a tool, exactly once, however often the connection breaks. Raises `ToolCallFailed` when it says no.
+
+        A `call_id` names the call: the same again in this session gives the same result and runs nothing.
+        """
+        return self._line.run(self._talk.call_tool(name, input, call_id))
+
+    def terminal_tool(self) -> TerminalToolSpec | None:
+        """The tool that takes the agent's last message, if there is one. It is not among `list_tools`."""
+        return self._line.run(self._talk.terminal_tool())
+
+    def call_terminal_tool(self, message: str = "") -> ToolOutput:
+        return self._line.run(self._talk.call_terminal_tool(message))
+
+    def score_group(self, candidates: Sequence[GroupCandidate]) -> list[GroupScore]:
+        """Compare several answers to this task: one score for each, in order."""
+        return self._line.run(self._talk.score_group(candidates))
+
+
+class Line:
+    """The connections to one server, and what was learnt of it."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], peer: Peer) -> None:
+        self.url = url
+        self.headers = headers
+        self.peer = peer
+        special = carry.transport_options(url)
+        transport = httpx2.HTTPTransport(**special) if special else None
+        self._http = httpx2.Client(**carry.client_options(url, headers), transport=transport)
+        self.close = weakref.finalize(self, self._http.close)
+
+    def run(self, flow: Flow[T]) -> T:
+        outcome: Outcome | None = None
+        while True:
+            try:
+                step = flow.send(outcome)
+            except StopIteration as done:
+                answer: T = done.value
+                return answer
+            outcome = self._carry_out(step)
+
+    def _carry_out(self, step: Step) -> Outcome | None:
+        match step:
+            case Sleep(seconds):
+                time.sleep(seconds)
+                return None
+            case Ask():
+                try:
+                    return carry.answer_of(self._http.request(**carry.request_of(step)))
+                except httpx2.RequestError as error:
+                    return carry.broken_by(error)
+            case Listen():
+                return self._listen(step)
+
+    def _listen(self, step: Listen) -> Outcome:
+        stream: Listening | None = None
+        try:
+            with self._http.stream(**carry.request_of(step)) as response:
+                if not carry.is_stream(response):
+                    response.read()
+                    return carry.answer_of(response)
+                stream = Listening()
+                for data in response.iter_bytes():
+                    stream.feed(data)
+                return stream.heard()
+        except httpx2.RequestError as error:
+            broken = carry.broken_by(error)
+            return stream.heard(broken.what) if stream is not None else broken

@@ -1,0 +1,204 @@
+"""What can be asked of a server, an environment and a session: each question is a flow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+from toolyard.client import meaning
+from toolyard.client.errors import ClientError, RequestRefused, ServerFailed, SessionGone, ToolCallFailed
+from toolyard.client.flow import Peer, ask, follow
+from toolyard.client.meaning import read
+from toolyard.client.steps import SILENCE, Answer, Ask, Flow, Listen
+from toolyard.core.environment import Split
+from toolyard.core.messages import GroupCandidate, GroupScore, Message
+from toolyard.core.output import Block, JsonObject, ToolOutput
+from toolyard.core.tool import ListToolsOutput, TerminalToolSpec
+
+log = logging.getLogger("toolyard.client")
+
+CLOSING = 90.0
+"""Seconds to wait for a session to be closed: its teardown() is over by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task as an environment lists it: the author's own JSON, and whose it is."""
+
+    environment_name: str
+    task_spec: JsonObject
+
+
+def list_environments(peer: Peer) -> Flow[list[str]]:
+    return read((yield from ask(peer, Ask("GET", "/list_environments"))), meaning.names)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentTalk:
+    """What needs no session."""
+
+    peer: Peer
+    name: str
+
+    def list_tools(self) -> Flow[ListToolsOutput]:
+        return read((yield from self._ask("GET", "tools")), meaning.tools)
+
+    def list_splits(self) -> Flow[list[Split]]:
+        return read((yield from self._ask("GET", "splits")), meaning.splits)
+
+    def list_tasks(self, split: str) -> Flow[list[Task]]:
+        return read((yield from self._ask("POST", "tasks", {"split": split})), self._tasks)
+
+    def num_tasks(self, split: str) -> Flow[int]:
+        return read((yield from self._ask("POST", "num_tasks", {"split": split})), lambda said: int(said["num_tasks"]))
+
+    def get_task(self, split: str, index: int) -> Flow[Task]:
+        answer = yield from self._ask("POST", "task", {"split": split, "index": index})
+        return read(answer, lambda said: Task(said.get("env_name") or self.name, said["task"]))
+
+    def get_task_range(self, split: str, start: int | None, stop: int | None) -> Flow[list[Task]]:
+        body = {"split": split, "start": start, "stop": stop}
+        return read((yield from self._ask("POST", "task_range", body)), self._tasks)
+
+    def session(
+        self,
+        task: Task | JsonObject | None,
+        *,
+        split: str | None,
+        index: int | None,
+        secrets: Mapping[str, str] | None,
+        toolset: str | None,
+    ) -> SessionTalk:
+        if (task is None) == (split is None and index is None) or (split is None) != (index is None):
+            raise ValueError("a session is about either a task, or a split and an index in it")
+        name = task.environment_name if isinstance(task, Task) else self.name
+        body: dict[str, Any] = {"env_name": name}
+        if task is None:
+            body |= {"split": split, "index": index}
+        else:
+            body["task_spec"] = dict(task.task_spec if isinstance(task, Task) else task)
+        if secrets:
+            body["secrets"] = dict(secrets)
+        if toolset is not None:
+            body["toolset_name"] = toolset
+        return SessionTalk(self.peer, name, body)
+
+    def _ask(self, method: Literal["GET", "POST"], endpoint: str, body: JsonObject | None = None) -> Flow[Answer]:
+        return (yield from ask(self.peer, Ask(method, path(self.name, endpoint), body)))
+
+    def _tasks(self, said: JsonObject) -> list[Task]:
+        return [Task(said.get("env_name") or self.name, spec) for spec in said["tasks"]]
+
+
+@dataclass(slots=True)
+class SessionTalk:
+    """One session from open to close. All that is known of it is here."""
+
+    peer: Peer
+    environment: str
+    create: JsonObject
+    sid: str = ""
+    """Empty unless the session is open, or may be."""
+    listed: ListToolsOutput | None = None
+
+    def check_closed(self) -> None:
+        if self.sid:
+            raise RuntimeError("this session is open already; make another one with environment.session(…)")
+
+    def open(self) -> Flow[None]:
+        self.listed = None
+        self.sid = meaning.session_id((yield from ask(self.peer, Ask("POST", "/create_session", {}))))
+        answer = yield from ask(self.peer, Ask("POST", "/create", self.create, self.sid))
+        # The id is ours alone: if it is taken, an earlier try of ours got through and only its answer was lost.
+        if answer.status != 200 and meaning.detail(answer) != "Session already exists":
+            self.sid = ""
+            raise meaning.refusal(answer)
+
+    def close(self) -> Flow[None]:
+        """Raises nothing: there is nothing a caller could do, and a server closes what nobody uses any more."""
+        sid, self.sid = self.sid, ""
+        try:
+            for endpoint in ("/delete", "/delete_session") if sid else ():
+                answer = yield from ask(self.peer, Ask("POST", endpoint, None, sid, CLOSING), most=10)
+                if answer.status != 200:
+                    raise meaning.refusal(answer)
+        except ClientError as error:
+            log.warning("session %s was not closed, the server will have to find out by itself: %s", sid, error)
+
+    def get_prompt(self) -> Flow[list[Block]]:
+        return read(self._inside((yield from self._ask("prompt"))), meaning.blocks)
+
+    def get_messages(self) -> Flow[list[Message]]:
+        answer = yield from self._ask("messages")
+        if answer.status != 404:
+            return read(answer, lambda said: [Message.model_validate(message) for message in said])
+        return [Message(role="user", blocks=(yield from self.get_prompt()))]  # not every server has messages
+
+    def list_tools(self) -> Flow[ListToolsOutput]:
+        answer = yield from self._ask("task_tools")
+        if answer.status == 404:
+            yield from self._check_alive()
+            answer = yield from self._ask("tools")  # not every server has tools of one task
+        self.listed = read(answer, meaning.tools)
+        return self.listed
+
+    def terminal_tool(self) -> Flow[TerminalToolSpec | None]:
+        listed = self.listed or (yield from self.list_tools())
+        return listed.terminal_tool
+
+    def call_terminal_tool(self, message: str) -> Flow[ToolOutput]:
+        terminal = yield from self.terminal_tool()
+        if terminal is None:
+            raise RequestRefused(f"{self.environment!r} has no terminal tool")
+        return (yield from self.call_tool(terminal.name, {terminal.arg: message} if terminal.arg else {}))
+
+    def call_tool(self, name: str, input: JsonObject, call_id: str | None = None) -> Flow[ToolOutput]:
+        if not isinstance(input, Mapping):  # as a model may write it
+            raise ToolCallFailed("bad_arguments", f"the input of a tool is an object, and not {input!r}")
+        result = yield from self._follow("call", {"name": name, "input": input}, call_id)
+        if isinstance(result, Answer):
+            raise self._not_taken(self._inside(result))
+        return meaning.output(result)
+
+    def score_group(self, candidates: Sequence[GroupCandidate]) -> Flow[list[GroupScore]]:
+        body = {"candidates": [candidate.model_dump() for candidate in candidates]}
+        result = yield from self._follow("score_group", body, None)
+        if isinstance(result, str):
+            return meaning.parsed(result, meaning.scores)
+        if result.status == 404:
+            yield from self._check_alive()
+            raise RequestRefused(f"{self.environment!r} does not compare candidates", 404)
+        raise self._not_taken(result)
+
+    def _ask(self, endpoint: str) -> Flow[Answer]:
+        return (yield from ask(self.peer, Ask("GET", path(self.environment, endpoint), None, self._open_sid())))
+
+    def _follow(self, endpoint: str, body: JsonObject, call_id: str | None) -> Flow[Answer | str]:
+        step = Listen(path(self.environment, endpoint), body, self._open_sid(), SILENCE)
+        return (yield from follow(self.peer, step, call_id))
+
+    def _open_sid(self) -> str:
+        if not self.sid:
+            raise RuntimeError("this session is not open; use it inside `with environment.session(…) as session`")
+        return self.sid
+
+    def _inside(self, answer: Answer) -> Answer:
+        """An answer to a question that every session answers while it lives."""
+        if answer.status == 404:
+            raise SessionGone(f"the server has no session {self.sid} any more")
+        return answer
+
+    def _check_alive(self) -> Flow[None]:
+        self._inside((yield from ask(self.peer, Ask("POST", "/ping", None, self._open_sid()))))
+
+    def _not_taken(self, answer: Answer) -> ClientError:
+        if answer.status == 200:
+            return ServerFailed(f"a call was answered by something that is no stream of events: {answer.body[:200]!r}")
+        return meaning.refusal(answer)
+
+
+def path(environment: str, endpoint: str) -> str:
+    return f"/{quote(environment, safe='')}/{endpoint}"

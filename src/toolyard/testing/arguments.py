@@ -1,0 +1,99 @@
+"""Arguments for a tool, made up from its JSON schema: what a model that has read nothing else might send."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from toolyard.core.output import JsonObject
+
+_TEXTS = ["", "0", "1", "42", "-3.5", "A", "yes", "hello", "the answer is 42", "a\nb", " ", "<b>x</b>", "é 漢字 🙂"]
+_DEEPEST = 4
+
+
+def make_arguments(schema: JsonObject | None, dice: random.Random) -> dict[str, Any]:
+    if not schema:
+        return {}
+    made = _Maker(schema, dice).value(schema, 0)
+    return made if isinstance(made, dict) else {}
+
+
+class _Maker:
+    def __init__(self, root: JsonObject, dice: random.Random) -> None:
+        self._root = root
+        self._dice = dice
+        self._by_type: Mapping[str, Callable[[Any, int], Any]] = {
+            "object": self._object,
+            "array": self._array,
+            "string": self._string,
+            "integer": self._integer,
+            "number": self._number,
+            "boolean": lambda schema, depth: dice.random() < 0.5,
+            "null": lambda schema, depth: None,
+        }
+
+    def value(self, schema: Any, depth: int) -> Any:
+        dice = self._dice
+        if not isinstance(schema, Mapping):
+            return dice.choice(_TEXTS)
+        if "const" in schema:
+            return schema["const"]
+        if schema.get("enum"):
+            return dice.choice(schema["enum"])
+        if schema.get("examples") and dice.random() < 0.5:
+            return dice.choice(schema["examples"])
+        if "default" in schema and dice.random() < 0.3:
+            return schema["default"]
+        if "$ref" in schema:
+            return self.value(self._resolve(schema["$ref"]), depth + 1)
+        for choice in ("anyOf", "oneOf", "allOf"):
+            if schema.get(choice):
+                return self.value(dice.choice(schema[choice]), depth)
+        kind = schema.get("type", "object" if "properties" in schema else "string")
+        if isinstance(kind, list):
+            kind = dice.choice(kind)
+        return self._by_type[kind](schema, depth)
+
+    def _resolve(self, ref: str) -> Any:
+        found: Any = self._root
+        for step in ref.removeprefix("#/").split("/"):
+            found = found.get(step.replace("~1", "/").replace("~0", "~"), {})
+        return found
+
+    def _object(self, schema: JsonObject, depth: int) -> dict[str, Any]:
+        required = schema.get("required", [])
+        optional = 0.0 if depth > _DEEPEST else 0.5
+        return {
+            name: self.value(inner, depth + 1)
+            for name, inner in schema.get("properties", {}).items()
+            if name in required or self._dice.random() < optional
+        }
+
+    def _array(self, schema: JsonObject, depth: int) -> list[Any]:
+        least = schema.get("minItems", 0)
+        most = max(least, min(schema.get("maxItems", least + 3), least if depth > _DEEPEST else least + 3))
+        return [self.value(schema.get("items"), depth + 1) for _ in range(self._dice.randint(least, most))]
+
+    def _string(self, schema: JsonObject, depth: int) -> str:
+        text = self._dice.choice(_TEXTS)
+        return text.ljust(schema.get("minLength", 0), "x")[: schema.get("maxLength")]
+
+    def _integer(self, schema: JsonObject, depth: int) -> int:
+        low, high = _range(schema, 1)
+        step = int(schema.get("multipleOf", 1)) or 1
+        return self._dice.randint(math.ceil(low / step), max(math.ceil(low / step), math.floor(high / step))) * step
+
+    def _number(self, schema: JsonObject, depth: int) -> float:
+        low, high = _range(schema, 0.001)
+        return min(high, max(low, round(self._dice.uniform(low, high), 3)))
+
+
+def _range(schema: JsonObject, beyond: float) -> tuple[float, float]:
+    """From the least to the greatest number allowed; from -10 to 100 where nothing is said."""
+    low = schema.get("minimum", schema["exclusiveMinimum"] + beyond if "exclusiveMinimum" in schema else None)
+    high = schema.get("maximum", schema["exclusiveMaximum"] - beyond if "exclusiveMaximum" in schema else None)
+    if low is None:
+        low = -10 if high is None else min(-10, high)
+    return low, max(100, low) if high is None else high

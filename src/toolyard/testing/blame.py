@@ -1,0 +1,47 @@
+"""Which line of the author's own code is behind something: not a line of ours, nor of a library if that can be."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from toolyard.core.errors import describe
+
+_OURS = str(Path(__file__).parents[1])
+_EXAMPLES = str(Path(__file__).parents[1] / "examples")
+_INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+_PYTHON = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<")
+
+Line = tuple[str, str, int]
+"""Function, file, line."""
+
+
+def explained(error: BaseException) -> str:
+    """`KeyError: 'size' (maze.py, line 37)`."""
+    walk = traceback.walk_tb(error.__traceback__)
+    lines = _authors([(frame.f_code.co_qualname, frame.f_code.co_filename, line) for frame, line in walk])
+    return describe(error) + (f" {_place(lines[-1])}" if lines else "")
+
+
+def running_code(frame: FrameType | None) -> tuple[FrameType | None, str | None]:
+    """Which step the event loop is in the middle of, and if that is the author's: `Maze.move (maze.py, line 37)`."""
+    frames: list[Line] = []
+    while frame is not None and frame.f_code.co_qualname != "Handle._run":  # where asyncio starts each step
+        frames.append((frame.f_code.co_qualname, frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    lines = _authors(frames) if frame is not None else []
+    return frame, f"{lines[-1][0]} {_place(lines[0])}" if lines else None
+
+
+def _authors(lines: Sequence[Line]) -> Sequence[Line]:
+    """Those in the author's files; if there is none, those in installed libraries."""
+    outside = [line for line in lines if line[1].startswith(_EXAMPLES) or not line[1].startswith(_OURS)]
+    own = [line for line in outside if not line[1].startswith((*_INSTALLED, *_PYTHON))]
+    return own or [line for line in outside if line[1].startswith(_INSTALLED)]
+
+
+def _place(line: Line) -> str:
+    return f"({Path(line[1]).name}, line {line[2]})"

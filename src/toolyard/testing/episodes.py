@@ -1,0 +1,112 @@
+"""Episodes played in a runtime without any client: by a script, or at random."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from toolyard.core.environment import Environment
+from toolyard.core.output import CallResult, JsonObject, ToolFailure, ToolOutput
+from toolyard.core.tool import ListToolsOutput, ToolSpec
+from toolyard.placement.base import SessionSpec, Task
+from toolyard.runtime.runtime import Runtime
+from toolyard.runtime.session import Session
+from toolyard.testing.arguments import make_arguments
+from toolyard.testing.witness import Heard
+
+ToolCall: TypeAlias = tuple[str, JsonObject]
+Script: TypeAlias = Callable[[ListToolsOutput], Iterator[ToolCall]]
+"""Which calls to make, given the tools that the task has."""
+
+RANDOM_CALLS = 50
+"""A random episode is given up after so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    tool: str
+    arguments: JsonObject
+    result: CallResult
+    error: BaseException | None
+    """What the tool raised, if that is how it ended."""
+
+
+@dataclass(slots=True)
+class Played:
+    task: Task
+    calls: list[Made] = field(default_factory=list)
+    after_the_end: CallResult | None = None
+    """What one more call gave, after the one that finished the episode."""
+
+    @property
+    def finished(self) -> bool:
+        return self.after_the_end is not None
+
+    def outcome(self) -> Sequence[object]:
+        """What can be compared with another episode; not the words of failures, which may name addresses."""
+        return [
+            (made.result.text, made.result.reward, made.result.finished)
+            if isinstance(made.result, ToolOutput)
+            else made.result.reason
+            for made in self.calls
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where episodes are played."""
+
+    runtime: Runtime
+    environment: type[Environment]
+    secrets: Mapping[str, str]
+    heard: Heard
+
+    @asynccontextmanager
+    async def session(self, task: Task) -> AsyncGenerator[Session]:
+        spec = SessionSpec(f"check-{uuid.uuid4()}", self.environment, task, self.secrets)
+        session = await self.runtime.open(spec)
+        try:
+            yield session
+        finally:
+            await self.runtime.close(session.id)
+
+    async def play(self, task: Task, script: Script) -> Played:
+        """One episode, to its end or to that of the script."""
+        played = Played(task)
+        async with self.session(task) as session:
+            listed = await (await session.ready()).list_tools()
+            for tool, arguments in script(listed):
+                result = await session.call(tool, arguments).finished()
+                raised = isinstance(result, ToolFailure) and result.reason == "tool_raised"
+                played.calls.append(Made(tool, arguments, result, self.heard.last_error() if raised else None))
+                if isinstance(result, ToolFailure) and result.retryable:
+                    break  # timed out or lost: the rest would only take as long again
+                if isinstance(result, ToolOutput) and result.finished:
+                    played.after_the_end = await session.call(tool, arguments).finished()
+                    break
+        return played
+
+
+def scripted(calls: Sequence[ToolCall]) -> Script:
+    return lambda listed: iter(calls)
+
+
+def at_random(seed: str) -> Script:
+    """The same calls for the same seed and the same tools."""
+
+    def script(listed: ListToolsOutput) -> Iterator[ToolCall]:
+        dice = random.Random(seed)
+        tools = [*listed.tools]
+        if (terminal := listed.terminal_tool) is not None:
+            message = {"type": "object", "properties": {terminal.arg: {"type": "string"}}, "required": [terminal.arg]}
+            schema = message if terminal.arg else None
+            tools.append(ToolSpec(name=terminal.name, description=terminal.description, input_schema=schema))
+        for _ in range(RANDOM_CALLS if tools else 0):
+            tool = dice.choice(tools)
+            yield tool.name, make_arguments(tool.input_schema, dice)
+
+    return script

@@ -1,0 +1,125 @@
+"""What is wrong with a task, a tool's description, a prompt or a result: each a function from the thing to findings."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jsonschema_rs
+
+from toolyard.asgi import encode
+from toolyard.core.output import Blocks, ImageBlock, JsonObject, TextBlock, ToolFailure, ToolOutput
+from toolyard.core.tool import ToolSpec
+from toolyard.testing.blame import explained
+from toolyard.testing.episodes import Made
+from toolyard.testing.report import Level
+
+Problems: TypeAlias = Sequence[tuple[Level, str]]
+
+_GOOD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What the APIs of model providers accept as the name of a function."""
+
+
+def of_task(spec: object) -> Problems:
+    if not isinstance(spec, Mapping):
+        return [("error", f"it is of type {type(spec).__name__}; a task is a JSON object, in Python a dict")]
+    try:
+        encode(spec)
+    except Exception as error:  # whatever the author put there, when it is asked to become JSON
+        return [("error", f"it cannot be sent as JSON: {error}")]
+    try:
+        json.dumps(spec, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        return [("warning", f"it is not plain JSON ({error}): clients see something else than the environment does")]
+    return []
+
+
+def of_prompt(blocks: Blocks) -> Problems:
+    if not any(block.text.strip() if isinstance(block, TextBlock) else block.data for block in blocks):
+        return [("error", "the prompt is empty")]
+    return of_blocks(blocks)
+
+
+def of_tool(spec: ToolSpec, *, runs: bool) -> Problems:
+    """A tool as a model is shown it."""
+    found: list[tuple[Level, str]] = []
+    if not runs:
+        found.append(("error", "list_task_tools() describes it, but nothing runs it: write call_task_tool()"))
+    if not _GOOD_NAME.fullmatch(spec.name):
+        found.append(("warning", "model providers refuse such a name; use up to 64 letters, digits, _ and -"))
+    if not spec.description.strip():
+        found.append(("warning", "no description; the docstring becomes it"))
+    schema = dict(spec.input_schema or {})
+    try:
+        jsonschema_rs.meta.validate(schema)
+    except (jsonschema_rs.ValidationError, ValueError) as error:
+        return [*found, ("error", f"its input_schema is not valid JSON Schema: {str(error).splitlines()[0]}")]
+    if schema.get("type", "object") != "object":
+        return [*found, ("error", f"its input_schema describes a {schema['type']}; arguments are an object")]
+    for name in _undescribed(schema):
+        text = f"parameter {name!r} has no description; write it under Args: in the docstring, or with pydantic's Field"
+        found.append(("warning", text))
+    return found
+
+
+def of_call(call: Made, *, scripted: bool) -> Problems:
+    """How a call went; of a scripted one, also when it went well."""
+    match call.result:
+        case ToolOutput() as output:
+            found = of_output(output)
+            if scripted and not found:
+                end = ", finished" if output.finished else ""
+                return [("ok", f"reward {output.reward}{end}, {shortened(output.text)!r}")]
+            return found
+        case ToolFailure(reason="tool_raised") as failure:
+            why = explained(call.error) if call.error else failure.message
+            return [("error", f"raised {why}. For a mistake that the agent should read, raise ToolError")]
+        case ToolFailure(reason="bad_arguments" | "tool_failed" | "episode_finished") as failure:
+            return [("warning", shortened(failure.message, 200))] if scripted else []
+        case ToolFailure() as failure:
+            return [("error", shortened(failure.message, 200))]
+
+
+def of_output(output: ToolOutput) -> Problems:
+    found = list(of_blocks(output.blocks))
+    if output.reward is not None and not math.isfinite(output.reward):
+        found.append(("error", f"its reward is {output.reward}, which trainers receive as null"))
+    if output.metadata and "cut_from" in output.metadata:
+        found.append(("warning", "its output is larger than the server sends (output_bytes), so it was cut"))
+    try:
+        encode([output.metadata, *(block.detail for block in output.blocks)])
+    except Exception as error:  # whatever the author put there, when it is asked to become JSON
+        found.append(("error", f"its metadata, or a block's detail, cannot be sent as JSON: {error}"))
+    return found
+
+
+def of_blocks(blocks: Blocks) -> Problems:
+    return [("error", problem) for block in blocks if isinstance(block, ImageBlock) for problem in _of_image(block)]
+
+
+def _of_image(image: ImageBlock) -> Sequence[str]:
+    try:
+        base64.b64decode(image.data, validate=True)
+    except (binascii.Error, ValueError):
+        return ["an image's data is not base64 (without a data: prefix)"]
+    return [] if image.mimeType.startswith("image/") else [f"an image's mimeType is {image.mimeType!r}"]
+
+
+def _undescribed(schema: JsonObject) -> Sequence[str]:
+    definitions: Any = schema.get("$defs", {})
+    found = []
+    for name, parameter in schema.get("properties", {}).items():
+        target = definitions.get(str(parameter.get("$ref", "")).rpartition("/")[2], {})
+        if not (parameter.get("description") or target.get("description")):
+            found.append(name)
+    return found
+
+
+def shortened(text: str, most: int = 80) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]}…"

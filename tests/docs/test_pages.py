@@ -1,0 +1,170 @@
+"""What the pages say is so: commands, links, endpoints, messages, settings."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.docs.pages import PAGES, ROOT, Block, commands, prose
+from toolyard.cli import build_parser, main
+from toolyard.loading import load_targets
+from toolyard.testing import Running, running
+
+DOCS = ROOT / "docs"
+
+
+def matching(pattern: str) -> list[Block]:
+    return [command for command in commands() if re.match(pattern, command.text)]
+
+
+# Commands.
+
+
+@pytest.fixture(scope="module")
+def examples() -> Iterator[Running]:
+    with running(load_targets([]).environments) as server:
+        yield server
+
+
+def test_every_command_is_of_a_kind_that_is_checked():
+    known = re.compile(r"(toolyard|make|curl) ")
+    assert [str(command) for command in commands() if not known.match(command.text)] == []
+
+
+@pytest.mark.parametrize("command", matching("toolyard "), ids=str)
+def test_each_toolyard_command_is_understood(command: Block):
+    words = shlex.split(command.text)[1:]
+    assert build_parser().parse_args(words).command == words[0]
+
+
+def test_the_calls_of_the_quickstart_work(examples: Running, capsys: pytest.CaptureFixture[str]):
+    calls = matching("toolyard call ")
+    assert calls
+    for command in calls:
+        words = shlex.split(command.text.replace("http://127.0.0.1:8080", examples.url))
+        assert main(words[1:]) == 0
+    assert "o - @" in capsys.readouterr().out
+
+
+def test_each_make_target_is_there():
+    makefile = (ROOT / "Makefile").read_text()
+    for command in matching("make "):
+        target = command.text.split()[1]
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), command
+
+
+def test_the_requests_of_the_quickstart_work_in_their_order(examples: Running):
+    answers = []
+    for command in matching("curl "):
+        words = iter(shlex.split(command.text)[1:])
+        method, headers, data, url = "", {}, None, ""
+        for word in words:
+            match word:
+                case "-H":
+                    name, _, value = next(words).partition(": ")
+                    headers[name] = value
+                case "-d":
+                    data = next(words)
+                case "-X":
+                    method = next(words)
+                case _:
+                    url = word.replace("http://127.0.0.1:8080", examples.url)
+        method = method or ("GET" if data is None else "POST")
+        answers.append(httpx2.request(method, url, headers=headers, content=data, timeout=10))
+    assert [answer.status_code for answer in answers] == [200] * 9
+    assert answers[0].json() == ["arithmetic", "chart", "exam", "maze"]
+    assert '"reward":1.0,"finished":true' in answers[7].text
+
+
+# Links.
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path):
+    for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_reached_from_the_index():
+    index = (DOCS / "index.md").read_text()
+    for page in DOCS.glob("*.md"):
+        assert page.name == "index.md" or f"({page.name})" in index
+
+
+# Facts.
+
+
+def test_the_reference_is_up_to_date():
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    assert generate.PAGE.read_text() == generate.reference(), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "reference.md"], ids=lambda page: page.name)
+def test_every_flag_that_is_mentioned_exists(page: Path):
+    reference = (DOCS / "reference.md").read_text()
+    for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", prose(page))) - {"--help", "--no-"}:
+        assert f"`{re.sub('^--no-', '--', flag)}" in reference, flag
+
+
+def test_every_endpoint_of_the_table_answers(examples: Running):
+    rows = re.findall(r"^\| (GET|POST) `([^`]+)`(?: or `([^`]+)`)?", (DOCS / "ors.md").read_text(), re.MULTILINE)
+    assert len(rows) > 15
+    for method, path, alias in rows:
+        for place in filter(None, (path, alias)):
+            url = place.replace("{env}", "arithmetic")
+            if place is alias and path.startswith("/{env}"):
+                url = f"/arithmetic{alias}"
+            answer = httpx2.request(method, examples.url + url, json={} if method == "POST" else None, timeout=10)
+            assert answer.status_code in (200, 400, 422), (method, url, answer.status_code)
+
+
+def source() -> str:
+    """All our code, with strings that go on in the next line put together."""
+    text = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    return re.sub(r'"\s*\n\s*f?"', "", text)
+
+
+def test_every_message_of_the_troubleshooting_page_is_one_of_ours():
+    code = source()
+    headings = re.findall(r"^### (`.*)$", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    assert len(headings) > 20
+    for heading in headings:
+        for message in re.findall(r"`([^`]+)`", heading):
+            for fragment in message.split("…"):
+                assert fragment.strip(" :()") in code, (message, fragment)
+
+
+def test_the_layers_that_contributors_read_are_those_that_are_enforced():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    assert "\n".join(["```text", *layers, "```"]) in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_every_folder_on_the_map_is_there():
+    for path in re.findall(r"^\| `([\w/.]+)`", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_readme_has_a_place_for_the_benchmark():
+    readme = (ROOT / "README.md").read_text()
+    assert readme.index("<!-- benchmark:begin -->") < readme.index("<!-- benchmark:end -->")

@@ -1,0 +1,112 @@
+"""Every program shown in the documentation is part of a file, and every such file runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import EXAMPLES, ROOT, SNIPPETS, Block, blocks
+from toolyard.loading import load_targets
+from toolyard.testing import check_environment, running
+
+FOLDER = ROOT / "docs" / "snippets"
+
+PLAYED = {
+    "play_sums.py": ("sums.py", "What is 3 + 4? Call submit with the answer.\n1.0 True\n"),
+    "play_many.py": ("sums.py", "32.0 of 32\n"),
+    "play_and_sort_errors.py": (
+        "sums.py",
+        "for the model to read: no_such_tool\nfor the model to read: bad_arguments\n[1.0]\nsubmit\n",
+    ),
+    "play_with_secrets.py": ("with_secrets.py", "rain\n"),
+}
+"""Scripts that want a server: what it must serve, and what they print."""
+
+OTHERS = {"serve_sums.py", "test_sums.py"}
+ENVIRONMENTS = [path for path in SNIPPETS if path.name not in {*PLAYED, *OTHERS}]
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_each_block_is_literally_part_of_a_file(block: Block):
+    assert any(contains(path.read_text(), block.text) for path in (*SNIPPETS, *EXAMPLES))
+
+
+def contains(whole: str, part: str) -> bool:
+    """Whether these lines stand there one after the other, all indented by as much. Blank lines do not count."""
+    lines, wanted = ([line for line in textwrap.dedent(text).splitlines() if line.strip()] for text in (whole, part))
+    windows = (lines[start : start + len(wanted)] for start in range(len(lines) - len(wanted) + 1))
+    return any(textwrap.dedent("\n".join(window)).splitlines() == wanted for window in windows)
+
+
+def test_the_comparison_can_fail():
+    assert contains("class A:\n    x = 1\n\n    y = 2", "x = 1\ny = 2")
+    assert not contains("class A:\n    x = 1\n    y = 2", "y = 2\nx = 1")
+    assert not contains("class A:\n    x = 1", "class A:\nx = 1")
+
+
+@pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.name)
+def test_each_environment_holds_together_without_a_warning(path: Path):
+    for environment in load_targets([str(path)]).environments:
+        report = check_environment(environment)
+        assert report.ok, str(report)
+        assert report.of("warning") == [], str(report)
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_each_script_prints_what_it_should(name: str, tmp_path: Path):
+    served, printed = PLAYED[name]
+    loaded = load_targets([str(FOLDER / served)])
+    with running(loaded.environments) as server:
+        source = (FOLDER / name).read_text()
+        assert source.count("http://127.0.0.1:8080") == 1
+        script = tmp_path / name
+        script.write_text(source.replace("http://127.0.0.1:8080", server.url))
+        done = subprocess.run(
+            [sys.executable, "-W", "error", script], capture_output=True, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr
+
+
+def test_the_test_that_is_shown_passes():
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_sums.py"],
+        cwd=FOLDER,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_server_script_serves(tmp_path: Path):
+    source = (FOLDER / "serve_sums.py").read_text()
+    assert source.count("port=8080") == 1
+    script = tmp_path / "serve_sums.py"
+    script.write_text(source.replace("port=8080", "port=0"))
+    (tmp_path / "sums.py").write_text((FOLDER / "sums.py").read_text())
+    process = subprocess.Popen([sys.executable, script], stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert "serving sums on http://127.0.0.1:" in process.stderr.readline()
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_what_the_quickstart_says_is_printed_is_printed():
+    assert PLAYED["play_sums.py"][1] in (ROOT / "docs" / "quickstart.md").read_text()
+
+
+def test_the_report_on_the_testing_page_is_what_the_check_prints():
+    shown = re.search(r"```text\n(Sums:.*?)```", (ROOT / "docs" / "testing.md").read_text(), re.DOTALL)
+    assert shown is not None
+    done = subprocess.run(
+        [sys.executable, "-m", "toolyard", "check", "sums.py"], cwd=FOLDER, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == shown.group(1).strip()

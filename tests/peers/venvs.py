@@ -1,0 +1,143 @@
+"""Virtual environments of the peers, made once and kept in the user's cache folder.
+
+Each holds a package as its users have it, at a pinned version. The name of its folder tells what is in it: other
+requirements, or another Python, make another folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PROJECT = HERE.parents[1]
+CONSTRAINTS = HERE / "constraints.txt"
+
+_PIP_SECONDS = 900
+
+
+class PeerError(Exception):
+    """A peer cannot be had: no package index, no room, or no such version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    name: str
+    requirements: Sequence[str]
+    bare: Sequence[str] = ()
+    """Installed without what they require."""
+
+
+def _ours() -> Sequence[str]:
+    return tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["dependencies"]
+
+
+ORS = Peer("ors", ["ors-sdk==0.1.0"])
+# TRL's client imports neither torch nor transformers, which TRL requires; these three are what it needs.
+OPENREWARD = Peer("openreward", ["openreward==0.1.167", "datasets", "packaging"], bare=["trl==1.16.0"])
+# Toolyard itself is taken from the sources, beside the packages whose environments it serves and what tests them.
+SERVED = Peer("served", [*_ours(), "ors-sdk==0.1.0", "openreward==0.1.167", "httpx", "pytest", "pytest-asyncio"])
+
+
+def cache() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(root) / "toolyard" / "peers"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+_failed: dict[Path, PeerError] = {}
+"""What could not be made in this process: not tried again for each test."""
+
+
+def prepare(peers: Iterable[Peer], packages: Iterable[str] = ()) -> None:
+    """Make what is missing. What cannot be made is told by the tests that need it."""
+    with suppress(PeerError):
+        for peer in peers:
+            interpreter(peer)
+        for package in packages:
+            sources(package)
+
+
+def interpreter(peer: Peer) -> Path:
+    """The Python of a peer's environment, which is made now if it is not there yet."""
+    contents = [*peer.requirements, *peer.bare, CONSTRAINTS.read_text(), sys.version, sys.platform]
+    folder = cache() / f"{peer.name}-{hashlib.sha256(repr(contents).encode()).hexdigest()[:12]}"
+    python, ready = folder / "bin" / "python", folder / "ready"
+    with _making(folder):
+        if not ready.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            _run([sys.executable, "-m", "venv", folder])
+            install = [python, "-m", "pip", "install", "--quiet", "--constraint", CONSTRAINTS]
+            _run([*install, *peer.requirements])
+            if peer.bare:
+                _run([*install, "--no-deps", *peer.bare])
+            ready.touch()
+    return python
+
+
+def sources(requirement: str) -> Path:
+    """The folder with the source distribution of a package, tests and all."""
+    folder = cache() / f"{requirement}-sources"
+    with _making(folder):
+        if not folder.exists():
+            part = folder.with_name(f"{folder.name}.part")
+            shutil.rmtree(part, ignore_errors=True)
+            download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+            _run([*download, "--dest", part, requirement])
+            (archive,) = part.iterdir()
+            with tarfile.open(archive) as opened:
+                opened.extractall(part, filter="data")
+            archive.unlink()
+            part.rename(folder)
+    (inner,) = folder.iterdir()
+    return inner
+
+
+@contextmanager
+def _making(folder: Path) -> Iterator[None]:
+    """One process at a time makes a folder; the others wait. A process that dies lets go of the lock."""
+    if folder in _failed:
+        raise _failed[folder]
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        except PeerError as error:
+            _failed[folder] = error
+            raise
+
+
+def _run(command: Sequence[str | Path]) -> None:
+    words = list(map(str, command))
+    try:
+        subprocess.run(
+            words,
+            env=environ(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_PIP_SECONDS,
+            check=True,
+        )
+    except subprocess.SubprocessError as error:
+        said = "\n".join(str(getattr(error, "output", "") or "").splitlines()[-20:])
+        raise PeerError(f"a peer of these tests cannot be installed: {error}\n{said}") from None
+
+
+def environ(**more: str) -> dict[str, str]:
+    """The variables a peer sees: none of ours, and no way out of this machine."""
+    hidden = ("PYTHON", "VIRTUAL_ENV", "OPENREWARD_", "ORS_", "TOOLYARD_", "COVERAGE_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    silent = {"OPENREWARD_DISABLE_UPDATE_CHECK": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
+    return {**kept, **silent, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost", **more}

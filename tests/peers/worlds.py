@@ -1,0 +1,150 @@
+"""Environments that the real clients are led through."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import anyio
+import anyio.lowlevel
+
+from tests.peers.scripts.texts import LIMIT, text
+from toolyard import Environment, TextBlock, ToolOutput, Toolset, terminal, tool
+from toolyard.types import GroupScore, Message, ReasoningBlock, ToolCallBlock, ToolResultBlock
+
+ran: Counter[str] = Counter()
+"""How often a tool really ran, under the key that the call gave."""
+
+
+class CountEnv(Environment):
+    """A running sum that starts where the task says: a mix-up of sessions would show."""
+
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return [{"start": n, "kind": "sum"} for n in range(300)]
+
+    def setup(self):
+        self.total = self.task_spec["start"]
+
+    def get_prompt(self):
+        return f"start at {self.total}"
+
+    @tool
+    async def add(self, number: int) -> ToolOutput:
+        """Add a number.
+
+        Args:
+            number: what to add
+        """
+        self.total += number
+        await anyio.lowlevel.checkpoint()
+        return ToolOutput(blocks=[TextBlock(text=str(self.total))], reward=number / 10, metadata={"added": number})
+
+    @tool
+    def finish(self) -> ToolOutput:
+        """End the episode."""
+        return ToolOutput(blocks=[TextBlock(text=f"sum {self.total}")], reward=self.total, finished=True)
+
+
+class TextEnv(Environment):
+    """Any text, asked for by its number."""
+
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return [{}]
+
+    def get_prompt(self):
+        return text(6)
+
+    @tool
+    async def text(self, number: int) -> ToolOutput:
+        """The text with this number."""
+        wanted = text(number)
+        return ToolOutput(blocks=[TextBlock(text=wanted, detail={"again": wanted[:LIMIT]})], metadata={wanted[:9]: 1})
+
+
+class ChatEnv(Environment):
+    """A conversation to go on with, a last message to grade, and groups of answers to compare."""
+
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return [{"answer": "four"}]
+
+    def get_messages(self):
+        return [
+            Message(role="system", blocks=[TextBlock(text="be brief")]),
+            Message(role="user", blocks=[TextBlock(text="2+2?")]),
+            Message(
+                role="assistant",
+                blocks=[ReasoningBlock(text="easy"), ToolCallBlock(id="1", name="think", input={"n": 2})],
+            ),
+            Message(role="user", blocks=[ToolResultBlock(tool_call_id="1", blocks=[TextBlock(text="done")])]),
+        ]
+
+    @tool
+    async def think(self) -> str:
+        """Think."""
+        return "hm"
+
+    @terminal
+    @tool
+    async def answer(self, message: str) -> ToolOutput:
+        """Grade the last message."""
+        return ToolOutput(reward=float(message == self.task_spec["answer"]), finished=True)
+
+    async def score_group(self, candidates):
+        if not candidates:
+            raise ValueError("nobody to compare")
+        return [GroupScore(reward=len(c.messages), metadata=c.metadata) for c in candidates]
+
+
+class codex(Toolset):  # openreward's client only asks for toolsets of a few names
+    """A toolset that a client asks for by name."""
+
+    @tool
+    async def shell(self) -> str:
+        """Say which task this is."""
+        return f"task {self.env.task_spec['q']}"
+
+
+class OnceEnv(Environment):
+    """Counts how often each call really ran, and answers with more than fits into one piece."""
+
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return [{}]
+
+    def get_prompt(self):
+        return "once"
+
+    @tool
+    async def at_once(self, key: str) -> str:
+        """Never wait: the answer is one write."""
+        ran[key] += 1
+        return answer_to(key)
+
+    @tool
+    async def in_a_while(self, key: str) -> str:
+        """Wait a little: the answer is a stream."""
+        ran[key] += 1
+        await anyio.sleep(0.15)
+        return answer_to(key)
+
+
+def answer_to(key: str) -> str:
+    return f"{key} " * (6000 // (len(key) + 1))
