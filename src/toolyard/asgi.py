@@ -123,7 +123,9 @@ class Request:
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     def _too_large(self, limit: int) -> HttpError:
-        return HttpError(413, f"the request body is larger than {limit} bytes", [(b"connection", b"close")])
+        # The connection stays open, and the rest of the body is thrown away as it comes: to a client that is still
+        # writing, a closed connection would hide the answer.
+        return HttpError(413, f"the request body is larger than {limit} bytes")
 
 
 def decode(data: bytes) -> Any:  # any JSON value

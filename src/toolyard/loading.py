@@ -72,7 +72,8 @@ def _load(target: str) -> tuple[ModuleType, str]:
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise LoadError(f"there is no file {path} here ({Path.cwd()})")
-    name = path.stem
+    # A file called random.py must not become everybody's `random`.
+    name = f"{path.stem}_target" if path.stem in sys.stdlib_module_names else path.stem
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
         raise LoadError(f"{path} is not a Python file")

@@ -103,7 +103,12 @@ class _DrainingFirst(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("stopping: %d calls running, %d sessions open", self._runtime.calls, len(self._runtime.sessions))
-        await self._runtime.drain()
+        draining = asyncio.ensure_future(self._runtime.drain())
+        while not draining.done():
+            if self.force_exit:  # interrupted once more: nobody wants to wait for calls any longer
+                self._runtime.stop_calls()
+            await asyncio.wait((draining,), timeout=0.1)
+        self.force_exit = False  # every session is closed, and what is left takes no time
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):  # those who did not read their answer in that time
             connection.transport.abort()

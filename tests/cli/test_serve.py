@@ -37,9 +37,9 @@ GOOD = """
 class Process:
     def __init__(self, *args: str, cwd: Path, env: dict[str, str]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "toolyard", *args],
+            [str(Path(sys.executable).with_name("toolyard")), *args],
             cwd=cwd,
-            env={**os.environ, **env},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -140,6 +140,24 @@ def test_stopping_it_tears_sessions_down(toolyard, tmp_path):
     assert "Traceback" not in process.output
 
 
+def test_interrupting_it_twice_stops_calls_but_still_tears_sessions_down(toolyard, tmp_path):
+    write(tmp_path, "tiny.py", GOOD.replace('return "seen"', "import time; time.sleep(60)"))
+    process = toolyard("serve", "tiny.py", "--port", "0")
+    url = url_of(process)
+    headers = {"X-Session-ID": "s"}
+    httpx2.post(f"{url}/create", headers=headers, json={"split": "train", "index": 0})
+    with httpx2.stream("POST", f"{url}/tiny/call", headers=headers, json={"name": "look", "input": {}}) as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == "event: task_id"
+        process.process.send_signal(signal.SIGINT)
+        process.until("stopping: 1 calls running, 1 sessions open")
+        process.process.send_signal(signal.SIGINT)
+        assert "event: error" in list(lines)
+    process.wait()
+    assert "torn down" in process.output
+    assert "Traceback" not in process.output
+
+
 def test_log_lines_can_be_json(toolyard, tmp_path):
     write(tmp_path, "tiny.py")
     process = toolyard("serve", "tiny.py", "--port", "0", "--log-format", "json")
@@ -172,6 +190,12 @@ def test_with_reload_a_changed_file_is_served_and_a_broken_one_is_survived(tooly
     process.until("could not be loaded: line 1: SyntaxError")
     write(tmp_path, file.name, VERSION="third")
     becomes("third")
+
+
+def test_a_file_named_like_a_standard_module_is_served_and_replaces_nothing(toolyard, tmp_path):
+    write(tmp_path, "random.py", GOOD.replace('return "seen"', "import random; return str(random.randint(3, 3))"))
+    url = url_of(toolyard("serve", "random.py", "--port", "0"))
+    assert httpx2.get(f"{url}/list_environments").json() == ["tiny"]
 
 
 @pytest.mark.parametrize(

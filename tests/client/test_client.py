@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tests.client.waiting import eventually_async
-from tests.worlds import OtherEnv, torn_down
+from tests.worlds import MathEnv, OtherEnv, torn_down
 from toolyard import (
     AsyncClient,
     Client,
     Environment,
     ImageBlock,
-    Split,
     TextBlock,
     ToolOutput,
     Toolset,
@@ -150,10 +149,7 @@ def test_a_whole_episode(client, served):
     assert client.environments.list() == ["mathenv", "otherenv", "manyenv"]
     environment = client.environments.get(name="MathEnv")
     assert environment.name == "MathEnv"
-    assert environment.list_splits()[:2] == [
-        Split(name="train", type="train"),
-        Split(name="custom", type="validation"),
-    ]
+    assert environment.list_splits() == ["train", "custom", "test"]
     assert environment.num_tasks("train") == 5
     assert environment.list_tasks("custom") == []
     assert environment.list_tasks("test") == [Task("MathEnv", {"q": "0", "a": "0"})]
@@ -181,7 +177,7 @@ async def test_a_whole_episode_awaited(served):
     async with AsyncClient(served.url) as client:
         assert await client.environments.list() == ["mathenv", "otherenv", "manyenv"]
         environment = client.environments.get("mathenv")
-        assert [split.name for split in await environment.list_splits()] == ["train", "custom", "test"]
+        assert await environment.list_splits() == ["train", "custom", "test"]
         assert await environment.num_tasks("train") == 5
         assert await environment.list_tasks("custom") == []
         task = await environment.get_task("train", 3)
@@ -583,3 +579,15 @@ def test_the_client_says_who_it_is(served):
         headers = client._line._http.headers
     assert headers["User-Agent"].startswith("toolyard/")
     assert headers["X-API-Key"] == "k"
+
+
+@pytest.mark.anyio
+async def test_a_body_that_is_too_large_is_said_so_and_the_session_goes_on():
+    with running([MathEnv], body_bytes=100_000) as small:
+        async with (
+            AsyncClient(small.url) as client,
+            client.environment("mathenv").session(split="train", index=0) as session,
+        ):
+            with pytest.raises(RequestRefused, match="larger than 100000 bytes"):
+                await session.call_tool("submit", {"answer": "x" * 20_000_000})
+            assert (await session.call_tool("noparam")).text == "nothing"

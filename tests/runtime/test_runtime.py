@@ -447,3 +447,32 @@ class NoPrompt(Environment):
 async def test_what_is_missing_is_said_before_anything_is_served(environments, said):
     with pytest.raises(DefinitionError, match=said):
         runtime_of(*environments)
+
+
+class Careless(Environment):
+    """Changes its task, as authors do."""
+
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return [{"found": []}]
+
+    def get_prompt(self):
+        return ""
+
+    @tool
+    def take(self) -> str:
+        self.task_spec["found"].append("it")
+        return str(len(self.task_spec["found"]))
+
+
+async def test_what_a_session_does_to_its_task_stays_in_the_session():
+    async with runtime_of(Careless).running() as runtime:
+        for name in ("first", "second"):
+            task = await runtime.tasks(Careless).at("train", 0)
+            session = await runtime.open(SessionSpec(name, Careless, task))
+            assert (await session.call("take", {}).finished()).text == "1"
+        assert await runtime.tasks(Careless).all("train") == [{"found": []}]

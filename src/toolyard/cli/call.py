@@ -244,9 +244,7 @@ def show_parameters(schema: JsonObject) -> None:
 
 
 def splits(environment: Environment) -> str:
-    return ", ".join(
-        f"{split.name} ({count(environment.num_tasks(split.name), 'task')})" for split in environment.list_splits()
-    )
+    return ", ".join(f"{split} ({count(environment.num_tasks(split), 'task')})" for split in environment.list_splits())
 
 
 def count(number: int, noun: str) -> str:
@@ -298,7 +296,7 @@ def play(environment: Environment, calls: Sequence[Call], args: argparse.Namespa
 
 
 def first_split(environment: Environment) -> str:
-    names = [split.name for split in environment.list_splits()]
+    names = environment.list_splits()
     for name in sorted(names, key=lambda name: name != "train"):
         if environment.num_tasks(name):
             return name

@@ -18,7 +18,6 @@ from toolyard.client.errors import (
 )
 from toolyard.client.steps import Answer
 from toolyard.client.stream import Listening
-from toolyard.core.environment import Split, as_split
 from toolyard.core.errors import describe
 from toolyard.core.messages import GroupScore
 from toolyard.core.output import Block, ImageBlock, JsonObject, TextBlock, ToolOutput
@@ -50,8 +49,8 @@ def names(said: list[Any]) -> list[str]:
     return [str(name) for name in said]
 
 
-def splits(said: list[Any]) -> list[Split]:
-    return [as_split(s) if isinstance(s, str) else Split(name=s["name"], type=s["type"]) for s in said]
+def splits(said: list[Any]) -> list[str]:
+    return [split if isinstance(split, str) else str(split["name"]) for split in said]
 
 
 def tools(said: JsonObject) -> ListToolsOutput:

@@ -17,7 +17,6 @@ from toolyard.client.pings import Lease, pings
 from toolyard.client.steps import Ask, Flow, Listen, Outcome, Sleep, Step
 from toolyard.client.stream import Listening
 from toolyard.client.talk import EnvironmentTalk, SessionTalk, Task
-from toolyard.core.environment import Split
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Block, JsonObject, ToolOutput
 from toolyard.core.tool import TerminalToolSpec, ToolSpec
@@ -88,7 +87,7 @@ class Environment:
         """The tools that every task has; a session may have more. With `format`, as a model's API wants them."""
         return formatted(self._line.run(self._talk.list_tools()).tools, format)
 
-    def list_splits(self) -> list[Split]:
+    def list_splits(self) -> list[str]:
         return self._line.run(self._talk.list_splits())
 
     def list_tasks(self, split: str) -> list[Task]:

@@ -13,7 +13,6 @@ from toolyard.client.errors import ClientError, RequestRefused, ServerFailed, Se
 from toolyard.client.flow import Peer, ask, follow
 from toolyard.client.meaning import read
 from toolyard.client.steps import SILENCE, Answer, Ask, Flow, Listen
-from toolyard.core.environment import Split
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Block, JsonObject, ToolOutput
 from toolyard.core.tool import ListToolsOutput, TerminalToolSpec
@@ -46,7 +45,7 @@ class EnvironmentTalk:
     def list_tools(self) -> Flow[ListToolsOutput]:
         return read((yield from self._ask("GET", "tools")), meaning.tools)
 
-    def list_splits(self) -> Flow[list[Split]]:
+    def list_splits(self) -> Flow[list[str]]:
         return read((yield from self._ask("GET", "splits")), meaning.splits)
 
     def list_tasks(self, split: str) -> Flow[list[Task]]:

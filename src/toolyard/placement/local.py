@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -67,6 +68,11 @@ def _build(spec: SessionSpec) -> tuple[Environment, object | None]:
     return env, _build_toolset(spec.toolset, env) if spec.toolset else None
 
 
+@functools.cache
+def _tools_by_name(toolset: type) -> Mapping[str, Tool]:
+    return {tool.name: tool for tool in tools_of(toolset)}
+
+
 def _build_toolset(toolset: type, env: Environment) -> object:
     """ORS allows toolsets that want their environment and toolsets that want nothing."""
     try:
@@ -84,9 +90,9 @@ class LocalEnvironment:
         self._place = place
         self._instances: dict[type, object] = {}
         self.tools: Mapping[str, Tool] = spec.environment._definition.tools
-        if extra is not None:
-            self._instances[type(extra)] = extra
-            self.tools = {**self.tools, **{tool.name: tool for tool in tools_of(type(extra))}}
+        if spec.toolset is not None and extra is not None:
+            self._instances[spec.toolset] = extra
+            self.tools = {**self.tools, **_tools_by_name(spec.toolset)}
 
     async def setup(self) -> None:
         if overrides(type(self._env), "setup"):

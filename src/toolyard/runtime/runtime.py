@@ -141,6 +141,10 @@ class Runtime:
             await asyncio.wait(running, timeout=self.limits.drain_seconds)
         await asyncio.gather(*(self.close(session_id) for session_id in list(self.sessions)))
 
+    def stop_calls(self) -> None:
+        for call in list(self.shared.calls):
+            call.stop("cancelled")
+
     async def _sweep(self) -> None:
         """The one clock of the server: deadlines, leases and kept results."""
         while True:

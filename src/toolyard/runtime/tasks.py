@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,8 @@ class Tasks:
         if not -count <= index < count:
             raise TaskNotFound(f"{self._env.name()}/{split} has {count} tasks, no number {index}")
         (task,) = await self._some(split, [index % count])
-        return Task(task, split, index % count)
+        # A copy: what a session does to its task must not reach the list that all sessions share.
+        return Task(copy.deepcopy(task), split, index % count)
 
     async def between(self, split: str, start: int | None, stop: int | None) -> Sequence[JsonObject]:
         """Tasks of a half-open range, with Python's rules for slices."""
