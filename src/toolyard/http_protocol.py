@@ -1,4 +1,5 @@
-"""uvicorn's HTTP protocol, made to write head and body of an answer with one system call instead of two."""
+"""uvicorn's HTTP protocol with two changes: head and body of an answer go out with one system call instead of two,
+and the head of a request has a limit."""
 
 from __future__ import annotations
 

@@ -69,7 +69,6 @@ class Server:
         gc.set_threshold(50_000, 20, 20)  # sessions come and go by the thousand, and few are part of a cycle
         config = uvicorn.Config(
             self.app,
-            loop="uvloop",
             http=GatheringProtocol,
             lifespan="on",
             access_log=False,

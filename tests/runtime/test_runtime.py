@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 
 import anyio
 import pytest
 
-from toolyard import Environment, ToolOutput, terminal, tool
+from toolyard import Environment, ToolOutput, Toolset, terminal, tool
 from toolyard.core.errors import (
     CallNotFound,
     DefinitionError,
@@ -18,6 +19,7 @@ from toolyard.core.errors import (
     SessionExists,
     SessionFailed,
     SessionNotFound,
+    ToolsetUnavailable,
 )
 from toolyard.placement.base import SessionSpec, Task
 from toolyard.placement.local import LocalPlacement
@@ -366,6 +368,27 @@ async def test_an_idle_session_is_closed_but_not_while_a_call_runs():
         busy.spec.task.spec["gate"].set()
         assert (await call.finished()).text == "one"
         await settled(runtime, busy.spec.task.spec["log"], "teardown")
+        assert not runtime.sessions
+
+
+async def test_a_session_that_is_still_being_set_up_is_not_idle():
+    async with runtime_of(idle_seconds=0.05).running() as runtime:
+        starting, idle = await runtime.open(spec("starting", setup="hangs")), await runtime.open(spec("idle"))
+        await settled(runtime, idle.spec.task.spec["log"], "setup", "teardown")
+        assert list(runtime.sessions.values()) == [starting]
+
+
+class Wanting(Toolset):
+    def __init__(self, env):
+        raise ValueError("no sandbox there")
+
+
+async def test_an_environment_that_a_toolset_cannot_use_is_torn_down_again():
+    async with runtime_of().running() as runtime:
+        wanted = dataclasses.replace(spec(), toolset=Wanting)
+        with pytest.raises(ToolsetUnavailable, match="no sandbox there"):
+            await runtime.open(wanted)
+        assert wanted.task.spec["log"] == ["teardown"]
         assert not runtime.sessions
 
 

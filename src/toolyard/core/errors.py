@@ -7,7 +7,7 @@
         EnvironmentNotFound
         SplitNotFound
         TaskNotFound
-        ToolsetNotFound
+        ToolsetUnavailable    the client asked for a toolset that is not there, or that this environment cannot use
         SessionNotFound
         CallNotFound
         NotSupported          this environment does not offer that
@@ -50,7 +50,7 @@ class TaskNotFound(RequestError):
     pass
 
 
-class ToolsetNotFound(RequestError):
+class ToolsetUnavailable(RequestError):
     pass
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from toolyard.core.environment import Environment, overrides
-from toolyard.core.errors import NotSupported, ToolError, describe
+from toolyard.core.errors import NotSupported, ToolError, ToolsetUnavailable, describe
 from toolyard.core.messages import GroupCandidate, GroupScore, Message, flatten
 from toolyard.core.output import (
     Blocks,
@@ -44,10 +44,13 @@ class LocalPlacement:
         self._threads = Threads(threads)
 
     async def place(self, spec: SessionSpec) -> Placed:
-        build = partial(_build, spec)
+        build = partial(spec.environment, task_spec=spec.task.spec, secrets=spec.secrets)
         # The constructor of Environment itself only stores two things: not worth a thread.
-        inherited = spec.toolset is None and not overrides(spec.environment, "__init__")
-        return LocalEnvironment(spec, *(build() if inherited else await self._threads.run(build)), self)
+        env = await self._threads.run(build) if overrides(spec.environment, "__init__") else build()
+        placed = LocalEnvironment(env, self)
+        if spec.toolset is not None:
+            await placed.prefer(spec.toolset)
+        return placed
 
     async def ask(self, hook: Callable[..., Any], *args: object) -> Any:
         if inspect.iscoroutinefunction(hook):
@@ -61,11 +64,6 @@ class LocalPlacement:
 
     def close(self) -> None:
         self._threads.close()
-
-
-def _build(spec: SessionSpec) -> tuple[Environment, object | None]:
-    env = spec.environment(task_spec=spec.task.spec, secrets=spec.secrets)
-    return env, _build_toolset(spec.toolset, env) if spec.toolset else None
 
 
 @functools.cache
@@ -85,14 +83,22 @@ def _build_toolset(toolset: type, env: Environment) -> object:
 class LocalEnvironment:
     __slots__ = ("_env", "_instances", "_place", "tools")
 
-    def __init__(self, spec: SessionSpec, env: Environment, extra: object | None, place: LocalPlacement) -> None:
+    def __init__(self, env: Environment, place: LocalPlacement) -> None:
         self._env = env
         self._place = place
         self._instances: dict[type, object] = {}
-        self.tools: Mapping[str, Tool] = spec.environment._definition.tools
-        if spec.toolset is not None and extra is not None:
-            self._instances[spec.toolset] = extra
-            self.tools = {**self.tools, **_tools_by_name(spec.toolset)}
+        self.tools: Mapping[str, Tool] = type(env)._definition.tools
+
+    async def prefer(self, toolset: type) -> None:
+        """Put the tools of a toolset before those of the environment."""
+        try:
+            self._instances[toolset] = await self._place.ask(_build_toolset, toolset, self._env)
+        except Exception as error:  # the author's toolset, which may want what this environment has not
+            await self.teardown()
+            if isinstance(error, ValueError):
+                raise ToolsetUnavailable(str(error)) from error
+            raise
+        self.tools = {**self.tools, **_tools_by_name(toolset)}
 
     async def setup(self) -> None:
         if overrides(type(self._env), "setup"):

@@ -16,7 +16,7 @@ from toolyard.core.errors import (
     Overloaded,
     SessionExists,
     SessionNotFound,
-    ToolsetNotFound,
+    ToolsetUnavailable,
 )
 from toolyard.placement.base import Placement, SessionSpec
 from toolyard.runtime.limits import Limits
@@ -69,7 +69,7 @@ class Runtime:
         try:
             return self.toolsets[name]
         except KeyError:
-            raise ToolsetNotFound(f"unknown toolset {name!r}; valid options are {sorted(self.toolsets)}") from None
+            raise ToolsetUnavailable(f"unknown toolset {name!r}; valid options are {sorted(self.toolsets)}") from None
 
     def tasks(self, environment: type[Environment]) -> Tasks:
         return self._tasks[environment.name().lower()]
@@ -154,7 +154,7 @@ class Runtime:
                 call.stop("timed_out")
             self.shared.kept.sweep(now)
             horizon = now - self.limits.idle_seconds
-            for session in [s for s in self.sessions.values() if s.last_seen < horizon and not s.running]:
+            for session in [s for s in self.sessions.values() if s.last_seen < horizon and not s.busy]:
                 log.info("session %s was idle for %g s: closing it", session.id, self.limits.idle_seconds)
                 self.sessions.pop(session.id, None)
                 self.shared.background.start(session.close())

@@ -112,6 +112,11 @@ class Session:
         return self._placed
 
     @property
+    def busy(self) -> bool:
+        """Whether something goes on in it, so that it is not idle although nobody asks."""
+        return self.running > 0 or self.state is State.STARTING
+
+    @property
     def closes_at_once(self) -> bool:
         """Whether nothing has to be waited for when it is closed."""
         return not self.running and self._setup is None and not overrides(self.spec.environment, "teardown")

@@ -28,7 +28,7 @@ from toolyard.core.errors import (
     SessionNotFound,
     SplitNotFound,
     TaskNotFound,
-    ToolsetNotFound,
+    ToolsetUnavailable,
     ToolyardError,
 )
 from toolyard.placement.base import Placed, SessionSpec, Task, list_tools
@@ -329,7 +329,7 @@ def as_http(error: ToolyardError, verbosity: Verbosity) -> HttpError:
             return HttpError(400, "Invalid split", hint=str(error))
         case TaskNotFound():
             return HttpError(400, "Invalid index", hint=str(error))
-        case ToolsetNotFound() | SessionExists():
+        case ToolsetUnavailable() | SessionExists():
             return HttpError(400, str(error))
         case EnvironmentNotFound() | SessionNotFound():
             return HttpError(404, str(error))
