@@ -54,6 +54,10 @@ class World(Environment):
                 await anyio.sleep_forever()
             case "raises":
                 raise ValueError("setup boom")
+            case "cancels":
+                raise asyncio.CancelledError
+            case "exits":
+                raise SystemExit(3)
 
     async def teardown(self):
         self.log.append("teardown")
@@ -186,6 +190,28 @@ async def test_a_setup_that_raises_is_told_to_everybody_and_torn_down_once():
         result = await session.call("one", {}).finished()
         assert (result.reason, result.message) == ("lost", "ValueError: setup boom")
         await runtime.close("s")
+        assert session.spec.task.spec["log"] == ["setup", "teardown"]
+
+
+@pytest.mark.parametrize(("way", "said"), [("cancels", "was cancelled"), ("exits", "SystemExit: 3")])
+async def test_a_setup_that_cancels_itself_or_exits_is_a_failed_one(way, said):
+    async with runtime_of().running() as runtime:
+        session = await runtime.open(spec(setup=way))
+        with anyio.fail_after(5), pytest.raises(SessionFailed, match=said):
+            await session.ready()
+        await runtime.close("s")
+        assert session.spec.task.spec["log"] == ["setup", "teardown"]
+
+
+async def test_a_call_that_is_stopped_before_it_began_ends_all_the_same():
+    async with runtime_of().running() as runtime:
+        session = await runtime.open(spec())
+        await session.ready()
+        call = session.call("one", {})
+        with anyio.fail_after(5):
+            await session.close()  # in the same turn of the loop
+            assert (await call.finished()).reason == "cancelled"
+        assert not runtime.shared.calls
         assert session.spec.task.spec["log"] == ["setup", "teardown"]
 
 

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -54,16 +54,29 @@ class LocalPlacement:
 
     async def ask(self, hook: Callable[..., Any], *args: object) -> Any:
         if inspect.iscoroutinefunction(hook):
-            return await hook(*args)
+            return await contained(hook(*args))
         return await self.plain(partial(hook, *args) if args else hook)
 
     async def plain(self, function: Callable[[], Any]) -> Any:
         """Run a plain function in a thread; what it returns may still have to be awaited."""
         answer = await self._threads.run(function)
-        return await answer if inspect.isawaitable(answer) else answer
+        return await contained(answer) if inspect.isawaitable(answer) else answer
 
     def close(self) -> None:
         self._threads.close()
+
+
+async def contained(work: Awaitable[T]) -> T:
+    """Await the author's coroutine. What would end the server, or would pass for our own cancelling, is an error."""
+    try:
+        return await work
+    except SystemExit as error:
+        raise RuntimeError(describe(error)) from error
+    except asyncio.CancelledError as error:
+        current = asyncio.current_task()
+        if current is not None and current.cancelling():
+            raise
+        raise RuntimeError("something that it waited for was cancelled") from error
 
 
 @functools.cache
@@ -146,18 +159,13 @@ class LocalEnvironment:
                 bound = found.bind(self._instances.get(found.owner, self._env), arguments)
             except ValidationError as error:
                 return bad_arguments(_problems(error))
-            returned = await (bound() if found.is_async else self._place.plain(bound))
+            returned = await (contained(bound()) if found.is_async else self._place.plain(bound))
             if isinstance(returned, ToolOutput | str) or not has_image(returned):
                 return as_output(returned)
             return await self._drawn(as_output, returned)
         except ToolError as error:
             return ToolFailure("tool_failed", f"Tool {tool!r} failed: {error}")
-        except asyncio.CancelledError as error:
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
-                raise
-            return raised(tool, error)  # something that the tool waited for was cancelled, not the call
-        except (Exception, SystemExit) as error:  # the author's tool: whatever it raises is its answer
+        except Exception as error:  # the author's tool: whatever it raises is its answer
             return raised(tool, error)
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:

@@ -29,7 +29,7 @@ def is_ours(call_id: str) -> bool:
 class Call(Generic[R]):
     """A ticket for one call. Many may wait for it, any number of times."""
 
-    __slots__ = ("_result", "deadline", "id", "name", "size", "stopped", "task")
+    __slots__ = ("_begun", "_result", "deadline", "id", "name", "size", "stopped", "task")
 
     def __init__(self, name: str, call_id: str | None, deadline: float) -> None:
         self.name = name
@@ -39,6 +39,7 @@ class Call(Generic[R]):
         self.task: asyncio.Task[None] | None = None
         self.stopped: Reason | None = None
         """Why we ended it, if we did."""
+        self._begun = False
         self._result: R | None = None
 
     @property
@@ -62,9 +63,16 @@ class Call(Generic[R]):
 
     def stop(self, reason: Reason) -> None:
         """End it now; its result says why."""
-        if not self.done and self.stopped is None and self.task is not None:
+        if not self.done and self.stopped is None:
             self.stopped = reason
-            self.task.cancel()
+            if self._begun and self.task is not None:  # else `begin` will see it; asyncio would never run the task
+                self.task.cancel()
+
+    def begin(self) -> None:
+        """The first thing that its task does."""
+        self._begun = True
+        if self.stopped is not None:
+            raise asyncio.CancelledError
 
     def finish(self, result: R) -> None:
         self._result = result

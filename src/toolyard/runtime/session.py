@@ -151,7 +151,7 @@ class Session:
         try:
             async with asyncio.timeout(self._shared.limits.setup_seconds):
                 await placed.setup()
-        except (Exception, SystemExit) as error:  # the author's setup(): reported to whoever waits on the session
+        except Exception as error:  # the author's setup(): reported to whoever waits on the session
             log.warning("session %s: setup() raised %s", self.id, describe(error), exc_info=error)
             self._error = describe(error)
             if self.state is State.STARTING:
@@ -173,7 +173,7 @@ class Session:
                 await placed.teardown()
         except TimeoutError:
             log.error("session %s: teardown() took more than %g s and was given up", self.id, seconds)
-        except (Exception, SystemExit) as error:  # the author's teardown(): the session is over all the same
+        except Exception as error:  # the author's teardown(): the session is over all the same
             log.error("session %s: teardown() raised %s", self.id, describe(error), exc_info=error)
 
     def _settle(self, state: State) -> None:
@@ -233,6 +233,7 @@ class Session:
 
     async def _run(self, call: Call[Any], work: Callable[[Call[Any], A], Awaitable[Any]], given: A) -> None:
         try:
+            call.begin()
             result = await work(call, given)
         except asyncio.CancelledError:
             result = _stopped(call, self._shared.limits.call_seconds)
