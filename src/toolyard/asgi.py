@@ -61,7 +61,7 @@ class Disconnected(Exception):
 class Request:
     """One HTTP exchange. It is answered once, whole or as a stream."""
 
-    __slots__ = ("_receive", "_send", "options", "scope", "started")
+    __slots__ = ("_headers", "_receive", "_send", "options", "scope", "started")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, options: HttpOptions) -> None:
         self.scope = scope
@@ -69,14 +69,11 @@ class Request:
         self.started = False
         self._receive = receive
         self._send = send
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
 
     def header(self, name: bytes) -> str:
         """The value without surrounding space, empty if it is not there. `name` is in lower case."""
-        for key, value in self.scope["headers"]:
-            if key == name:
-                text: str = value.decode("latin-1").strip()
-                return text
-        return ""
+        return self._headers.get(name, b"").decode("latin-1").strip()
 
     async def body(self) -> bytes:
         limit = self.options.body_bytes
@@ -215,10 +212,9 @@ class Door:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
             return
-        request = Request(scope, receive, send, self._options)
         try:
             if self._key and scope["path"] != "/health":
-                self._check_key(request)
+                self._check_key(Request(scope, receive, send, self._options))
             for route in self._routes:
                 match, child = route.matches(scope)
                 if match is not Match.NONE:
@@ -229,6 +225,7 @@ class Door:
         except Disconnected:
             return
         except HttpError as error:
+            request = Request(scope, receive, send, self._options)
             if error.body is None:
                 await request.answer(error.status, error.headers, b"")
             else:

@@ -133,7 +133,10 @@ def image_block(value: Any) -> ImageBlock:  # Any: an object of a library that w
 
 def size_of(output: ToolOutput) -> int:
     """About how many bytes the blocks hold; metadata is not counted."""
-    return sum(len(block.text if isinstance(block, TextBlock) else block.data) for block in output.blocks)
+    size = 0
+    for block in output.blocks:  # not a generator: this runs for every call
+        size += len(block.text if isinstance(block, TextBlock) else block.data)
+    return size
 
 
 def cut_text(text: str, limit: int) -> str:

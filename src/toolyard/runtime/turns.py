@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from toolyard.core.tool import Turn
@@ -28,7 +28,8 @@ class Turns:
         self._waiting: deque[tuple[Claim, asyncio.Future[None]]] = deque()
 
     async def take(self, claim: Claim) -> None:
-        if self._may_run(claim, (waiting for waiting, _ in self._waiting)):
+        alone = not self._running and not self._waiting
+        if alone or self._may_run(claim, [waiting for waiting, _ in self._waiting]):
             self._running.append(claim)
             return
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -60,9 +61,9 @@ class Turns:
                 still.append((claim, admitted))
         self._waiting = still
 
-    def _may_run(self, claim: Claim, ahead: Iterable[Claim]) -> bool:
+    def _may_run(self, claim: Claim, ahead: Sequence[Claim]) -> bool:
         if claim.turn == "exclusive":
-            return not self._running and not any(True for _ in ahead)
+            return not self._running and not ahead
         if any(other.turn == "exclusive" for other in self._running):
             return False
         for other in ahead:

@@ -88,7 +88,7 @@ def _events(value: object) -> bytes:
     if len(text) <= _WHOLE:
         return b"event: end\ndata: %b\n\n" % text
     *chunks, end = _pieces(text)
-    return b"".join([*(b"event: chunk\ndata: %b\n\n" % chunk for chunk in chunks), b"event: end\ndata: %b\n\n" % end])
+    return b"event: chunk\ndata: %b\n\nevent: end\ndata: %b\n\n" % (b"\n\nevent: chunk\ndata: ".join(chunks), end)
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:
