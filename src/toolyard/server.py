@@ -70,6 +70,7 @@ class Server:
         config = uvicorn.Config(
             self.app,
             http=GatheringProtocol,
+            ws="none",
             lifespan="on",
             access_log=False,
             server_header=False,
