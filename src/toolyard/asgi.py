@@ -99,9 +99,6 @@ class Request:
                 return b"".join(parts)
             message = await self._receive()
 
-    async def json(self) -> Any:  # any JSON value
-        return decode(await self.body())
-
     async def answer(self, status: int, headers: Headers, body: bytes) -> None:
         self.started = True
         sized = [*headers, (b"content-length", b"%d" % len(body))]

@@ -43,6 +43,9 @@ class Gathering:
             self._loop.call_soon(self._flush)
         self._held.append(data)
 
+    def is_closing(self) -> bool:  # asked once for each answer, so not through __getattr__
+        return self._transport.is_closing()
+
     def close(self) -> None:
         self._flush()
         self._transport.close()

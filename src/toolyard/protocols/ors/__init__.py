@@ -159,22 +159,22 @@ class Ors(BaseRoute):
         await request.answer_json([vars(split) for split in splits])
 
     async def tasks(self, request: Request, env: str) -> None:
-        body = bodies.parse(bodies.Split, await request.json())
+        body = bodies.parse(bodies.Split, await request.body())
         tasks = await self._runtime.tasks(self._runtime.environment(env)).all(body.split)
         await request.answer_json({"tasks": tasks, "env_name": env})
 
     async def num_tasks(self, request: Request, env: str) -> None:
-        body = bodies.parse(bodies.Split, await request.json())
+        body = bodies.parse(bodies.Split, await request.body())
         count = await self._runtime.tasks(self._runtime.environment(env)).count(body.split)
         await request.answer_json({"num_tasks": count})
 
     async def task(self, request: Request, env: str) -> None:
-        body = bodies.parse(bodies.TaskAt, await request.json())
+        body = bodies.parse(bodies.TaskAt, await request.body())
         task = await self._runtime.tasks(self._runtime.environment(env)).at(body.split, body.index)
         await request.answer_json({"task": task.spec, "env_name": env})
 
     async def task_range(self, request: Request, env: str) -> None:
-        body = bodies.parse(bodies.TaskRange, await request.json())
+        body = bodies.parse(bodies.TaskRange, await request.body())
         tasks = await self._runtime.tasks(self._runtime.environment(env)).between(body.split, body.start, body.stop)
         await request.answer_json({"tasks": tasks, "env_name": env})
 
@@ -191,7 +191,7 @@ class Ors(BaseRoute):
 
     async def create(self, request: Request, _: str) -> None:
         sid = session_id(request)
-        body = bodies.parse(bodies.Create, await request.json())
+        body = bodies.parse(bodies.Create, await request.body())
         secrets = {**bodies.parse_secrets(request.header(b"x-secrets")), **(body.secrets or {})}
         if sid in self._runtime.sessions:
             raise SessionExists("Session already exists")
@@ -249,7 +249,7 @@ class Ors(BaseRoute):
 
     async def call(self, request: Request, env: str) -> None:
         sid = session_id(request)
-        body = bodies.parse(bodies.ToolCall, await request.json())
+        body = bodies.parse(bodies.ToolCall, await request.body())
         session = await self._session(sid, env)
         if session.state is State.FAILED:
             await session.ready()  # raises what setup() raised
@@ -262,7 +262,7 @@ class Ors(BaseRoute):
 
     async def score_group(self, request: Request, env: str) -> None:
         sid = session_id(request)
-        body = bodies.parse(bodies.ScoreGroup, await request.json())
+        body = bodies.parse(bodies.ScoreGroup, await request.body())
         session = await self._session(sid, env)
         if not overrides(session.spec.environment, "score_group"):
             raise HttpError(404, f"Environment {env!r} does not implement score_group")

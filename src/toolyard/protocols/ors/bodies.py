@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self, TypeAlias, TypeVar
 import orjson
 from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError, model_validator
 
-from toolyard.asgi import HttpError
+from toolyard.asgi import HttpError, decode
 from toolyard.core.messages import GroupCandidate
 from toolyard.core.output import Model
 
@@ -81,7 +81,11 @@ class ScoreGroup(Model):
     task_id: CallId | None = None
 
 
-def parse(model: type[B], body: object) -> B:
+def parse(model: type[B], data: bytes) -> B:
+    try:
+        return model.model_validate_json(data)
+    except ValidationError:
+        body = decode(data)  # it may be fine all the same, or this says better what is wrong with it
     try:
         return model.model_validate(body)
     except ValidationError as error:
