@@ -60,13 +60,11 @@ class Server:
         if not (is_loopback(host) or settings.api_key or settings.allow_anonymous):
             log.warning("%s can be reached from other machines, and no key is asked for", host)
         log.info("serving %s on http://%s:%d", ", ".join(self.runtime.environments), host, port)
+        tune_process()
         self.serve(listen(host, port))
 
     def serve(self, *sockets: socket.socket) -> None:
         """Serve on sockets that are already open."""
-        gc.collect()
-        gc.freeze()  # what is loaded now stays: the collector need not look at it again
-        gc.set_threshold(50_000, 20, 20)  # sessions come and go by the thousand, and few are part of a cycle
         config = uvicorn.Config(
             self.app,
             http=GatheringProtocol,
@@ -92,6 +90,13 @@ class Server:
         async with self.runtime.running():
             yield
         self._placement.close()
+
+
+def tune_process() -> None:
+    """For a process that does nothing but serve: let the garbage collector look less often, and at less."""
+    gc.collect()
+    gc.freeze()  # what is loaded now stays
+    gc.set_threshold(50_000, 20, 20)  # sessions come and go by the thousand, and few are part of a cycle
 
 
 class _DrainingFirst(uvicorn.Server):

@@ -81,3 +81,33 @@ async def test_a_function_that_was_given_up_before_it_began_never_begins():
     await pool.run(lambda: None)
     assert not ran.is_set()
     pool.close()
+
+
+async def test_a_function_behind_one_that_was_given_up_gets_a_thread_of_its_own():
+    pool = Threads(1)
+    release = threading.Event()
+    first = asyncio.ensure_future(pool.run(release.wait))
+    await asyncio.sleep(0.05)
+    second = asyncio.ensure_future(pool.run(lambda: "through"))
+    await asyncio.sleep(0.05)
+    first.cancel()
+    with anyio.fail_after(5):
+        assert await second == "through"
+    release.set()
+    pool.close()
+
+
+async def test_what_must_always_run_runs_even_if_nobody_waits_any_more():
+    pool = Threads(1)
+    release, ran = threading.Event(), threading.Event()
+    first = asyncio.ensure_future(pool.run(release.wait))
+    await asyncio.sleep(0.05)
+    second = asyncio.ensure_future(pool.run(ran.set, always=True))
+    await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.wait([second])
+    release.set()
+    await first
+    await pool.run(lambda: None)
+    assert ran.is_set()
+    pool.close()

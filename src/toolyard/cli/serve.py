@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from toolyard import logs
 from toolyard.cli._settings import add_settings
+from toolyard.core.errors import ToolyardError
 from toolyard.loading import LoadError, folders_of, load_targets
-from toolyard.server import Server, listen
+from toolyard.server import Server, listen, tune_process
 from toolyard.settings import Settings
 from toolyard.version import __version__
 
@@ -18,6 +19,9 @@ except ImportError:  # an extra
     watchfiles = None  # type: ignore[assignment]
 
 HELP = "serve environments over every protocol"
+
+_ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
+"""Hosts that mean every address of the machine, and which of those to try."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +53,7 @@ def serve(targets: Sequence[str], settings: Settings) -> None:
     server = Server(loaded.environments, toolsets=loaded.toolsets, settings=settings)
     socket = listen(settings.host, settings.port)
     print(banner(server, socket.getsockname()[1]), flush=True)
+    tune_process()
     server.serve(socket)
 
 
@@ -56,37 +61,46 @@ def serve_again(targets: Sequence[str], settings: Settings) -> None:
     """In the process that --reload starts: a broken file is said so and waits for the next change."""
     try:
         serve(targets, settings)
-    except (LoadError, KeyboardInterrupt) as error:
+    except (ToolyardError, KeyboardInterrupt) as error:
         print(f"toolyard serve: {error or 'stopped'}", flush=True)
 
 
 def banner(server: Server, port: int) -> str:
     """What is served, where, over which protocols, and what to try next."""
-    host = server.settings.host
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    url = f"http://{reachable(server.settings.host)}:{port}"
     names = list(server.runtime.environments)
     width = max(len(name) for name in names) + 2
-    lines = [f"Toolyard {__version__} is serving {len(names)} environment{'s' * (len(names) > 1)} on {url}", ""]
+    more = " and every other address of this machine" if server.settings.host in _ALL_ADDRESSES else ""
+    lines = [f"Toolyard {__version__} is serving {len(names)} environment{'s' * (len(names) > 1)} on {url}{more}", ""]
     for name, environment in server.runtime.environments.items():
         tools = ", ".join(environment._definition.tools) or "tools that depend on the task"
         lines.append(f"  {name:{width}}{tools}")
+    asked = bool(server.settings.api_key)  # the key itself is not for a screen or a log
     lines += [
         "",
-        f"  protocols: {', '.join(server.protocols)}" + ("   (a key is required)" if server.settings.api_key else ""),
+        f"  protocols: {', '.join(server.protocols)}" + "   (a key is required)" * asked,
         "",
         "Try it from another terminal:",
         "",
-        f"  curl {url}/{names[0]}/tools",
+        "  curl " + '-H "X-API-Key: …" ' * asked + f"{url}/{names[0]}/tools",
         "",
         "or from Python:",
         "",
         "  from toolyard import Client",
         "",
-        f'  environment = Client("{url}").environments.get("{names[0]}")',
-        '  with environment.session(split="train", index=0) as session:',
+        f'  client = Client("{url}"' + ', api_key="…"' * asked + ")",
+        f'  environment = client.environments.get("{names[0]}")',
+        "  split = environment.list_splits()[0]",
+        "  with environment.session(split=split, index=0) as session:",
         "      print(session.get_prompt()[0].text)",
         "      print([tool.name for tool in session.list_tools()])",
         "",
         "Stop with Ctrl-C.",
     ]
     return "\n".join(lines)
+
+
+def reachable(host: str) -> str:
+    """The host as a URL names it: one can listen on all addresses, but not connect to all of them."""
+    host = _ALL_ADDRESSES.get(host, host)
+    return f"[{host}]" if ":" in host else host

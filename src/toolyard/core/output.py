@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
+from toolyard.core.encoding import encode
+
 JsonObject: TypeAlias = Mapping[str, Any]
 
 
@@ -89,6 +91,8 @@ def as_output(value: object) -> ToolOutput:
             return ToolOutput(blocks=[TextBlock(text=value)])
         case None:
             return ToolOutput()
+        case list() | tuple() if not value:  # a list of nothing is an answer, and a model should read it
+            return ToolOutput(blocks=[TextBlock(text="[]")])
         case _:
             return ToolOutput(blocks=list(as_blocks(value)))
 
@@ -96,11 +100,13 @@ def as_output(value: object) -> ToolOutput:
 def as_blocks(value: object) -> Blocks:
     """Blocks from what authors find natural to return, as a prompt or from a tool."""
     match value:
+        case None:
+            raise TypeError("None where text, blocks, an image or another JSON value is expected: is a return missing?")
         case str():
             return (TextBlock(text=value),)
         case TextBlock() | ImageBlock():
             return (value,)
-        case list() | tuple() if value and all(isinstance(item, TextBlock | ImageBlock) for item in value):
+        case list() | tuple() if all(isinstance(item, TextBlock | ImageBlock) for item in value):
             return value
         case list() | tuple() if any(isinstance(item, TextBlock | ImageBlock) or is_image(item) for item in value):
             return tuple(block for item in value for block in as_blocks(item))
@@ -137,6 +143,21 @@ def size_of(output: ToolOutput) -> int:
     for block in output.blocks:  # not a generator: this runs for every call
         size += len(block.text if isinstance(block, TextBlock) else block.data)
     return size
+
+
+def snapshot(output: ToolOutput) -> tuple[ToolOutput, int]:
+    """The output as it is now, whatever its author does to the objects in it later; and about how many bytes it takes.
+
+    Raises when something in it cannot be written as JSON.
+    """
+    size = size_of(output)
+    loose = [output.metadata, *(block.detail for block in output.blocks)]
+    if loose.count(None) == len(loose):
+        return output, size
+    text = encode(loose)
+    metadata, *details = json.loads(text)
+    blocks = [block.model_copy(update={"detail": detail}) for block, detail in zip(output.blocks, details, strict=True)]
+    return output.model_copy(update={"blocks": blocks, "metadata": metadata}), size + len(text)
 
 
 def cut_text(text: str, limit: int) -> str:

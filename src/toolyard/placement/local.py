@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from toolyard.core.environment import Environment, overrides
+from toolyard.core.environment import Environment, MaybeAwaitable, overrides
 from toolyard.core.errors import NotSupported, ToolError, ToolsetUnavailable, describe
 from toolyard.core.messages import GroupCandidate, GroupScore, Message, flatten
 from toolyard.core.output import (
@@ -41,6 +41,7 @@ _WORDS_MOST = 10_000
 
 class LocalPlacement:
     def __init__(self, threads: int) -> None:
+        self._most_threads = threads
         self._threads = Threads(threads)
 
     async def place(self, spec: SessionSpec) -> Placed:
@@ -52,31 +53,35 @@ class LocalPlacement:
             await placed.prefer(spec.toolset)
         return placed
 
-    async def ask(self, hook: Callable[..., Any], *args: object) -> Any:
+    async def ask(self, hook: Callable[..., Any], *args: object, always: bool = False) -> Any:
         if inspect.iscoroutinefunction(hook):
             return await contained(hook(*args))
-        return await self.plain(partial(hook, *args) if args else hook)
+        return await self.plain(partial(hook, *args) if args else hook, always=always)
 
-    async def plain(self, function: Callable[[], Any]) -> Any:
+    async def plain(self, function: Callable[[], Any], *, always: bool = False) -> Any:
         """Run a plain function in a thread; what it returns may still have to be awaited."""
-        answer = await self._threads.run(function)
+        answer = await self._threads.run(function, always=always)
         return await contained(answer) if inspect.isawaitable(answer) else answer
 
     def close(self) -> None:
+        """Let the threads end. Whoever serves again gets new ones."""
         self._threads.close()
+        self._threads = Threads(self._most_threads)
 
 
 async def contained(work: Awaitable[T]) -> T:
     """Await the author's coroutine. What would end the server, or would pass for our own cancelling, is an error."""
     try:
         return await work
-    except SystemExit as error:
-        raise RuntimeError(describe(error)) from error
+    except Exception:
+        raise
     except asyncio.CancelledError as error:
         current = asyncio.current_task()
         if current is not None and current.cancelling():
             raise
         raise RuntimeError("something that it waited for was cancelled") from error
+    except BaseException as error:
+        raise RuntimeError(describe(error)) from error
 
 
 @functools.cache
@@ -122,7 +127,7 @@ class LocalEnvironment:
 
     async def teardown(self) -> None:
         if overrides(type(self._env), "teardown"):
-            await self._place.ask(self._env.teardown)
+            await self._place.ask(self._env.teardown, always=True)
 
     async def prompt(self) -> Blocks:
         if overrides(type(self._env), "get_prompt"):
@@ -155,11 +160,15 @@ class LocalEnvironment:
         try:
             if found is None:
                 return await self._call_dynamic(tool, arguments)
+            owner = self._instances.get(found.owner, self._env)
+            if not found.is_async:
+                result: CallResult = await self._place.plain(partial(_call_plain, found, owner, arguments))
+                return result
             try:
-                bound = found.bind(self._instances.get(found.owner, self._env), arguments)
+                bound = found.bind(owner, arguments)
             except ValidationError as error:
                 return bad_arguments(_problems(error))
-            returned = await (contained(bound()) if found.is_async else self._place.plain(bound))
+            returned = await contained(bound())
             if isinstance(returned, ToolOutput | str) or not has_image(returned):
                 return as_output(returned)
             return await self._drawn(as_output, returned)
@@ -197,6 +206,20 @@ class LocalEnvironment:
         """What an author returned, made into blocks where it may take its time, as encoding a picture does."""
         made: T = await self._place.plain(partial(make, returned))
         return made
+
+
+def _call_plain(tool: Tool, owner: object, arguments: JsonObject) -> MaybeAwaitable[CallResult]:
+    """In a thread, all of it: validators and conversions may take as long as the tool itself."""
+    try:
+        bound = tool.bind(owner, arguments)
+    except ValidationError as error:
+        return bad_arguments(_problems(error))
+    returned = bound()
+    return _converted(returned) if inspect.isawaitable(returned) else as_output(returned)
+
+
+async def _converted(returned: Awaitable[object]) -> CallResult:
+    return as_output(await returned)
 
 
 def bad_arguments(problems: object) -> ToolFailure:

@@ -26,6 +26,8 @@ class _Job:
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     started: bool = False
     """Set by the thread."""
+    always: bool = False
+    """To be run even if nobody waits for it any more, as a teardown is."""
     given_up: bool = False
     hung: bool = False
     """Given up while a thread was in it, and still there."""
@@ -49,9 +51,9 @@ class Threads:
         self._hung = 0
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
 
-    async def run(self, function: Callable[[], T]) -> T:
+    async def run(self, function: Callable[[], T], *, always: bool = False) -> T:
         loop = asyncio.get_running_loop()
-        job = _Job(function, loop.create_future())
+        job = _Job(function, loop.create_future(), always=always)
         self._unfinished += 1
         self._jobs.put(job)
         if self._unfinished > self._alive:
@@ -67,10 +69,14 @@ class Threads:
             if job.started:
                 job.hung = True
                 self._hung += 1
+                self._relieve(loop)
             raise
 
     def _relieve(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._relief = None
+        """Give a thread to each function that waits for one, as far as that is allowed."""
+        if self._relief is not None:
+            self._relief.cancel()
+            self._relief = None
         waiting = self._unfinished - self._alive
         for _ in range(min(waiting, self._most + self._hung - self._alive)):
             self._add_thread(loop)
@@ -87,7 +93,7 @@ class Threads:
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         while (job := self._jobs.get()) is not None:
             result = error = None
-            if not job.given_up:
+            if job.always or not job.given_up:
                 job.started = True
                 try:
                     result = job.context.run(job.function)

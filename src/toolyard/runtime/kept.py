@@ -8,7 +8,7 @@ from typing import Any
 
 from toolyard.runtime.call import Call
 
-OVERHEAD = 4096
+OVERHEAD = 1536
 """Bytes that a kept call takes beside its text, about."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from toolyard.core.errors import (
     SessionExists,
     SessionNotFound,
     ToolsetUnavailable,
+    ToolyardError,
 )
 from toolyard.placement.base import Placement, SessionSpec
 from toolyard.runtime.limits import Limits
@@ -25,6 +27,9 @@ from toolyard.runtime.shared import Shared
 from toolyard.runtime.tasks import Tasks
 
 log = logging.getLogger("toolyard.runtime")
+
+_GOOD_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
+"""What an environment may be called; clients take . and .. out of an address."""
 
 
 class Runtime:
@@ -43,6 +48,7 @@ class Runtime:
         self.environments: Mapping[str, type[Environment]] = by_name(environments)
         self.toolsets: Mapping[str, type] = {toolset.__name__: toolset for toolset in toolsets}
         self.sessions: dict[str, Session] = {}
+        self._running = False
         self._tasks = {name: Tasks(env, placement) for name, env in self.environments.items()}
 
     @property
@@ -80,6 +86,8 @@ class Runtime:
         """Build the environment of a new session; setup() goes on in the background. On failure the id stays free."""
         if spec.session_id in self.sessions:
             raise SessionExists("Session already exists")
+        if not self._running:
+            raise ToolyardError("nothing looks after sessions here: this application was started without its lifespan")
         if self.shared.draining:
             raise Overloaded("the server is shutting down")
         if len(self.sessions) >= self.limits.max_sessions:
@@ -122,12 +130,14 @@ class Runtime:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
         """Own every background task; on the way out let calls end, then close every session."""
+        self._running, self.shared.draining = True, False
         sweep = self.shared.background.start(self._sweep())
         try:
             yield self
         finally:
             await self.drain()
             sweep.cancel()
+            self._running = False
             await self.shared.background.stop(self.limits.teardown_seconds)
 
     @property
@@ -150,8 +160,7 @@ class Runtime:
         while True:
             await asyncio.sleep(self.limits.sweep_seconds)
             now = time.monotonic()
-            for call in [call for call in self.shared.calls if call.deadline < now]:
-                call.stop("timed_out")
+            self.shared.stop_late_calls(now)
             self.shared.kept.sweep(now)
             horizon = now - self.limits.idle_seconds
             for session in [s for s in self.sessions.values() if s.last_seen < horizon and not s.busy]:
@@ -165,6 +174,10 @@ def by_name(environments: Sequence[type[Environment]]) -> dict[str, type[Environ
     found: dict[str, type[Environment]] = {}
     for env in environments:
         name = env.name().lower()
+        if not _GOOD_NAME.fullmatch(name):
+            raise DefinitionError(
+                f"{env.__qualname__} is called {name!r}; a name is part of addresses: use letters, digits, ., _ and -"
+            )
         if name in found:
             raise DefinitionError(f"two environments are called {name!r}: {found[name].__qualname__} and {env}")
         if not env._definition.tools and not overrides(env, "list_task_tools"):

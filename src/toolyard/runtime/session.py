@@ -11,10 +11,21 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, TypeVar
 
+from toolyard.core.encoding import encode
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.errors import CallNotFound, SessionClosed, SessionFailed, ToolyardError, describe
 from toolyard.core.messages import GroupCandidate, GroupScore
-from toolyard.core.output import CallResult, JsonObject, Reason, ToolFailure, ToolOutput, cut, cut_text, size_of
+from toolyard.core.output import (
+    CallResult,
+    JsonObject,
+    Reason,
+    ToolFailure,
+    ToolOutput,
+    cut,
+    cut_text,
+    size_of,
+    snapshot,
+)
 from toolyard.placement.base import Placed, Placement, SessionSpec
 from toolyard.runtime.call import Call, is_ours
 from toolyard.runtime.shared import Shared
@@ -47,6 +58,7 @@ class Session:
         "_settled",
         "_setup",
         "_shared",
+        "_teardown",
         "_turns",
         "finished",
         "last_seen",
@@ -68,6 +80,8 @@ class Session:
         self._shared = shared
         self._placed: Placed | None = None
         self._setup: asyncio.Task[None] | None = None
+        self._teardown: asyncio.Task[None] | None = None
+        """Under way already, because setup() failed."""
         self._settled: asyncio.Event | None = None
         self._error = ""
         self._turns: Turns | None = None
@@ -82,12 +96,17 @@ class Session:
 
     async def build(self, placement: Placement) -> None:
         """Run the author's constructor, then let setup() go on in the background."""
+        seconds = self._shared.limits.setup_seconds
         try:
-            placed = await placement.place(self.spec)
+            async with asyncio.timeout(seconds) as limit:
+                placed = await placement.place(self.spec)
         except BaseException as error:  # whoever waits on the session already must not wait for ever
-            self._error = describe(error)
+            late = isinstance(error, TimeoutError) and limit.expired()
+            self._error = f"the constructor took more than {seconds:g} s" if late else describe(error)
             if self.state is State.STARTING:
                 self._settle(State.FAILED)
+            if late:
+                raise SessionFailed(self._error) from None
             raise
         if self.state is State.CLOSED:
             await self._give_back(placed)
@@ -119,7 +138,8 @@ class Session:
     @property
     def closes_at_once(self) -> bool:
         """Whether nothing has to be waited for when it is closed."""
-        return not self.running and self._setup is None and not overrides(self.spec.environment, "teardown")
+        trivial = not overrides(self.spec.environment, "teardown")
+        return trivial and not self.running and self._setup is None
 
     def touch(self) -> None:
         self.last_seen = time.monotonic()
@@ -138,26 +158,31 @@ class Session:
             if call.task is not None:
                 ending.add(call.task)
                 call.stop("cancelled")
-        self._calls = None
+        calls, self._calls = list((self._calls or {}).values()), None
         if ending:
-            _, stuck = await asyncio.wait(ending, timeout=self._shared.limits.teardown_seconds)
-            for task in stuck:
-                log.error("session %s: a call or setup() ignores that it is cancelled: %s", self.id, task)
+            await asyncio.wait(ending, timeout=self._shared.limits.teardown_seconds)
+        for call in calls:
+            if not call.done:
+                self._abandon(call)
+        if self._teardown is not None:
+            await asyncio.wait((self._teardown,))  # bounded by itself
         if (placed := self._placed) is not None:
             self._placed = None
             await self._give_back(placed)
 
     async def _set_up(self, placed: Placed) -> None:
+        seconds = self._shared.limits.setup_seconds
         try:
-            async with asyncio.timeout(self._shared.limits.setup_seconds):
+            async with asyncio.timeout(seconds) as limit:
                 await placed.setup()
         except Exception as error:  # the author's setup(): reported to whoever waits on the session
-            log.warning("session %s: setup() raised %s", self.id, describe(error), exc_info=error)
-            self._error = describe(error)
+            late = isinstance(error, TimeoutError) and limit.expired()
+            self._error = f"setup() took more than {seconds:g} s" if late else describe(error)
+            log.warning("session %s: setup() failed: %s", self.id, self._error, exc_info=error)
             if self.state is State.STARTING:
                 self._placed = None
+                self._teardown = self._shared.background.start(self._give_back(placed))
                 self._settle(State.FAILED)
-                await self._give_back(placed)
         else:
             if self.state is State.STARTING:
                 self._settle(State.READY)
@@ -222,7 +247,7 @@ class Session:
     def _start(self, call: Call[R], work: Callable[[Call[R], A], Awaitable[R]], given: A) -> Call[R]:
         if self.state is State.CLOSED:
             raise SessionClosed("Session deleted")
-        self._shared.admit(call)
+        self._shared.admit(call, self._abandon)
         if self._calls is None:
             self._calls = {}
         self._calls[call.id] = call
@@ -230,6 +255,12 @@ class Session:
         # Not among the background tasks: Shared owns the call, and _run lets nothing out.
         call.task = asyncio.get_running_loop().create_task(self._run(call, work, given))
         return call
+
+    def _abandon(self, call: Call[Any]) -> None:
+        log.error(
+            "session %s: %s does not let itself be stopped; it goes on, unheard: %s", self.id, call.name, call.task
+        )
+        self._finish(call, _stopped(call, self._shared.limits.call_seconds))
 
     async def _run(self, call: Call[Any], work: Callable[[Call[Any], A], Awaitable[Any]], given: A) -> None:
         try:
@@ -242,13 +273,17 @@ class Session:
         except Exception as error:  # of ours, or from score_group(), which has no softer way to fail
             log.warning("session %s: %s broke: %s", self.id, call.name, describe(error), exc_info=error)
             result = ToolFailure("tool_raised", str(error) or type(error).__name__)
+        if not call.done:  # it was not given up meanwhile
+            self._finish(call, result)
+
+    def _finish(self, call: Call[Any], result: Any) -> None:
         if isinstance(result, ToolFailure):
             result = replace(result, message=cut_text(result.message, self._shared.limits.output_bytes))
             call.size = len(result.message)
         call.finish(result)
         self.running -= 1
         self.touch()
-        self._shared.calls.discard(call)
+        self._shared.calls.pop(call, None)
         if self._calls is not None:
             self._shared.kept.add(call, self.forget, self.last_seen)
 
@@ -278,16 +313,20 @@ class Session:
                 return self._refused(call)  # another call ended the episode meanwhile: the first grade counts
             if result.finished and shared.limits.latch_finished:
                 self.finished = True
-            call.size = size_of(result)
-            if call.size > shared.limits.output_bytes:
+            if size_of(result) > shared.limits.output_bytes:
                 result = cut(result, shared.limits.output_bytes)
-                call.size = shared.limits.output_bytes
+            try:
+                result, call.size = snapshot(result)
+            except (TypeError, ValueError, RecursionError) as error:  # what the author put into metadata or detail
+                return ToolFailure("tool_raised", f"the tool's output cannot be written as JSON: {error}")
         return result
 
     async def _score(
         self, call: Call[Sequence[GroupScore] | ToolFailure], candidates: Sequence[GroupCandidate]
     ) -> Sequence[GroupScore]:
-        return await (await self.ready()).score_group(candidates)
+        scores = await (await self.ready()).score_group(candidates)
+        call.size = len(encode([score.metadata for score in scores]))
+        return scores
 
     def _refused(self, call: Call[CallResult]) -> ToolFailure:
         return ToolFailure(

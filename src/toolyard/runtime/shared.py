@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from toolyard.core.errors import Overloaded
@@ -18,14 +19,21 @@ class Shared:
         self.background = Background()
         self.kept = Kept(limits.replay_seconds, limits.replay_bytes)
         self.slots = Slots(limits.max_concurrent_calls)
-        self.calls: set[Call[Any]] = set()
-        """Those running or waiting to run."""
+        self.calls: dict[Call[Any], Callable[[Call[Any]], None]] = {}
+        """Those running or waiting to run, and what to do with one that does not let itself be stopped."""
         self.draining = False
 
-    def admit(self, call: Call[Any]) -> None:
+    def admit(self, call: Call[Any], abandon: Callable[[Call[Any]], None]) -> None:
         """Own a call until it is done, or refuse it."""
         if self.draining:
             raise Overloaded("the server is shutting down")
         if len(self.calls) >= self.limits.max_concurrent_calls + self.limits.max_queued_calls:
             raise Overloaded(f"{len(self.calls)} calls are waiting or running already")
-        self.calls.add(call)
+        self.calls[call] = abandon
+
+    def stop_late_calls(self, now: float) -> None:
+        """Stop calls past their deadline; after a while, give up those that go on all the same."""
+        for call, abandon in [(call, abandon) for call, abandon in self.calls.items() if call.deadline < now]:
+            call.stop("timed_out")
+            if call.deadline + self.limits.teardown_seconds < now:
+                abandon(call)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import jsonschema_rs
 
-from toolyard.asgi import encode
+from toolyard.core.encoding import encode
 from toolyard.core.output import Blocks, ImageBlock, JsonObject, TextBlock, ToolFailure, ToolOutput
 from toolyard.core.tool import ToolSpec
 from toolyard.testing.blame import explained

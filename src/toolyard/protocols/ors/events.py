@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import orjson
 
-from toolyard.asgi import encode
+from toolyard.core.encoding import encode
 from toolyard.core.messages import GroupScore
 from toolyard.core.output import CallResult, ToolFailure, ToolOutput
 
@@ -28,7 +28,8 @@ _PIECE = _WHOLE - 10  # room for two escapes in place of two spaces
 _WIRE_REASON = {"no_such_tool": "not_found", "bad_arguments": "input_validation"}
 """Our reasons under the names that OpenReward's clients know; the others keep ours."""
 
-_LINE_END = re.compile("\r\n|\r|\n")
+_LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+"""Whatever some client takes for the end of a line: text must not be able to end its event and begin another."""
 
 
 def named(call_id: str) -> bytes:
@@ -47,10 +48,7 @@ def result(outcome: CallResult | Sequence[GroupScore]) -> bytes:
     """All that is left to say when a call is done."""
     match outcome:
         case ToolOutput():
-            try:
-                return _events(_success(outcome))
-            except (TypeError, ValueError, RecursionError) as problem:  # what the author put into metadata or detail
-                return error(f"the tool's output cannot be written as JSON: {problem}")
+            return _events(_success(outcome))
         case ToolFailure(reason="tool_raised"):
             return error(outcome.message)
         case ToolFailure(reason="lost" | "cancelled"):
@@ -66,7 +64,9 @@ def result(outcome: CallResult | Sequence[GroupScore]) -> bytes:
 
 def scores(outcome: CallResult | Sequence[GroupScore]) -> bytes:
     """The same for a group, which has no softer way to fail than an error."""
-    return error(outcome.message) if isinstance(outcome, ToolFailure) else result(outcome)
+    if isinstance(outcome, ToolFailure):
+        return error(outcome.message, outcome.reason if outcome.retryable else "")
+    return result(outcome)
 
 
 def _success(output: ToolOutput) -> object:
