@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -200,7 +201,7 @@ def test_the_text_of_a_failure_arrives_whatever_it_is(echo: httpx2.Client, text:
 def test_the_text_of_an_error_is_one_event_whatever_it_is(echo: httpx2.Client, text: str):
     answer = said(echo, "crash", text)
     assert answer.names == ["task_id", "error"]
-    shown = (text or "RuntimeError").replace("\r\n", "\n").replace("\r", "\n")
+    shown = re.sub("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]", "\n", text or "RuntimeError")
     assert answer.error == shown.encode(errors="replace").decode()
 
 
