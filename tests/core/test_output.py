@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from toolyard import ImageBlock, TextBlock, ToolOutput
-from toolyard.core.output import ToolFailure, as_output, cut
+from toolyard.core.output import ToolFailure, as_blocks, as_output, cut
 
 PNG = b"\x89PNG\r\n\x1a\n and so on"
 
@@ -26,6 +26,7 @@ def test_a_tool_output_stays_what_it_is():
         ("words", "words"),
         ({"a": 1, "é": [2]}, '{"a": 1, "é": [2]}'),
         ([1, 2], "[1, 2]"),
+        ([], "[]"),
         (3, "3"),
         (True, "true"),
         (TextBlock(text="b"), "b"),
@@ -39,6 +40,13 @@ def test_friendlier_returns_become_text(returned, text):
 
 def test_nothing_becomes_no_blocks():
     assert as_output(None).blocks == []
+
+
+def test_an_empty_prompt_has_no_blocks_and_a_missing_one_is_refused():
+    assert list(as_blocks([])) == []
+    assert list(as_blocks(())) == []
+    with pytest.raises(TypeError, match="None where text, blocks, an image or another JSON value is expected"):
+        as_blocks(None)
 
 
 def test_encoded_images_and_pillow_images_become_image_blocks():
@@ -74,3 +82,10 @@ def test_what_is_too_long_is_cut_with_a_note_and_the_rest_is_gone():
 )
 def test_only_failures_of_the_infrastructure_are_worth_another_try(reason, retryable):
     assert ToolFailure(reason, "").retryable is retryable
+
+
+def test_metadata_that_is_too_long_by_itself_is_left_out():
+    whole = ToolOutput(blocks=[TextBlock(text="short")], metadata={"long": "x" * 100})
+    assert cut(whole, 30).metadata == {"cut_from": 5}
+    assert cut(whole, 30).text == "short"
+    assert cut(whole, 200) is whole

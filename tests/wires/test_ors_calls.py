@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import re
+import threading
 import time
 import uuid
 from collections.abc import Iterator

@@ -137,24 +137,19 @@ def image_block(value: Any) -> ImageBlock:  # Any: an object of a library that w
     raise TypeError(f"these {len(data)} bytes are not a PNG, JPEG, GIF or WebP image")
 
 
-def size_of(output: ToolOutput) -> int:
-    """About how many bytes the blocks hold; metadata is not counted."""
-    size = 0
-    for block in output.blocks:  # not a generator: this runs for every call
-        size += len(block.text if isinstance(block, TextBlock) else block.data)
-    return size
-
-
 def snapshot(output: ToolOutput) -> tuple[ToolOutput, int]:
     """The output as it is now, whatever its author does to the objects in it later; and about how many bytes it takes.
 
     Raises when something in it cannot be written as JSON.
     """
-    size = size_of(output)
-    loose = [output.metadata, *(block.detail for block in output.blocks)]
-    if loose.count(None) == len(loose):
+    size = 0
+    plain = output.metadata is None
+    for block in output.blocks:  # not a generator: this runs for every call
+        size += len(block.text if isinstance(block, TextBlock) else block.data)
+        plain = plain and block.detail is None
+    if plain:
         return output, size
-    text = encode(loose)
+    text = encode([output.metadata, *(block.detail for block in output.blocks)])
     metadata, *details = json.loads(text)
     blocks = [block.model_copy(update={"detail": detail}) for block, detail in zip(output.blocks, details, strict=True)]
     return output.model_copy(update={"blocks": blocks, "metadata": metadata}), size + len(text)
@@ -167,7 +162,16 @@ def cut_text(text: str, limit: int) -> str:
 
 
 def cut(output: ToolOutput, limit: int) -> ToolOutput:
-    """The same output with at most `limit` characters in its blocks, saying where and how much was cut."""
+    """The same output with at most `limit` characters in its blocks, saying where and how much was cut.
+
+    Metadata that alone is longer than that is left out.
+    """
+    size = sum(len(block.text if isinstance(block, TextBlock) else block.data) for block in output.blocks)
+    metadata = output.metadata or {}
+    if len(encode(metadata)) > limit:
+        metadata = {}
+    elif size <= limit:
+        return output
     kept: list[Block] = []
     left = limit
     for block in output.blocks:
@@ -179,5 +183,4 @@ def cut(output: ToolOutput, limit: int) -> ToolOutput:
         else:
             kept.append(block)
             left -= len(block.text if isinstance(block, TextBlock) else block.data)
-    metadata = {**(output.metadata or {}), "cut_from": size_of(output)}
-    return output.model_copy(update={"blocks": kept, "metadata": metadata})
+    return output.model_copy(update={"blocks": kept, "metadata": {**metadata, "cut_from": size}})

@@ -23,7 +23,6 @@ from toolyard.core.output import (
     ToolOutput,
     cut,
     cut_text,
-    size_of,
     snapshot,
 )
 from toolyard.placement.base import Placed, Placement, SessionSpec
@@ -96,17 +95,12 @@ class Session:
 
     async def build(self, placement: Placement) -> None:
         """Run the author's constructor, then let setup() go on in the background."""
-        seconds = self._shared.limits.setup_seconds
         try:
-            async with asyncio.timeout(seconds) as limit:
-                placed = await placement.place(self.spec)
+            placed = await self._construct(placement)
         except BaseException as error:  # whoever waits on the session already must not wait for ever
-            late = isinstance(error, TimeoutError) and limit.expired()
-            self._error = f"the constructor took more than {seconds:g} s" if late else describe(error)
+            self._error = str(error) if isinstance(error, SessionFailed) else describe(error)
             if self.state is State.STARTING:
                 self._settle(State.FAILED)
-            if late:
-                raise SessionFailed(self._error) from None
             raise
         if self.state is State.CLOSED:
             await self._give_back(placed)
@@ -116,6 +110,18 @@ class Session:
             self._settle(State.READY)
         else:
             self._setup = self._shared.background.start(self._set_up(placed))
+
+    async def _construct(self, placement: Placement) -> Placed:
+        if not overrides(self.spec.environment, "__init__") and self.spec.toolset is None:
+            return await placement.place(self.spec)  # there is nothing of the author's in it that could hang
+        seconds = self._shared.limits.setup_seconds
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await placement.place(self.spec)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the author's own
+            raise SessionFailed(f"the constructor took more than {seconds:g} s") from None
 
     async def ready(self) -> Placed:
         """The environment, once setup() is over."""
@@ -313,12 +319,13 @@ class Session:
                 return self._refused(call)  # another call ended the episode meanwhile: the first grade counts
             if result.finished and shared.limits.latch_finished:
                 self.finished = True
-            if size_of(result) > shared.limits.output_bytes:
-                result = cut(result, shared.limits.output_bytes)
             try:
                 result, call.size = snapshot(result)
             except (TypeError, ValueError, RecursionError) as error:  # what the author put into metadata or detail
                 return ToolFailure("tool_raised", f"the tool's output cannot be written as JSON: {error}")
+            if call.size > shared.limits.output_bytes:
+                result = cut(result, shared.limits.output_bytes)
+                call.size = shared.limits.output_bytes
         return result
 
     async def _score(
