@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import platform
-import shlex
 import sys
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
@@ -260,15 +259,27 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
+def command_of(args: argparse.Namespace) -> str:
+    """What to type for the same figures; where they are written to makes no difference."""
+    usual = vars(arguments().parse_args([]))
+    chosen = [
+        f"--{name} {vars(args)[name]:g}"
+        for name in ("rounds", "seconds", "sessions")
+        if vars(args)[name] != usual[name]
+    ]
+    chosen += ["--quick"] * args.quick
+    return " ".join(["python -m benchmarks.ors", *chosen]) if chosen else "make bench"
+
+
 def main() -> None:
     args = arguments().parse_args()
     if sys.platform != "linux":
         raise SystemExit("This benchmark reads CPU time and memory from /proc: it runs on Linux only.")
+    command = command_of(args)
     if args.quick:
         args.rounds, args.seconds, args.sessions = 2, 0.5, 1000
     if args.write_readme:
         around_table()  # find out now, not after some minutes
-    command = shlex.join(["python", "-m", "benchmarks.ors", *sys.argv[1:]])
     theirs, ours = reference(), toolyard()
     benchmark = Benchmark(theirs, ours, load_generator(), args.seconds)
     start_seconds, idle_bytes = benchmark.starts(args.rounds)

@@ -50,7 +50,7 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 def command(name: str, parser: argparse.ArgumentParser) -> str:
-    knobs = {knob.name for knob in dataclasses.fields(Settings)}
+    knobs = {knob.name for knob in dataclasses.fields(Settings)} if name == "serve" else set()
     actions = [found for found in parser._actions if found.dest not in {*knobs, "help"}]
     lines = [f"## `toolyard {name}`", "", f"{capital(parser.description or '')}.", ""]
     if actions:

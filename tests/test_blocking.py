@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from statistics import median
 
 import anyio
 import pytest
@@ -21,6 +22,9 @@ SECONDS = 1.5
 
 MOST = 0.25
 """The slowest ping that scheduling on a busy machine may explain."""
+
+USUAL = 0.02
+"""Half of the pings are faster than this, however much blocks."""
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -187,20 +191,20 @@ def seconds_of(place: str) -> float:
     return SECONDS if place in LONG else SECONDS / 3
 
 
-async def slowest_while(wire: Wire, still: Callable[[], bool]) -> float:
-    """The slowest /ping of a session that has nothing to do with it, and the slowest /health, whichever is worse."""
-    slowest = 0.0
+async def pings_while(wire: Wire, still: Callable[[], bool]) -> list[float]:
+    """How long each /ping of a session that has nothing to do with it took, and each /health."""
+    took = []
     while still():
         for ask in (wire.post("/ping", headers=H("bystander")), wire.get("/health")):
             before = time.perf_counter()
             assert (await ask).status_code == 200
-            slowest = max(slowest, time.perf_counter() - before)
+            took.append(time.perf_counter() - before)
         await anyio.sleep(0.01)
-    return slowest
+    return took
 
 
-async def blocked(where: str, times: int) -> tuple[float, float, int]:
-    """Let so many requests run into what blocks: the slowest ping, how long all took, and how many blocked."""
+async def blocked(where: str, times: int) -> tuple[list[float], float, int]:
+    """Let so many requests run into what blocks: how long the pings took, how long all took, and how many blocked."""
     blocks.where, blocks.inside = "", 0
     method, path, body = ASKED[where]
     with running([Blocking, Counting]) as server:
@@ -227,23 +231,25 @@ async def blocked(where: str, times: int) -> tuple[float, float, int]:
             async with anyio.create_task_group() as group:
                 for sid in sids:
                     group.start_soon(ask, sid)
-                slowest = await slowest_while(bystander, lambda: left > 0)
+                pings = await pings_while(bystander, lambda: left > 0)
             took, inside = time.perf_counter() - started, blocks.inside
             blocks.where = ""
-    return slowest, took, inside
+    return pings, took, inside
 
 
 @pytest.mark.parametrize("where", ASKED)
 async def test_what_blocks_in_one_session_delays_no_other(where: str):
-    slowest, took, inside = await blocked(where, 1)
+    pings, took, inside = await blocked(where, 1)
     assert inside >= 1, "nothing blocked, so this would prove nothing"
     assert took > seconds_of(where) * 0.9
-    assert slowest < MOST
+    assert median(pings) < USUAL
+    assert max(pings) < MOST
 
 
 @pytest.mark.parametrize("where", AT_ONCE)
 async def test_thirty_sessions_that_block_at_once_delay_no_other(where: str):
-    slowest, took, inside = await blocked(where, 30)
+    pings, took, inside = await blocked(where, 30)
     assert inside == (1 if where.startswith("list_") else 30)  # a list is asked for once
     assert seconds_of(where) * 0.9 < took < seconds_of(where) * 2.5, "they block side by side"
-    assert slowest < MOST
+    assert median(pings) < USUAL
+    assert max(pings) < MOST

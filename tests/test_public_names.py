@@ -8,26 +8,45 @@ import sys
 import toolyard
 from toolyard import types
 
+AUTHORS = [
+    "AsyncClient",
+    "Client",
+    "Environment",
+    "ImageBlock",
+    "ListToolsOutput",
+    "Server",
+    "Split",
+    "TextBlock",
+    "ToolError",
+    "ToolOutput",
+    "ToolSpec",
+    "Toolset",
+    "terminal",
+    "tool",
+]
+FOR_THEIR_IMPORT_LINES = [
+    "Blocks",
+    "GroupCandidate",
+    "GroupScore",
+    "JSONObject",
+    "JSONValue",
+    "Message",
+    "ReasoningBlock",
+    "TerminalToolSpec",
+    "ToolCallBlock",
+    "ToolResultBlock",
+]
+
 
 def test_these_are_the_names_that_authors_import():
-    assert toolyard.__all__ == [
-        "AsyncClient",
-        "Client",
-        "Environment",
-        "ImageBlock",
-        "ListToolsOutput",
-        "Server",
-        "Split",
-        "TextBlock",
-        "ToolError",
-        "ToolOutput",
-        "ToolSpec",
-        "Toolset",
-        "terminal",
-        "tool",
-    ]
-    for name in toolyard.__all__:
+    assert toolyard.__all__ == [*AUTHORS, *FOR_THEIR_IMPORT_LINES]
+    for name in AUTHORS:
         assert getattr(toolyard, name).__name__ == name
+
+
+def test_what_environments_written_for_ors_import_is_the_same_here_and_in_types():
+    for name in FOR_THEIR_IMPORT_LINES:
+        assert getattr(toolyard, name) is getattr(types, name)
 
 
 def test_the_types_of_ors_are_there_under_their_names():

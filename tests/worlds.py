@@ -25,6 +25,7 @@ class Answer(BaseModel):
 class Fill(BaseModel):
     n: int
     fill: str = "x"
+    key: str = ""
 
 
 class Slow(BaseModel):
@@ -82,6 +83,7 @@ class MathEnv(Environment):
     @tool
     async def big(self, params: Fill) -> ToolOutput:
         """Text of any length."""
+        ran[params.key] += 1
         return ToolOutput(blocks=[TextBlock(text=params.fill * params.n)])
 
     @tool(concurrent=True)

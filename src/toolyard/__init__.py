@@ -9,14 +9,26 @@ from toolyard.core.environment import Environment, Split, Toolset
 from toolyard.core.errors import ToolError
 from toolyard.core.output import ImageBlock, TextBlock, ToolOutput
 from toolyard.core.tool import ListToolsOutput, ToolSpec, terminal, tool
+from toolyard.types import (
+    Blocks,
+    GroupCandidate,
+    GroupScore,
+    JSONObject,
+    JSONValue,
+    Message,
+    ReasoningBlock,
+    TerminalToolSpec,
+    ToolCallBlock,
+    ToolResultBlock,
+)
 from toolyard.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from toolyard.client import AsyncClient, Client
     from toolyard.server import Server
 
-
-__all__ = [
+__all__ = [  # noqa: RUF022  # two groups
+    # What an author needs.
     "AsyncClient",
     "Client",
     "Environment",
@@ -31,6 +43,17 @@ __all__ = [
     "Toolset",
     "terminal",
     "tool",
+    # What environments written for ors or openreward import besides, so that only their import line changes.
+    "Blocks",
+    "GroupCandidate",
+    "GroupScore",
+    "JSONObject",
+    "JSONValue",
+    "Message",
+    "ReasoningBlock",
+    "TerminalToolSpec",
+    "ToolCallBlock",
+    "ToolResultBlock",
 ]
 
 _LATER = {"Client": "toolyard.client", "AsyncClient": "toolyard.client", "Server": "toolyard.server"}

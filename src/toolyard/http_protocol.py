@@ -16,8 +16,10 @@ class GatheringProtocol(HttpToolsProtocol):
     """Bytes received of a request whose head is not complete. The parser itself would take any number."""
 
     def data_received(self, data: bytes) -> None:
+        before = self.scope
         super().data_received(data)
-        if self.scope is None or "path" in self.scope:  # uvicorn knows the path when the head is complete
+        complete = self.scope is None or "path" in self.scope  # uvicorn knows the path when the head is complete
+        if complete or self.scope is not before:  # a head that began in these bytes began after another request's body
             self._head = 0
             return
         self._head += len(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ class SettingsError(ToolyardError):
     """A setting has a value that cannot be used; the message says which, and what to write instead."""
 
 
-def knob(default: T, help: str) -> T:
-    made: T = field(default=default, metadata={"help": help})
+def knob(default: T, help: str, *, zero: bool = False) -> T:
+    """A setting. A number must be more than 0 unless `zero` is one that means something."""
+    made: T = field(default=default, metadata={"help": help, "zero": zero})
     return made
 
 
@@ -27,7 +29,7 @@ def knob(default: T, help: str) -> T:
 class Settings:
     # Where
     host: str = knob("127.0.0.1", "address to listen on; anything but loopback needs --api-key or --allow-anonymous")
-    port: int = knob(8080, "port to listen on; 0 picks a free one")
+    port: int = knob(8080, "port to listen on; 0 picks a free one", zero=True)
     protocol: tuple[str, ...] = knob((), "serve only this protocol, at the root (repeatable; default: all of them)")
     # Who
     api_key: str = knob("", "key that clients must send, as X-API-Key or as Authorization: Bearer")
@@ -37,21 +39,23 @@ class Settings:
     setup_seconds: float = knob(1800, "give up on an environment's setup() after this long")
     call_seconds: float = knob(3600, "stop a tool call after this long; it is reported as timed out, with no reward")
     teardown_seconds: float = knob(30, "give up on an environment's teardown() after this long")
-    drain_seconds: float = knob(30, "when the server is stopped, wait this long for running calls")
-    replay_seconds: float = knob(60, "keep a result this long for a client that lost its connection")
+    drain_seconds: float = knob(30, "when the server is stopped, wait this long for running calls", zero=True)
+    replay_seconds: float = knob(60, "keep a result this long for a client that lost its connection", zero=True)
     ping_seconds: float = knob(10, "send a sign of life this often while a call runs")
     starting_seconds: float = knob(
-        0, "answer 503 to a prompt request when setup() takes longer than this; 0 lets the request wait"
+        0, "answer 503 to a prompt request when setup() takes longer than this; 0 lets the request wait", zero=True
     )
     sweep_seconds: float = knob(1.0, "look for deadlines and idle sessions this often")
     # How much
     max_sessions: int = knob(20_000, "sessions open at once; one more is answered 503 with Retry-After")
     max_concurrent_calls: int = knob(4096, "tool calls running at once; others wait their turn")
-    max_queued_calls: int = knob(16_384, "tool calls waiting at once; one more is answered 503 with Retry-After")
+    max_queued_calls: int = knob(
+        16_384, "tool calls waiting at once; one more is answered 503 with Retry-After", zero=True
+    )
     threads: int = knob(512, "threads, at most, for environments written with plain functions")
-    body_bytes: int = knob(32 * 2**20, "largest request body; a larger one is answered 413")
-    output_bytes: int = knob(8 * 2**20, "longest output of a tool, in characters; the rest is cut, with a note")
-    replay_bytes: int = knob(64 * 2**20, "memory for kept results, of all sessions together")
+    body_bytes: int = knob(16 * 2**20, "largest request body; a larger one is answered 413")
+    output_bytes: int = knob(4 * 2**20, "longest output of a tool, in characters; the rest is cut, with a note")
+    replay_bytes: int = knob(64 * 2**20, "memory for kept results, of all sessions together", zero=True)
     # How
     latch_finished: bool = knob(True, "refuse tool calls after one that returned finished=True")
     errors: Literal["none", "exception", "stacktrace"] = knob(
@@ -63,8 +67,14 @@ class Settings:
     def __post_init__(self) -> None:
         for knob_ in dataclasses.fields(self):
             value = getattr(self, knob_.name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                continue
+            if not math.isfinite(value):
+                raise SettingsError(f"{knob_.name} is {value}; it must be a finite number")
+            if value < 0:
                 raise SettingsError(f"{knob_.name} is {value}; it cannot be negative")
+            if value == 0 and not knob_.metadata["zero"]:
+                raise SettingsError(f"{knob_.name} is {value}; it must be more than 0")
         if self.port > 65535:
             raise SettingsError(f"port is {self.port}; it must be from 0 to 65535")
 

@@ -238,7 +238,17 @@ def test_an_empty_prompt_and_a_broken_image_are_errors():
         def get_prompt(self):
             return [TextBlock(text="look"), ImageBlock(data="data:image/png;base64,AAAA", mimeType="image/png")]
 
+    class NoBlocks(Good):
+        def get_prompt(self):
+            return []
+
+    class Forgotten(Good):
+        def get_prompt(self):
+            "Returns nothing at all."
+
     assert "the prompt is empty" in only(check_environment(Empty), "error", "prompts")
+    assert "the prompt is empty" in only(check_environment(NoBlocks), "error", "prompts")
+    assert "the prompt failed: TypeError: None where text" in only(check_environment(Forgotten), "error", "prompts")
     assert "not base64" in only(check_environment(Image), "error", "prompts")
 
 
@@ -352,7 +362,8 @@ def test_rewards_that_are_not_finite_and_metadata_that_is_not_json_are_errors():
             return ToolOutput(metadata={"x": object()}, finished=True)
 
     assert "its reward is nan" in only(check_environment(Nan), "error", "episodes")
-    assert "its metadata, or a block's detail, cannot be sent" in only(check_environment(Meta), "error", "episodes")
+    said = only(check_environment(Meta), "error", "episodes")
+    assert "the tool's output cannot be written as JSON: Unable to serialize unknown type" in said
 
 
 def test_a_tool_that_takes_longer_than_it_may_is_an_error():

@@ -96,6 +96,14 @@ def url_of(process: Process) -> str:
     return process.until(r"http://127\.0\.0\.1:\d+").group()
 
 
+def snippet_of(process: Process) -> str:
+    return textwrap.dedent(process.output[process.output.index("  from toolyard import Client") :].split("\n\nStop")[0])
+
+
+def run(snippet: str) -> str:
+    return subprocess.run([sys.executable, "-c", snippet], check=True, capture_output=True, text=True).stdout
+
+
 def test_without_a_target_the_examples_are_served_and_the_banner_tells_what_to_try(toolyard):
     process = toolyard("serve", "--port", "0")
     url = url_of(process)
@@ -106,9 +114,22 @@ def test_without_a_target_the_examples_are_served_and_the_banner_tells_what_to_t
         assert name in process.output
     curl = process.until(r"curl (\S+)").group(1)
     assert httpx2.get(curl).status_code == 200
-    snippet = process.output[process.output.index("  from toolyard import Client") :].split("\n\nStop")[0]
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(snippet)], check=True, capture_output=True, text=True)
-    assert len(done.stdout) > 20
+    assert len(run(snippet_of(process))) > 20
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_what_the_banner_tells_to_try_works_whatever_the_host_the_key_and_the_splits(toolyard, tmp_path, host):
+    write(tmp_path, "tiny.py", GOOD.replace('"train"', '"dev"'))
+    process = toolyard("serve", "tiny.py", "--port", "0", "--host", host, "--api-key", "s3cret")
+    process.until("Stop with Ctrl-C")
+    address = "127.0.0.1" if host == "0.0.0.0" else "[::1]"
+    name, url = process.until(rf'curl -H "([A-Za-z-]+): …" (http://{re.escape(address)}:\d+/\S+)').groups()
+    assert httpx2.get(url).status_code == 401
+    assert httpx2.get(url, headers={name: "s3cret"}).status_code == 200
+    assert "every other address of this machine" in process.output
+    assert f"http://{host}" not in process.output
+    assert "s3cret" not in process.output
+    assert run(snippet_of(process).replace("…", "s3cret")) == "VERSION\n['look']\n"
 
 
 @pytest.mark.parametrize("target", ["tiny.py", "tiny.py:Tiny", "tiny:Tiny", "tiny"])
@@ -190,6 +211,11 @@ def test_with_reload_a_changed_file_is_served_and_a_broken_one_is_survived(tooly
     process.until("could not be loaded: line 1: SyntaxError")
     write(tmp_path, file.name, VERSION="third")
     becomes("third")
+    write(tmp_path, file.name, GOOD.replace("@tool", ""))
+    process.until("Tiny has no tool: decorate a method with @tool")
+    write(tmp_path, file.name, VERSION="fifth")
+    becomes("fifth")
+    assert "Traceback" not in process.output
 
 
 def test_a_file_named_like_a_standard_module_is_served_and_replaces_nothing(toolyard, tmp_path):
@@ -210,6 +236,7 @@ def test_a_file_named_like_a_standard_module_is_served_and_replaces_nothing(tool
         ("hint.py", GOOD.replace("def look(self)", "def look(self, x)"), "Tiny.look: parameter 'x' needs a type hint"),
         ("notool.py", GOOD.replace("@tool", ""), "Tiny has no tool: decorate a method with @tool"),
         ("ping.py", GOOD.replace("Tiny", "Ping"), "an environment cannot be called 'ping'"),
+        ("name.py", GOOD + '        @classmethod\n        def name(cls): return "a/b"\n', "Tiny is called 'a/b'"),
         ("no.such.module", None, "there is no module 'no.such.module'"),
     ],
 )
@@ -231,6 +258,8 @@ def test_what_is_wrong_with_a_target_is_said_in_one_paragraph(toolyard, tmp_path
         ([], {"TOOLYARD_PORT": "http"}, "TOOLYARD_PORT is 'http'; it must be a whole number"),
         (["--port", "70000"], {}, "port is 70000; it must be from 0 to 65535"),
         (["--idle-seconds", "-1"], {}, "idle_seconds is -1.0; it cannot be negative"),
+        (["--sweep-seconds", "0"], {}, "sweep_seconds is 0.0; it must be more than 0"),
+        (["--call-seconds", "nan"], {}, "call_seconds is nan; it must be a finite number"),
         (["--host", "192.0.2.1", "--api-key", "k"], {}, "cannot listen on 192.0.2.1 port"),
     ],
 )

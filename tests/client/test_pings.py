@@ -18,12 +18,12 @@ from toolyard import AsyncClient, Client
 from toolyard.client import SessionGone
 from toolyard.testing import running
 
-IDLE = 1.0
+IDLE = 2.0
 
 
 @pytest.fixture(scope="module")
 def impatient():
-    """A server that closes a session after one second without a sign of life."""
+    """A server that closes a session after two seconds without a sign of life."""
     with running([MathEnv], idle_seconds=IDLE, sweep_seconds=0.05, api_key="key") as server:
         yield server
 
@@ -45,14 +45,14 @@ def episode(client):
 @pytest.mark.usefixtures("often")
 async def test_a_blocked_event_loop_does_not_lose_the_session(impatient):
     async with AsyncClient(impatient.url, api_key="key") as client, episode(client) as session:
-        time.sleep(3 * IDLE)  # noqa: ASYNC251  # this is what the test is about
+        time.sleep(1.5 * IDLE)  # noqa: ASYNC251  # this is what the test is about
         assert (await session.get_prompt())[0].text == "alive"
 
 
 @pytest.mark.usefixtures("often")
 def test_a_blocked_thread_does_not_lose_the_session(impatient):
     with Client(impatient.url, api_key="key") as client, episode(client) as session:
-        time.sleep(3 * IDLE)
+        time.sleep(1.5 * IDLE)
         assert session.call_tool("noparam").text == "nothing"
 
 
@@ -83,7 +83,7 @@ def test_one_thread_serves_all_sessions_and_ends_with_the_last(impatient):
 def test_sessions_that_come_and_go_are_each_kept_as_long_as_they_last(impatient):
     def one(number: int) -> None:
         with Client(impatient.url, api_key="key") as client, episode(client) as session:
-            time.sleep(0.1 * (number % 17))
+            time.sleep(0.2 * (number % 17))
             texts.append(session.get_prompt()[0].text)
 
     texts: list[str] = []
@@ -104,7 +104,7 @@ def test_a_server_that_does_not_answer_does_not_keep_others_from_being_pinged(im
             stack.enter_context(episode(stack.enter_context(Client(proxy.url, api_key="key"))))
         session = stack.enter_context(episode(stack.enter_context(Client(impatient.url, api_key="key"))))
         proxy.flowing.clear()
-        time.sleep(2 * IDLE)
+        time.sleep(1.5 * IDLE)
         assert session.get_prompt()[0].text == "alive"
         proxy.flowing.set()
 
@@ -127,7 +127,7 @@ def test_a_forked_process_keeps_its_own_sessions_alive(impatient):
         def live():
             with Client({impatient.url!r}, api_key="key") as client:
                 with client.environment("mathenv").session({{"q": "alive"}}) as session:
-                    time.sleep({2 * IDLE})
+                    time.sleep({1.5 * IDLE})
                     return session.get_prompt()[0].text == "alive"
 
         with Client({impatient.url!r}, api_key="key") as client:

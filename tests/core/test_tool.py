@@ -184,12 +184,54 @@ def test_a_subclass_may_replace_a_tool_or_drop_it():
             """Another."""
             return str(c)
 
-        def model(self, params: Params) -> ToolOutput:
-            raise AssertionError("no longer a tool")
+        model = None
+
+    class Reused(Replaced):
+        def model(self) -> str:
+            """A method like any other: the tool of this name was dropped above."""
 
     assert Replaced._definition.tools["plain"].spec.description == "Another."
-    assert "model" not in Replaced._definition.tools
+    for cls in (Replaced, Reused):
+        assert "model" not in cls._definition.tools
+        assert "model" not in [spec.name for spec in cls.list_tools().tools]
     assert Every._definition.tools["plain"].spec.description == "Add two numbers."
+
+
+def test_a_tool_overridden_without_the_decorator_is_refused():
+    with pytest.raises(
+        DefinitionError, match=r"Half\.plain overrides a tool: decorate it with @tool too, .*plain = None"
+    ):
+
+        class Half(Every):
+            def plain(self, c: int) -> str: ...
+
+    class Mixin:
+        def plain(self) -> str: ...
+
+    with pytest.raises(DefinitionError, match=r"Mixin\.plain overrides a tool"):
+
+        class Mixed(Mixin, Every):
+            pass
+
+    class Beside(Every, Mixin):
+        """Here the tool comes first."""
+
+    assert "plain" in Beside._definition.tools
+
+
+@pytest.mark.parametrize("base", [Environment, Toolset])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (tool(staticmethod(lambda: "")), r"Broken\.f: write @staticmethod above @tool"),
+        (terminal(staticmethod(tool(lambda: ""))), r"Broken\.f: write @staticmethod above @terminal"),
+        (tool(classmethod(lambda cls: "")), r"Broken\.f: a tool is a method of the session"),
+        (classmethod(tool(lambda cls: "")), r"Broken\.f: a tool is a method of the session"),
+    ],
+)
+def test_decorators_in_an_order_that_hides_the_tool_are_refused(base, value, said):
+    with pytest.raises(DefinitionError, match=said):
+        type("Broken", (base,), {"f": value})
 
 
 def test_a_terminal_tool_is_not_listed_but_described():

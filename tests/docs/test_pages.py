@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from benchmarks import ors as benchmark
 from tests.docs.pages import PAGES, ROOT, Block, commands, prose
 from toolyard.cli import build_parser, main
 from toolyard.loading import load_targets
@@ -122,8 +123,29 @@ def test_the_reference_is_up_to_date():
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "reference.md"], ids=lambda page: page.name)
 def test_every_flag_that_is_mentioned_exists(page: Path):
     reference = (DOCS / "reference.md").read_text()
-    for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", prose(page))) - {"--help", "--no-"}:
+    others = {"--help", "--no-", "--lifespan", *benchmark.arguments()._option_string_actions}
+    for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", prose(page))) - others:
         assert f"`{re.sub('^--no-', '--', flag)}" in reference, flag
+
+
+def test_the_reference_has_the_flags_of_every_command():
+    reference = (DOCS / "reference.md").read_text()
+    sections = dict(re.findall(r"^## `toolyard (\w+)`\n(.*?)(?=^## )", reference, re.MULTILINE | re.DOTALL))
+    assert "`--api-key KEY`" in sections["call"]
+    assert "--api-key" not in sections["serve"]  # there it is a setting
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("", "make bench"),
+        ("--write-readme --json /some/where.json", "make bench"),
+        ("--quick", "python -m benchmarks.ors --quick"),
+        ("--rounds 3 --seconds 0.5 --json x", "python -m benchmarks.ors --rounds 3 --seconds 0.5"),
+    ],
+)
+def test_the_benchmark_says_how_to_repeat_it(words: str, command: str):
+    assert benchmark.command_of(benchmark.arguments().parse_args(words.split())) == command
 
 
 def test_every_endpoint_of_the_table_answers(examples: Running):

@@ -160,7 +160,7 @@ class World(Environment):
 
     @tool
     async def not_json(self) -> ToolOutput:
-        return ToolOutput(metadata={"what": object()})
+        return ToolOutput(metadata={"what": object()}, finished=True)
 
     @tool
     def where(self, checked: Checked) -> str:
@@ -460,6 +460,7 @@ async def test_an_output_that_is_no_json_is_the_tools_fault():
         result = await session.call("not_json", {}).finished()
         assert result.reason == "tool_raised"
         assert "cannot be written as JSON" in result.message
+        assert not session.finished
 
 
 async def test_the_validators_of_a_plain_tool_run_in_its_thread():

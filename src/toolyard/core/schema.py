@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import jsonschema_rs
@@ -19,7 +20,7 @@ def fit(arguments: JsonObject, schema: JsonObject | None) -> tuple[JsonObject, l
     """The arguments, coerced where the schema asks for it, and what is still wrong with them."""
     if not schema:
         return arguments, []
-    fitted: dict[str, Any] = _coerce(dict(arguments), schema)
+    fitted: dict[str, Any] = _coerce(dict(arguments), schema, schema)
     validator = _validator(json.dumps(schema, sort_keys=True))
     try:
         errors = list(validator.iter_errors(fitted))
@@ -33,24 +34,56 @@ def _validator(schema: str) -> Any:  # jsonschema_rs returns one of several vali
     return jsonschema_rs.validator_for(json.loads(schema))
 
 
-def _coerce(value: Any, schema: Any) -> Any:
-    if not isinstance(schema, Mapping):
-        return value
-    wanted = schema.get("type")
+def _coerce(value: Any, schema: Any, root: JsonObject) -> Any:
+    meant = list(_simple(schema, root, set()))
     if isinstance(value, dict):
-        properties = schema.get("properties")
-        inner = properties if isinstance(properties, Mapping) else {}
-        return {key: _coerce(item, inner.get(key)) for key, item in value.items()}
+        inner = _only(meant, "properties")
+        return {key: _coerce(item, inner.get(key), root) for key, item in value.items()}
     if isinstance(value, list):
-        return [_coerce(item, schema.get("items")) for item in value]
-    if isinstance(value, str) and wanted in _FROM_TEXT:
-        try:
-            return _FROM_TEXT[wanted](value)
-        except ValueError:
-            return value  # the validator will say what is wrong with it
-    if isinstance(value, float) and wanted == "integer" and value.is_integer():
-        return int(value)
-    return value
+        return [_coerce(item, _only(meant, "items"), root) for item in value]
+    if not isinstance(value, str | float):
+        return value
+    types = [name for one in meant for name in _types(one)]
+    if isinstance(value, float):
+        return int(value) if "integer" in types and "number" not in types and value.is_integer() else value
+    return value if "string" in types else _from_text(value, types)
+
+
+def _simple(schema: Any, root: JsonObject, seen: set[str]) -> Iterator[JsonObject]:
+    """The schema and whatever it refers to or is put together from, as pydantic does for `int | None`."""
+    if not isinstance(schema, Mapping):
+        return
+    yield schema
+    for word in ("anyOf", "oneOf", "allOf"):
+        if isinstance(choices := schema.get(word), list):
+            for choice in choices:
+                yield from _simple(choice, root, seen)
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/") and reference not in seen:
+        seen.add(reference)
+        target: Any = root
+        for step in reference[2:].split("/"):
+            target = target.get(step) if isinstance(target, Mapping) else None
+        yield from _simple(target, root, seen)
+
+
+def _only(schemas: Sequence[JsonObject], word: str) -> JsonObject:
+    """What the one schema that has this word says there; nothing when several do, which the validator sorts out."""
+    found = [schema[word] for schema in schemas if isinstance(schema.get(word), Mapping)]
+    return found[0] if len(found) == 1 else {}
+
+
+def _types(schema: JsonObject) -> Sequence[str]:
+    wanted = schema.get("type")
+    return [wanted] if isinstance(wanted, str) else wanted if isinstance(wanted, list) else []
+
+
+def _from_text(text: str, types: Sequence[str]) -> Any:
+    for name in types:
+        if name in _FROM_TEXT:
+            with suppress(ValueError):
+                return _FROM_TEXT[name](text)
+    return text  # the validator will say what is wrong with it
 
 
 def _boolean(text: str) -> bool:

@@ -159,14 +159,37 @@ class Tool:
 
 
 def tools_of(owner: type) -> Iterator[Tool]:
-    """The tools of a class in definition order, inherited ones first."""
+    """The tools of a class in definition order, inherited ones first. A subclass drops one with `name = None`."""
     names = dict.fromkeys(name for cls in reversed(owner.__mro__) for name in vars(cls))
     for name in names:
+        _check_mark(owner, name)
         value = getattr(owner, name, None)
         if hasattr(value, _MARK):
             yield Tool.of(owner, name)
         elif hasattr(value, _TERMINAL):
             raise DefinitionError(f"{owner.__qualname__}.{name}: @terminal marks a tool; it needs @tool as well")
+
+
+def _check_mark(owner: type, name: str) -> None:
+    """Refuse what looks like a tool and would silently not be one."""
+    where, value, *inherited = (
+        found for cls in owner.__mro__ if name in vars(cls) for found in (cls.__qualname__, vars(cls)[name])
+    )
+    wrapped = getattr(value, "__func__", value)
+    if isinstance(value, classmethod) and (hasattr(value, _MARK) or hasattr(wrapped, _MARK)):
+        raise DefinitionError(f"{where}.{name}: a tool is a method of the session; it cannot be a classmethod")
+    for mark, decorator in ((_MARK, "tool"), (_TERMINAL, "terminal")):
+        if isinstance(value, staticmethod) and hasattr(value, mark) and not hasattr(wrapped, mark):
+            raise DefinitionError(f"{where}.{name}: write @staticmethod above @{decorator}")
+    if value is None or hasattr(wrapped, _MARK):
+        return
+    for above in inherited[1::2]:
+        if above is None:
+            return
+        if hasattr(getattr(above, "__func__", above), _MARK):
+            raise DefinitionError(
+                f"{where}.{name} overrides a tool: decorate it with @tool too, or drop the tool with {name} = None"
+            )
 
 
 def _parameters(owner: type, method: str) -> dict[str, Any]:

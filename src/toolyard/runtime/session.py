@@ -317,12 +317,12 @@ class Session:
         if isinstance(result, ToolOutput):
             if self.finished:
                 return self._refused(call)  # another call ended the episode meanwhile: the first grade counts
-            if result.finished and shared.limits.latch_finished:
-                self.finished = True
             try:
                 result, call.size = snapshot(result)
             except (TypeError, ValueError, RecursionError) as error:  # what the author put into metadata or detail
                 return ToolFailure("tool_raised", f"the tool's output cannot be written as JSON: {error}")
+            if result.finished and shared.limits.latch_finished:
+                self.finished = True
             if call.size > shared.limits.output_bytes:
                 result = cut(result, shared.limits.output_bytes)
                 call.size = shared.limits.output_bytes

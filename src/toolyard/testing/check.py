@@ -251,15 +251,11 @@ class _Check:
         for error in dict.fromkeys(self._why(play) for play in plays if isinstance(play, Exception)):
             self._add("error", "episodes", error)
         made = [call for play in played for call in play.calls]
-        self._tell_once(
-            "episodes",
-            {
-                f"{call.tool} {shortened(json.dumps(dict(call.arguments), ensure_ascii=False))}": judging.of_call(
-                    call, scripted=script is not None
-                )
-                for call in made
-            },
-        )
+        problems: dict[str, dict[tuple[Level, str], None]] = {}
+        for call in made:  # the same call may go wrong once and well another time
+            name = f"{call.tool} {shortened(json.dumps(dict(call.arguments), ensure_ascii=False))}"
+            problems.setdefault(name, {}).update(dict.fromkeys(judging.of_call(call, scripted=script is not None)))
+        self._tell_once("episodes", {name: list(found) for name, found in problems.items()})
         for tool in dict.fromkeys(call.tool for call in made if script is None):
             self._refused(tool, [call.result for call in made if call.tool == tool])
         for play in played:

@@ -76,9 +76,10 @@ def of_call(call: Made, *, scripted: bool) -> Problems:
                 end = ", finished" if output.finished else ""
                 return [("ok", f"reward {output.reward}{end}, {shortened(output.text)!r}")]
             return found
-        case ToolFailure(reason="tool_raised") as failure:
-            why = explained(call.error) if call.error else failure.message
-            return [("error", f"raised {why}. For a mistake that the agent should read, raise ToolError")]
+        case ToolFailure(reason="tool_raised") if call.error:
+            return [
+                ("error", f"raised {explained(call.error)}. For a mistake that the agent should read, raise ToolError")
+            ]
         case ToolFailure(reason="bad_arguments" | "tool_failed" | "episode_finished") as failure:
             return [("warning", shortened(failure.message, 200))] if scripted else []
         case ToolFailure() as failure:
@@ -91,10 +92,6 @@ def of_output(output: ToolOutput) -> Problems:
         found.append(("error", f"its reward is {output.reward}, which trainers receive as null"))
     if output.metadata and "cut_from" in output.metadata:
         found.append(("warning", "its output is larger than the server sends (output_bytes), so it was cut"))
-    try:
-        encode([output.metadata, *(block.detail for block in output.blocks)])
-    except Exception as error:  # whatever the author put there, when it is asked to become JSON
-        found.append(("error", f"its metadata, or a block's detail, cannot be sent as JSON: {error}"))
     return found
 
 

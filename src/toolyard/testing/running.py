@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,9 @@ from toolyard.server import Server, listen
 from toolyard.settings import Settings
 
 _START_SECONDS = 20
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Asks this machine itself, whatever proxy the environment variables name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ def running(environments: Sequence[type], *, toolsets: Sequence[type] = (), **se
     thread.start()
     try:
         # The port is open already: this waits in the queue of connections until the server answers.
-        with urllib.request.urlopen(f"{url}/health", timeout=_START_SECONDS):
+        with _DIRECT.open(f"{url}/health", timeout=_START_SECONDS):
             yield Running(url, server)
     finally:
         server.stop()
