@@ -23,7 +23,6 @@ from toolyard.core.errors import (
     SessionFailed,
     SessionNotFound,
     ToolsetUnavailable,
-    ToolyardError,
 )
 from toolyard.placement.base import SessionSpec, Task
 from toolyard.placement.local import LocalPlacement
@@ -470,14 +469,25 @@ async def test_the_validators_of_a_plain_tool_run_in_its_thread():
         assert (await session.call("where", {}).finished()).reason == "bad_arguments"
 
 
-async def test_without_anybody_to_look_after_them_there_are_no_sessions():
+async def test_a_second_life_is_as_good_as_the_first():
     runtime = runtime_of()
-    with pytest.raises(ToolyardError, match="started without its lifespan"):
-        await runtime.open(spec())
-    for _ in range(2):  # a second life is as good as the first
+    for _ in range(2):
         async with runtime.running():
             session = await runtime.open(spec())
             assert (await session.call("end", {}).finished()).finished
+
+
+def test_without_a_lifespan_deadlines_and_leases_are_kept_all_the_same(caplog):
+    runtime = runtime_of(call_seconds=0.05, idle_seconds=0.05)
+
+    async def life():
+        session = await runtime.open(spec())
+        assert (await session.call("one", {}).finished()).reason == "timed_out"
+        await settled(runtime, session.spec.task.spec["log"], "teardown")
+
+    for _ in range(2):  # each on a loop of its own, as tests of an application do
+        asyncio.run(life())
+    assert caplog.text.count("started without a lifespan") == 2
 
 
 async def test_the_same_id_is_the_same_call_and_other_sessions_do_not_see_it():

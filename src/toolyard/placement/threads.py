@@ -41,7 +41,7 @@ _PATIENCE = 0.02
 
 
 class Threads:
-    """Used from one event loop only; all counters are touched on that loop."""
+    """Used from one event loop at a time; the counters are touched there."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -58,9 +58,9 @@ class Threads:
         self._jobs.put(job)
         if self._unfinished > self._alive:
             if self._alive < min(_AT_ONCE, self._most) + self._hung:
-                self._add_thread(loop)
+                self._add_thread()
             elif self._relief is None:
-                self._relief = loop.call_later(_PATIENCE, self._relieve, loop)
+                self._relief = loop.call_later(_PATIENCE, self._relieve)
         try:
             result: T = await job.future
             return result
@@ -69,28 +69,28 @@ class Threads:
             if job.started:
                 job.hung = True
                 self._hung += 1
-                self._relieve(loop)
+                self._relieve()
             raise
 
-    def _relieve(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _relieve(self) -> None:
         """Give a thread to each function that waits for one, as far as that is allowed."""
         if self._relief is not None:
             self._relief.cancel()
             self._relief = None
         waiting = self._unfinished - self._alive
         for _ in range(min(waiting, self._most + self._hung - self._alive)):
-            self._add_thread(loop)
+            self._add_thread()
 
-    def _add_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _add_thread(self) -> None:
         self._alive += 1
-        threading.Thread(target=self._work, args=(loop,), name="toolyard-plain", daemon=True).start()
+        threading.Thread(target=self._work, name="toolyard-plain", daemon=True).start()
 
     def close(self) -> None:
         """Let every thread end once it has nothing to do."""
         for _ in range(self._alive):
             self._jobs.put(None)
 
-    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             result = error = None
             if job.always or not job.given_up:
@@ -100,9 +100,9 @@ class Threads:
                 except BaseException as raised:  # the author's code, SystemExit included: it belongs to the caller
                     error = raised
             try:
-                loop.call_soon_threadsafe(self._done, job, result, error)
-            except RuntimeError:
-                return  # the loop is closed: the server is gone, and nobody waits
+                job.future.get_loop().call_soon_threadsafe(self._done, job, result, error)
+            except RuntimeError:  # that loop is closed: nobody waits any more
+                self._unfinished -= 1
             del job, result, error  # or an idle thread would keep the environment it last worked for
 
     def _done(self, job: _Job, result: Any, error: BaseException | None) -> None:

@@ -18,7 +18,6 @@ from toolyard.core.errors import (
     SessionExists,
     SessionNotFound,
     ToolsetUnavailable,
-    ToolyardError,
 )
 from toolyard.placement.base import Placement, SessionSpec
 from toolyard.runtime.limits import Limits
@@ -48,7 +47,7 @@ class Runtime:
         self.environments: Mapping[str, type[Environment]] = by_name(environments)
         self.toolsets: Mapping[str, type] = {toolset.__name__: toolset for toolset in toolsets}
         self.sessions: dict[str, Session] = {}
-        self._running = False
+        self._sweeping: asyncio.Task[None] | None = None
         self._tasks = {name: Tasks(env, placement) for name, env in self.environments.items()}
 
     @property
@@ -86,8 +85,9 @@ class Runtime:
         """Build the environment of a new session; setup() goes on in the background. On failure the id stays free."""
         if spec.session_id in self.sessions:
             raise SessionExists("Session already exists")
-        if not self._running:
-            raise ToolyardError("nothing looks after sessions here: this application was started without its lifespan")
+        if not self._is_looked_after():
+            log.warning("started without a lifespan: when the process ends, sessions are not torn down")
+            self._sweeping = self.shared.background.start(self._sweep())
         if self.shared.draining:
             raise Overloaded("the server is shutting down")
         if len(self.sessions) >= self.limits.max_sessions:
@@ -130,14 +130,13 @@ class Runtime:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
         """Own every background task; on the way out let calls end, then close every session."""
-        self._running, self.shared.draining = True, False
-        sweep = self.shared.background.start(self._sweep())
+        self.shared.draining = False
+        sweeping = self._sweeping = self.shared.background.start(self._sweep())
         try:
             yield self
         finally:
             await self.drain()
-            sweep.cancel()
-            self._running = False
+            sweeping.cancel()
             await self.shared.background.stop(self.limits.teardown_seconds)
 
     @property
@@ -154,6 +153,11 @@ class Runtime:
     def stop_calls(self) -> None:
         for call in list(self.shared.calls):
             call.stop("cancelled")
+
+    def _is_looked_after(self) -> bool:
+        """Whether deadlines and leases are kept on this event loop; without a lifespan, loops may change."""
+        sweeping = self._sweeping
+        return sweeping is not None and not sweeping.done() and sweeping.get_loop() is asyncio.get_running_loop()
 
     async def _sweep(self) -> None:
         """The one clock of the server: deadlines, leases and kept results."""
