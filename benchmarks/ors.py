@@ -231,9 +231,9 @@ def conditions(command: str, figures: Figures, contenders: Sequence[Contender]) 
     return (
         f"Printed by `{command}` with Python {platform.python_version()} on {os.cpu_count()} cores of {processor()}. "
         f"Medians of {len(figures.rounds)} rounds; a ratio is the median of the ratios within a round. CPU is user and "
-        f"system time of the server's processes. Both servers keep results for 60 seconds, and the reference gets "
-        f"dearer with what it keeps: CPU per small call was {ratios[0]:.1f}x less in the first round and "
-        f"{ratios[-1]:.1f}x in the last. "
+        f"system time of the server's processes. The reference keeps every result for 60 seconds and gets dearer with "
+        f"what it keeps; Toolyard keeps at most 64 MiB of them. CPU per small call was {ratios[0]:.1f}x less in the "
+        f"first round and {ratios[-1]:.1f}x in the last. "
         f"The load generator used at most {busy:.0%} of a core. Versions: {' against '.join(builds)}."
     )
 
