@@ -226,14 +226,15 @@ def rows(figures: Figures) -> Sequence[Row]:
 def conditions(command: str, figures: Figures, contenders: Sequence[Contender]) -> str:
     """How the figures came about, for who wants to repeat or doubt them."""
     builds = ["; ".join(f"{name} {number}" for name, number in versions(one).items()) for one in contenders]
-    ratios = [pair.ratio for pair in figures.pairs("small", "cpu")]
+    calls, episodes = ([pair.ratio for pair in figures.pairs(work, "cpu")] for work in ("small", "episode"))
     busy = max(load.generator_busy for done in figures.rounds for pair in done.values() for load in pair)
     return (
         f"Printed by `{command}` with Python {platform.python_version()} on {os.cpu_count()} cores of {processor()}. "
         f"Medians of {len(figures.rounds)} rounds; a ratio is the median of the ratios within a round. CPU is user and "
         f"system time of the server's processes. The reference keeps every result for 60 seconds and gets dearer with "
-        f"what it keeps; Toolyard keeps at most 64 MiB of them. CPU per small call was {ratios[0]:.1f}x less in the "
-        f"first round and {ratios[-1]:.1f}x in the last. "
+        f"what it keeps; Toolyard keeps at most 64 MiB of them. So the ratios depend on how long it has run: for small "
+        f"calls {calls[0]:.1f}x in the first round and {calls[-1]:.1f}x in the last, for episodes {episodes[0]:.1f}x "
+        f"and {episodes[-1]:.1f}x. "
         f"The load generator used at most {busy:.0%} of a core. Versions: {' against '.join(builds)}."
     )
 
@@ -250,7 +251,7 @@ def progress(text: str) -> None:
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ors", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="how often each server has its turn (7)")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often each server has its turn (5)")
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="length of each turn (2)")
     parser.add_argument("--sessions", type=int, default=5000, metavar="N", help="opened to measure memory (5000)")
     parser.add_argument("--quick", action="store_true", help="a glance: 2 rounds of half a second, 1000 sessions")
