@@ -6,7 +6,6 @@ as a tool is not served by us either.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 import sys
@@ -20,8 +19,8 @@ from pydantic import BaseModel
 
 from toolyard.adapters import translate
 from toolyard.adapters.translate import Foreign
-from toolyard.core.environment import Environment, Toolset
-from toolyard.core.errors import DefinitionError, NotSupported, ToolError, describe
+from toolyard.core.environment import Environment, Toolset, build_toolset
+from toolyard.core.errors import DefinitionError, ToolError, describe
 from toolyard.core.output import JsonObject, ToolOutput
 from toolyard.core.tool import Tool, ToolSpec, Turn, terminal, tool
 
@@ -79,8 +78,7 @@ class _Adapted(Environment):
 
     def __init__(self, task_spec: JsonObject = {}, secrets: Mapping[str, str] = {}) -> None:
         super().__init__(task_spec, secrets)
-        # A copy, because the task lists of ors-sdk are made anew for each session and may be changed by it.
-        self.inner = self._theirs(task_spec=copy.deepcopy(task_spec), secrets=dict(secrets))
+        self.inner = self._theirs(task_spec=task_spec, secrets=dict(secrets))
         self._toolsets: dict[type, Foreign] = {}
         self._making_toolsets = threading.Lock()
 
@@ -106,12 +104,7 @@ class _Adapted(Environment):
         """Made when first used, as theirs are: it may want what setup() made."""
         with self._making_toolsets:
             if toolset not in self._toolsets:
-                try:
-                    inspect.signature(toolset).bind(self.inner)
-                except TypeError:
-                    self._toolsets[toolset] = toolset()
-                else:
-                    self._toolsets[toolset] = toolset(self.inner)
+                self._toolsets[toolset] = build_toolset(toolset, self.inner)
             return self._toolsets[toolset]
 
 
@@ -132,10 +125,8 @@ def _adapt_toolset(name: str, theirs: Foreign, base: Foreign) -> type:
     """A toolset of ours that drives theirs, under the name that clients know it by."""
 
     def __init__(self: Foreign, env: Environment) -> None:
-        try:
-            self.inner = theirs(env.inner if isinstance(env, _Adapted) else env)
-        except ValueError as error:  # how theirs say that the environment lacks what they need, such as a sandbox
-            raise NotSupported(str(error)) from error
+        # A ValueError says that the environment lacks what it needs, such as a sandbox, with theirs as with ours.
+        self.inner = theirs(env.inner if isinstance(env, _Adapted) else env)
 
     members: dict[str, Any] = {"__init__": __init__}
     for method in dir(theirs):

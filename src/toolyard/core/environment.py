@@ -133,6 +133,15 @@ async def resolved(value: MaybeAwaitable[T]) -> T:
     return await value if inspect.isawaitable(value) else value
 
 
+def build_toolset(toolset: type, env: object) -> Any:  # an instance of `toolset`
+    """ORS allows toolsets that want their environment and toolsets that want nothing."""
+    try:
+        inspect.signature(toolset).bind(env)
+    except TypeError:
+        return toolset()
+    return toolset(env)
+
+
 def overrides(cls: type[Environment], hook: str) -> bool:
     """Whether the author wrote this hook, or it is the one above."""
     return hook in cls._definition.hooks

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from toolyard.core.environment import Environment, MaybeAwaitable, overrides
+from toolyard.core.environment import Environment, MaybeAwaitable, build_toolset, overrides
 from toolyard.core.errors import NotSupported, ToolError, ToolsetUnavailable, describe
 from toolyard.core.messages import GroupCandidate, GroupScore, Message, flatten
 from toolyard.core.output import (
@@ -89,15 +89,6 @@ def _tools_by_name(toolset: type) -> Mapping[str, Tool]:
     return {tool.name: tool for tool in tools_of(toolset)}
 
 
-def _build_toolset(toolset: type, env: Environment) -> object:
-    """ORS allows toolsets that want their environment and toolsets that want nothing."""
-    try:
-        inspect.signature(toolset).bind(env)
-    except TypeError:
-        return toolset()
-    return toolset(env)
-
-
 class LocalEnvironment:
     __slots__ = ("_env", "_instances", "_place", "tools")
 
@@ -110,7 +101,7 @@ class LocalEnvironment:
     async def prefer(self, toolset: type) -> None:
         """Put the tools of a toolset before those of the environment."""
         try:
-            self._instances[toolset] = await self._place.ask(_build_toolset, toolset, self._env)
+            self._instances[toolset] = await self._place.ask(build_toolset, toolset, self._env)
         except Exception as error:  # the author's toolset, which may want what this environment has not
             await self.teardown()
             if isinstance(error, ValueError):
@@ -123,7 +114,7 @@ class LocalEnvironment:
             await self._place.ask(self._env.setup)
         # After setup(), because toolsets may want what it made, such as a sandbox.
         for toolset in type(self._env).toolsets:
-            self._instances[toolset] = await self._place.ask(_build_toolset, toolset, self._env)
+            self._instances[toolset] = await self._place.ask(build_toolset, toolset, self._env)
 
     async def teardown(self) -> None:
         if overrides(type(self._env), "teardown"):
