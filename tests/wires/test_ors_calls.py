@@ -218,9 +218,9 @@ async def test_E53_a_slow_call_shows_signs_of_life(wire: Wire, sid: str):
         await stream.event()
         end = await stream.event()
         assert end.name == "end"
-    assert len(stream.pings) >= 4  # every 0.2 s here, and fewer arrive one by one on a busy machine
+    assert len(stream.pings) >= 8  # every 0.2 s here
     moments = [started, *stream.pings, time.monotonic()]
-    assert max(later - earlier for earlier, later in pairwise(moments)) < 1.2, "silent for most of the call"
+    assert max(later - earlier for earlier, later in pairwise(moments)) < 0.5
 
 
 def test_E53_signs_of_life_come_at_least_every_ten_seconds_unless_told_otherwise():
@@ -237,12 +237,12 @@ async def test_E53_signs_of_life_are_comments(wire: Wire, sid: str):
 @pytest.mark.parametrize("name", ["slow", "block"])
 async def test_E54_the_first_event_does_not_wait_for_the_tool(wire: Wire, sid: str, name: str):
     waited = []
-    for _ in range(3):  # a busy machine may be late once, a server that waits always is
+    for _ in range(3):
         started = time.monotonic()
         async with wire.follow(sid, name, {"seconds": 1}) as stream:
             assert (await stream.event()).name == "task_id"
             waited.append(time.monotonic() - started)
-    assert min(waited) < 0.5
+    assert max(waited) < 0.5
 
 
 async def test_E55_a_dropped_call_goes_on_and_is_found_again(wire: Wire, sid: str):
@@ -319,7 +319,7 @@ async def test_E61_a_call_made_while_setup_runs_is_executed_once(wire: Wire):
             with anyio.move_on_after(0.6):  # the client loses patience
                 await stream.event()
             assert stream.pings
-    assert min(waited) < 0.5  # a busy machine may be late once
+    assert max(waited) < 0.5
     assert ran[once] == 0
     for _ in range(2):
         answer = await wire.call(sid, **body, task_id=first.data)
@@ -372,7 +372,7 @@ async def test_E63_calls_of_different_tools_overlap_and_a_blocking_one_delays_no
             await anyio.sleep(0.02)
     assert time.monotonic() - started < 3.5
     assert median(pings) < 0.05
-    assert max(pings) < 1, "one waited for a good part of the call"
+    assert max(pings) < 0.25
 
 
 async def test_E64_a_call_in_an_unknown_session_is_404_and_json(wire: Wire):
