@@ -27,6 +27,10 @@ Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 Verbosity: TypeAlias = Literal["none", "exception", "stacktrace"]
 
+ANSWER = "toolyard.answer"
+"""Where in the scope a server may offer to send a whole answer at once: a function of status, headers without the
+content's length, and body. It returns False for one that it cannot send, and has then done nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
@@ -60,7 +64,7 @@ class Disconnected(Exception):
 class Request:
     """One HTTP exchange. It is answered once, whole or as a stream."""
 
-    __slots__ = ("_headers", "_receive", "_send", "options", "scope", "started")
+    __slots__ = ("_answer", "_headers", "_receive", "_send", "options", "scope", "started")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, options: HttpOptions) -> None:
         self.scope = scope
@@ -68,6 +72,7 @@ class Request:
         self.started = False
         self._receive = receive
         self._send = send
+        self._answer = scope.pop(ANSWER, None)  # taken out: it refers to the scope, and a cycle would live on
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
 
     def header(self, name: bytes) -> str:
@@ -100,12 +105,14 @@ class Request:
 
     async def answer(self, status: int, headers: Headers, body: bytes) -> None:
         self.started = True
+        if self._answer is not None and self._answer(status, headers, body):
+            return
         sized = [*headers, (b"content-length", b"%d" % len(body))]
         await self._send({"type": "http.response.start", "status": status, "headers": sized})
         await self._send({"type": "http.response.body", "body": body})
 
     async def answer_json(self, value: object, status: int = 200, headers: Headers = ()) -> None:
-        await self.answer(status, [(b"content-type", b"application/json"), *headers], encode(value))
+        await self.answer(status, ((b"content-type", b"application/json"), *headers), encode(value))
 
     async def start(self, headers: Headers) -> None:
         """Begin a stream; `write` goes on and `write(…, last=True)` ends it."""

@@ -16,11 +16,11 @@ from toolyard.core.encoding import encode
 from toolyard.core.messages import GroupScore
 from toolyard.core.output import CallResult, ToolFailure, ToolOutput
 
-HEADERS = [
+HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
-]
+)
 
 _WHOLE = 4096
 _PIECE = _WHOLE - 10  # room for two escapes in place of two spaces
