@@ -15,6 +15,11 @@
       SessionFailed           the author's constructor or setup() raised
       SessionClosed           the session ended while somebody waited for it
       Overloaded              a limit is reached; try again later
+      SandboxError            untrusted code could not be run, through no fault of its own
+        SandboxUnavailable    this host cannot isolate as well as was asked for
+        SandboxLost           the sandbox died or was closed
+        CannotFork            something in the session cannot be copied
+      WorkspaceError          a file of a sandbox's workspace cannot be read, written or listed
 
 A tool that raises is none of these: it becomes a `ToolFailure`, which is data.
 """
@@ -84,6 +89,26 @@ class Overloaded(ToolyardError):
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class SandboxError(ToolyardError):
+    """The sandbox could not do its work. What the code in it did wrong is a result, and never this."""
+
+
+class SandboxUnavailable(SandboxError):
+    """There can be no sandbox here; the message says what is missing and how to get it."""
+
+
+class SandboxLost(SandboxError):
+    pass
+
+
+class CannotFork(SandboxError):
+    pass
+
+
+class WorkspaceError(ToolyardError):
+    """A path in the workspace is not what the caller took it for; the message names it."""
 
 
 def describe(error: BaseException) -> str:

@@ -1,0 +1,210 @@
+"""The contract of every sandbox backend: a private workspace in which untrusted programs run.
+
+A program that fails, or that is ended by a limit, is a result and never an exception. Exceptions say that the sandbox
+itself could not do its work: `SandboxUnavailable` before it is there, `SandboxLost` after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Literal, Protocol, Self, TypeAlias
+
+Level: TypeAlias = Literal["L0", "L1", "L2", "L3-nolimit", "L3", "L4"]
+"""How well a sandbox isolates, from nothing to a kernel of its own. docs/sandbox.md says what each one means."""
+
+LEVELS: Sequence[Level] = ("L0", "L1", "L2", "L3-nolimit", "L3", "L4")
+
+Network: TypeAlias = Literal["none", "loopback", "host"]
+
+Profile: TypeAlias = Literal["plain", "ipython", "scientific"]
+"""What a session's Python interpreter has loaded when it starts."""
+
+Limit: TypeAlias = Literal["wall", "cpu", "memory", "output", "file_size"]
+"""The limits that end a program. The others are refusals that it sees as errors of its own: no more processes, files
+or space."""
+
+WORKSPACE = "/home/work"
+"""Where programs find their workspace, whichever backend runs them, if that has a file system of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    wall_seconds: float = 10.0
+    """For one program, one piece of code or one shell command."""
+    cpu_seconds: float | None = None
+    """The same, in time on a processor. None: as long as the wall time lasts."""
+    memory_bytes: int = 512 * 2**20
+    """For everything in the sandbox together; where that cannot be enforced, for each process."""
+    processes: int = 64
+    cpus: float = 1.0
+    """How many processors' worth of time the sandbox gets when others want it too."""
+    open_files: int = 256
+    file_bytes: int = 64 * 2**20
+    disk_bytes: int = 256 * 2**20
+    disk_files: int = 8192
+    output_bytes: int = 64 * 1024
+    """For each of standard output and standard error of one program."""
+    network: Network = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a program took, as far as the backend can tell."""
+
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
+    """The most that one of its processes held at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a program or a shell command ended."""
+
+    exit_code: int
+    """As in `subprocess`: minus the number of the signal that ended it, if one did."""
+    stdout: bytes
+    stderr: bytes
+    killed_by: Limit | None
+    """The limit that it exceeded, if that is why it ended."""
+    usage: Usage
+    isolation: Level
+    state_lost: bool = False
+    """Of a shell command: the shell ended with it, and the next command gets a fresh one in the same workspace."""
+
+    @property
+    def timed_out(self) -> bool:
+        return self.killed_by == "wall"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonError:
+    """An exception that untrusted code did not catch."""
+
+    name: str
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What a piece of Python did in the session's interpreter."""
+
+    stdout: str
+    stderr: str
+    value: str | None
+    """repr() of the last line, if that is an expression whose value is not None."""
+    error: PythonError | None
+    killed_by: Limit | None
+    usage: Usage
+    isolation: Level
+    state_lost: bool = False
+    """The interpreter ended; the next code gets a fresh one in the same workspace."""
+
+    @property
+    def timed_out(self) -> bool:
+        return self.killed_by == "wall"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a directory of the workspace."""
+
+    name: str
+    kind: Literal["file", "directory", "link", "other"]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A layer of isolation that this host does not give, and what would change that."""
+
+    feature: str
+    reason: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The isolation really in force, found by running programs that try to get around it."""
+
+    backend: str
+    level: Level
+    layers: Mapping[str, str]
+    """By name of a layer (files, network, processes, memory, system calls …): what enforces it, or 'none'."""
+    missing: Sequence[Missing] = field(default_factory=tuple)
+
+
+class Sandbox(Protocol):
+    """A workspace, and the programs in it. Leave it, or close it, and nothing of it is left."""
+
+    limits: Limits
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        env: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+    ) -> Finished:
+        """Run a program to its end, in the workspace, and end everything that it started.
+
+        `timeout` and `limits` are those of this program, within what the sandbox has. `env` is added to a small
+        environment that holds nothing of the server's. A program that is not there has exit code 127.
+        """
+
+    async def exec(self, code: str, *, timeout: float | None = None) -> Executed:
+        """Run Python in the interpreter of this session, which keeps its variables from one call to the next."""
+
+    async def shell(self, command: str, *, timeout: float | None = None) -> Finished:
+        """Run a command in the shell of this session, which keeps its directory and variables."""
+
+    async def read(self, path: str) -> bytes:
+        """A file of the workspace. Paths are relative to it, or begin with its own path."""
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file of the workspace, whole, and the directories that it needs."""
+
+    async def list(self, path: str = ".") -> Sequence[Entry]:
+        """The names in a directory of the workspace, sorted."""
+
+    async def fork(self, count: int = 1) -> Sequence[Sandbox]:
+        """As many sandboxes that go on from here, each with its own copy of the variables and the workspace.
+
+        Raises `CannotFork` when something in the session cannot be copied, such as a thread.
+        """
+
+    def report(self) -> Report: ...
+
+    async def close(self) -> None:
+        """End every program and free everything. Closing twice is no error."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+
+class Backend(Protocol):
+    """A way to make sandboxes on this host."""
+
+    name: str
+
+    async def start(self) -> Report:
+        """Get ready and find out, by doing, how well it isolates. Raises `SandboxUnavailable` if it cannot work."""
+
+    async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> Sandbox: ...
+
+    def report(self) -> Report: ...
+
+    async def close(self) -> None:
+        """Close every sandbox that is still open, and leave nothing behind."""
+
+
+def at_least(level: Level, minimum: Level) -> bool:
+    return LEVELS.index(level) >= LEVELS.index(minimum)

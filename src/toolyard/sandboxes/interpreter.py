@@ -1,0 +1,394 @@
+"""The session's Python, as it runs inside a sandbox: one piece of untrusted code after the other, with what they keep.
+
+Imports nothing but the standard library: the native backend imports it in a template process and forks that, the
+others hand the text of this file to a Python in their sandbox. The code runs in the same process and can do to it what
+it likes. That costs it its own session at most; what is done here is to keep that from happening by accident.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import io
+import json
+import linecache
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+import types
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
+
+_TEXT_BYTES = 64 * 1024
+"""The most that is told of a value, a message or a traceback."""
+_NOTE_BYTES = 4096 - 128
+"""What is sent at once: a pipe does not tear up to 4096 bytes, whatever else is written to it."""
+_COROUTINE = 0x80
+"""Of a code object's flags: it awaits at the top level."""
+_ANNOTATIONS = 0x1000000
+"""The same: it has `from __future__ import annotations`, which then holds for later code too."""
+_RECURSION_LIMIT = sys.getrecursionlimit()
+_now = vars(builtins)
+_before = dict(_now)
+"""The builtins that our own code has, whatever untrusted code did to them. Between that code's last instruction and
+`_recover`, ours may name none that is not bound in this module."""
+_BaseException, _eval = BaseException, eval
+_name_of_type = type.__dict__["__name__"].__get__  # a metaclass could put something else in its place
+
+_WARM_UP = """
+import sys
+class Warm:
+    def __init__(self, number=0):
+        self.number = number
+    def __repr__(self):
+        return f"Warm({self.number!r})"
+def warm(count):
+    return [Warm(number) for number in range(count)]
+print("", end="")
+print("", end="", file=sys.stderr)
+warm(3)
+"""
+
+
+class Interpreter:
+    """Runs code in a namespace that is a real `__main__` module, or in an IPython shell.
+
+    There is one in a process, and it belongs to the main thread. SIGINT interrupts code while that runs; at any other
+    moment it does nothing. Standard output and error are descriptors 1 and 2, and flushed after each piece of code.
+    """
+
+    def __init__(self, ipython: bool = False) -> None:
+        self._armed = False
+        self._cells = 0
+        self._futures = 0
+        self._replaced: dict[str, Any] = {}
+        self._loop: Any = None
+        self._loops_of_parents: list[Any] = []
+        self._descriptors: dict[int, int] = {}
+        self._streams: dict[str, io.TextIOWrapper] = {}
+        self._previous_main = sys.modules.get("__main__")  # nobody else may hold it, and its functions run on
+        self._main = types.ModuleType("__main__")
+        self._main.__dict__.update(__builtins__=builtins, __spec__=None)
+        self._recover()
+        self._prepare()
+        self._shell: Any = self._ipython() if ipython else None
+        os.register_at_fork(after_in_child=self._forked)
+
+    def run(self, code: str) -> dict[str, Any]:
+        """`value` is repr() of the last expression if that has a value; `error` is what the code did not catch."""
+        pid = os.getpid()
+        self._prepare()
+        value, error = self._guarded(self._evaluate, code)
+        self._recover()
+        described = None
+        if error is not None:
+            described, failure = self._guarded(_described, error)
+            if described is None:  # telling it runs code of its own, and that went wrong in turn
+                text = f"{_name(error)} (it cannot be shown: {_name(failure)})"
+                described = {"name": _name(error), "message": "", "traceback": text}
+        if os.getpid() != pid:
+            self._end_of_a_fork(error, described)
+        del error  # and with it the frames, and what they hold
+        self._flush()
+        self._recover()
+        return {"value": value, "error": described}
+
+    def warm(self) -> None:
+        """Run something representative, so that a fork of this process has loaded what most code needs."""
+        before = set(vars(self._main))
+        for code in (_WARM_UP, "warm(2).missing", "1 +"):
+            self.run(code)
+        if self._shell is not None:
+            self._shell.reset(new_session=True)
+        for name in set(vars(self._main)) - before:
+            del vars(self._main)[name]
+        for number in range(1, self._cells + 1):
+            linecache.cache.pop(f"<cell {number}>", None)
+        _now.pop("_", None)
+        self._cells = 0
+
+    def attach(self) -> None:
+        """Remember what descriptors 0, 1 and 2 are now: that is what each piece of code finds, whatever others did.
+
+        To be called again whenever they are given a new meaning, as in a fork.
+        """
+        for copy in self._descriptors.values():
+            os.close(copy)
+        self._descriptors = {number: os.dup(number) for number in (0, 1, 2)}
+
+    # One piece of code.
+
+    def _evaluate(self, code: str) -> str | None:
+        self._cells += 1
+        value = self._in_main(code, f"<cell {self._cells}>") if self._shell is None else self._in_shell(code)
+        return None if value is None else _bounded(repr(value))
+
+    def _in_main(self, code: str, name: str) -> object:
+        linecache.cache[name] = (len(code), None, [line + "\n" for line in code.split("\n")], name)
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | self._futures
+        tree = compile(code, name, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        parts = [compile(tree, name, "exec", flags, dont_inherit=True)]
+        self._futures |= parts[0].co_flags & _ANNOTATIONS
+        if last is not None:
+            flags |= self._futures
+            parts.append(compile(ast.Expression(last.value), name, "eval", flags, dont_inherit=True))
+        namespace = vars(self._main)
+        awaits = any(part.co_flags & _COROUTINE for part in parts)
+        _now.update(self._replaced)
+        self._replaced = {}
+        try:
+            if awaits:
+                value = self._await(_each_in_turn(parts, namespace))
+            else:
+                for part in parts:
+                    value = _eval(part, namespace)
+        finally:
+            self._recover()
+        if value is not None:
+            _now["_"] = value  # as in any interactive Python
+        return value
+
+    def _in_shell(self, code: str) -> object:
+        result = self._shell.run_cell(code, store_history=True)
+        result.raise_error()
+        return result.result
+
+    def _await(self, work: Coroutine[Any, Any, object]) -> object:
+        """In a loop that lasts from one piece of code to the next, because what is bound to it does."""
+        asyncio: Any = importlib.import_module("asyncio")  # seldom needed, and slow to load
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+        whole = self._loop.create_task(work)
+        try:
+            return self._loop.run_until_complete(whole)
+        except BaseException:
+            if not whole.cancel() and not whole.cancelled():
+                whole.exception()  # looked at, or asyncio complains that nobody did
+            raise
+
+    def _ipython(self) -> Any:
+        """An IPython shell that writes nothing of its own, neither to a file nor to a stream."""
+        shells: Any = importlib.import_module("IPython.core.interactiveshell")
+        hooks: Any = importlib.import_module("IPython.core.displayhook")
+        config: Any = importlib.import_module("traitlets.config").Config()
+        silence = {name: lambda *_, **__: None for name in ("write_output_prompt", "write_format_data")}
+        config.InteractiveShell.displayhook_class = type("SilentHook", (hooks.DisplayHook,), silence)
+        config.InteractiveShell.colors = "NoColor"
+        config.InteractiveShell.autoindent = False
+        config.InteractiveShell.separate_in = ""
+        config.HistoryManager.enabled = False
+        config.HistoryManager.hist_file = ":memory:"
+        directory = tempfile.mkdtemp()  # it insists on one
+        try:
+            shell = shells.InteractiveShell.instance(
+                config=config, user_module=self._main, user_ns=vars(self._main), ipython_dir=directory
+            )
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        for name in ("_showtraceback", "showsyntaxerror", "showindentationerror"):
+            setattr(shell, name, lambda *_, **__: None)  # we tell them, as results
+        shell.compile.get_code_name = lambda raw, transformed, number: f"<cell {self._cells}>"
+        shell.system = shell.system_raw  # to our own output, not through a terminal
+        shell.loop_runner = self._await
+        return shell
+
+    # What untrusted code may change, and what it finds again.
+
+    def _guarded(self, work: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
+        """What the work returned, and what it raised, be that what it may. SIGINT interrupts it."""
+        try:
+            try:
+                self._armed = True
+                result = work(*args)
+                self._armed = False
+            except _BaseException as error:
+                self._armed = False
+                return None, error
+        except _BaseException as error:  # a signal that came in the very moment in which the work had ended
+            return None, error
+        return result, None
+
+    def _interrupted(self, number: int, frame: types.FrameType | None) -> None:
+        if self._armed:
+            self._armed = False  # once only: what catches it must not be interrupted again
+            raise KeyboardInterrupt
+
+    def _prepare(self) -> None:
+        """Give code its streams and its module."""
+        sys.modules["__main__"] = self._main
+        for number, copy in self._descriptors.items():
+            os.dup2(copy, number)
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            stream = self._streams.get(name)
+            if stream is None or not _usable(stream):
+                stream = self._streams[name] = _stream(number)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+    def _recover(self) -> None:
+        """Python as our own code needs it. Builtins that code replaced are kept for it, deleted ones are back."""
+        sys.settrace(None)
+        sys.setprofile(None)
+        for name, value in _before.items():
+            if _now.get(name, value) is not value:
+                self._replaced[name] = _now[name]
+        _now.update(_before)
+        if sys.getrecursionlimit() < _RECURSION_LIMIT:
+            sys.setrecursionlimit(_RECURSION_LIMIT)
+        signal.signal(signal.SIGINT, self._interrupted)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+    def _flush(self) -> None:
+        for name in ("stdout", "stderr"):
+            self._guarded(lambda name: getattr(sys, name).flush(), name)  # may be anything by now
+            self._guarded(io.TextIOWrapper.flush, self._streams[name])
+
+    def _forked(self) -> None:
+        """The loop shares its descriptors with that of the parent: neither use it nor let it close them."""
+        if self._loop is not None:
+            self._loops_of_parents.append(self._loop)
+            self._loop = None
+
+    def _end_of_a_fork(self, error: BaseException | None, described: dict[str, str] | None) -> None:
+        """The code forked, and this is the child, for which the end of the code is the end of the program."""
+        status: object = 0
+        if isinstance(error, SystemExit):
+            status = error.code or 0
+        elif described is not None:
+            status = described["traceback"]
+        if not isinstance(status, int):
+            self._guarded(lambda: print(status, file=self._streams["stderr"]))
+        self._flush()
+        os._exit(status & 0xFF if isinstance(status, int) else 1)
+
+
+async def _each_in_turn(parts: Sequence[types.CodeType], namespace: dict[str, Any]) -> object:
+    value = None
+    for part in parts:
+        value = _eval(part, namespace)
+        if part.co_flags & _COROUTINE:
+            value = await value
+    return value
+
+
+# Telling what happened.
+
+
+def _name(error: BaseException | None) -> str:
+    return _bounded(_name_of_type(type(error)))
+
+
+def _bounded(text: str) -> str:
+    """At most so much of it, as text that can be sent. Trusts no method of a class derived from str."""
+    whole = str.__len__(text) <= _TEXT_BYTES
+    data = str.encode(text if whole else str.__getitem__(text, slice(_TEXT_BYTES)), "utf-8", "backslashreplace")
+    if whole and len(data) <= _TEXT_BYTES:
+        return data.decode()
+    return data[:_TEXT_BYTES].decode("utf-8", "ignore") + f" … ({str.__len__(text)} characters)"
+
+
+def _described(error: BaseException) -> dict[str, str]:
+    try:
+        message = _bounded(str(error))
+    except Exception as failure:  # the error's own __str__
+        message = f"<its __str__ raised {_name(failure)}>"
+    told = traceback.TracebackException(type(error), error, error.__traceback__)
+    for one in _all_of(told):
+        _leave_our_frames_out(one)
+    return {"name": _name(error), "message": message, "traceback": _bounded("".join(told.format()).rstrip("\n"))}
+
+
+def _all_of(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """It, what it came from, and what it is a group of."""
+    waiting, seen = [told], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += [other for other in (one.__cause__, one.__context__) if other is not None]
+            waiting += getattr(one, "exceptions", None) or []
+
+
+def _leave_our_frames_out(told: traceback.TracebackException) -> None:
+    """Code begins with the first frame of a cell. A signal's handler may be the last one."""
+    stack = told.stack
+    first = next((at for at, frame in enumerate(stack) if frame.filename.startswith("<cell ")), len(stack))
+    stack[:] = [frame for frame in stack[first:] if frame.filename != __file__]
+
+
+# Streams.
+
+
+def _stream(descriptor: int) -> io.TextIOWrapper:
+    """By the line, so that what was printed is seen even if the process is killed."""
+    mode, errors = ("r", "surrogateescape") if descriptor == 0 else ("w", "backslashreplace")
+    try:
+        file: Any = io.FileIO(descriptor, mode, closefd=False)
+    except OSError:  # closed
+        file = io.FileIO(os.devnull, mode)
+    buffer = io.BufferedReader(file) if descriptor == 0 else io.BufferedWriter(file)
+    stream = io.TextIOWrapper(buffer, "utf-8", errors, "\n" if descriptor else None, line_buffering=descriptor > 0)
+    stream.mode = mode  # type: ignore[misc]  # as open() does
+    return stream
+
+
+def _usable(stream: io.TextIOWrapper) -> bool:
+    """Not closed, not detached, and without what code may have put in the place of its methods."""
+    for name in vars(stream).keys() - {"mode"}:
+        del vars(stream)[name]
+    try:
+        io.TextIOWrapper.flush(stream)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+# Where there is no more than standard input, output and error to talk through.
+
+
+def main() -> None:
+    """Answer requests that come on standard input: `{"mark": …, "code": …}`, one per line.
+
+    What code writes goes to standard output and error, as it is. The answer follows on both: the mark of the request,
+    then, on standard output, what `Interpreter.run` gave as JSON, in lines of `mark + more\\n` and `mark = last\\n`.
+    """
+    requests = os.fdopen(os.dup(0), "rb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    outputs = os.dup(1), os.dup(2)
+    interpreter = Interpreter(ipython="--ipython" in sys.argv[1:])
+    interpreter.attach()
+    interpreter.warm()
+    while True:
+        try:
+            line = requests.readline()
+        except BaseException as error:  # a timer or signal handler that code has left behind
+            _tell(outputs[1], traceback.format_exception_only(error)[-1].encode())
+            continue
+        if not line:
+            break
+        request = json.loads(line)
+        answer = json.dumps(interpreter.run(request["code"])).encode()
+        mark = request["mark"].encode()
+        pieces = [answer[at : at + _NOTE_BYTES] for at in range(0, len(answer), _NOTE_BYTES)]
+        for piece in pieces[:-1]:
+            _tell(outputs[0], mark + b"+" + piece + b"\n")
+        _tell(outputs[0], mark + b"=" + pieces[-1] + b"\n")
+        _tell(outputs[1], mark + b"=\n")
+    os._exit(0)
+
+
+def _tell(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+if __name__ == "__main__":
+    main()

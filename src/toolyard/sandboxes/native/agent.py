@@ -1,0 +1,392 @@
+"""Process 1 of a sandbox: starts programs in it, reads and writes its files, and ends things, as the host asks.
+
+It runs no untrusted code and holds nothing worth stealing. Should it be taken over all the same, the one who did it is
+still inside the namespaces that it lives in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from toolyard.sandboxes.native import session, syscalls, template, wire
+from toolyard.sandboxes.native.branch import furnish_branch, make_branch
+from toolyard.sandboxes.native.confine import Rules, close_all_but, confine, environment, mount_processes, reset_signals
+
+_CONTROL = 3
+_KIN = 4
+"""File descriptors of the interpreter: to the host, and to its agent."""
+
+_SWEEPS_MOST = 50
+
+
+@dataclass(slots=True)
+class Program:
+    """A child of the agent: the interpreter, the init of a program's own pid namespace, or a branch's agent."""
+
+    id: int
+    started: float
+    report: int = -1
+    """Where the init of a program writes how that ended; -1 for others."""
+    apart: bool = True
+    """Lives in a pid namespace of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the agent is born with."""
+
+    limits: Mapping[str, Any]
+    rules: Rules
+    path: str
+    interpreter: Any
+    """The interpreter of the template, warm and unused."""
+
+
+def live(host: socket.socket, setup: Setup, prepare: Callable[[], None], kin: socket.socket | None = None) -> NoReturn:
+    """Be the agent until the host hangs up. `prepare` finishes what makes this process a sandbox."""
+    try:
+        try:
+            os.setsid()
+            prepare()
+            syscalls.set_dumpable(False)
+            agent = Agent(host, setup, kin)
+        except Exception as error:  # whatever it is: no sandbox without all of its walls
+            wire.send(host, {"failed": f"{type(error).__name__}: {error}"})
+            os._exit(1)
+        wire.send(host, {"ready": True})
+        agent.serve()
+    finally:
+        os._exit(0)
+
+
+class Agent:
+    def __init__(self, host: socket.socket, setup: Setup, kin: socket.socket | None) -> None:
+        self._host = host
+        self._setup = setup
+        self._kin = kin
+        """To the interpreter: only for what it needs to branch."""
+        self._programs: dict[int, Program] = {}  # by pid
+        self._work = os.open(template.WORK, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.chdir(template.WORK)
+        os.umask(0o022)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # which process 1 never gets from inside
+        self._woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._host, select.POLLIN)
+        waiting.register(self._woken, select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in waiting.poll()]
+            if self._woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._woken, 4096)
+                self._reap()
+            if self._host.fileno() in ready:
+                try:
+                    request, payload, fds = wire.receive(self._host)
+                except (wire.Closed, ConnectionError):
+                    return
+                self._handle(request, payload, fds)
+
+    def _handle(self, request: Mapping[str, Any], payload: bytes, fds: Sequence[int]) -> None:
+        try:
+            answer, data = self._do(request, payload, fds)
+        except OSError as error:
+            answer, data = {"errno": error.errno, "problem": error.strerror}, b""
+        finally:
+            for fd in fds:
+                os.close(fd)
+        wire.send(self._host, {"id": request["id"], **answer}, data)
+
+    def _do(self, request: Mapping[str, Any], payload: bytes, fds: Sequence[int]) -> tuple[dict[str, Any], bytes]:
+        match request["op"]:
+            case "interpret":
+                self._interpret(request["id"], fds)
+            case "run":
+                self._run(request, fds)
+            case "branch":
+                self._branch(request["id"], fds)
+            case "adopt":
+                self._adopt(request["id"])
+            case "measure":
+                return self._measure(request["program"]), b""
+            case "signal":
+                self._signal(request["program"], request["sent"])
+            case "read":
+                return {}, self._read(request["path"], request["offset"], request["most"])
+            case "write":
+                self._write(request["path"], payload, more=request["more"])
+            case "list":
+                return {}, json.dumps(self._list(request["path"])).encode()
+        return {}, b""
+
+    # Programs.
+
+    def _interpret(self, id: int, fds: Sequence[int]) -> None:
+        """Start the session's interpreter: a copy of the template's, among our own processes."""
+        ours, theirs = wire.pair()
+        pid = os.fork()
+        if pid == 0:
+            stdin, stdout, stderr, control = fds
+            self._become(
+                lambda: session.live(_CONTROL, _KIN, self._setup.interpreter),
+                [stdin, stdout, stderr, control, theirs.fileno()],
+            )
+        theirs.close()
+        if self._kin is not None:
+            self._kin.close()
+        self._kin = ours
+        self._programs[pid] = Program(id, time.monotonic(), apart=False)
+
+    def _run(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Start a program in a pid namespace of its own: when its init goes, everything that it started goes."""
+        told, tells = os.pipe2(os.O_CLOEXEC)
+        pid, pidfd = syscalls.clone(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS)
+        if pid == 0:
+            self._be_init(request, fds, tells)
+        os.close(tells)
+        os.close(pidfd)
+        self._programs[pid] = Program(request["id"], time.monotonic(), told)
+
+    def _be_init(self, request: Mapping[str, Any], fds: Sequence[int], tells: int) -> NoReturn:
+        try:
+            syscalls.die_with_parent()
+            mount_processes()
+            pid = os.fork()
+            if pid == 0:
+                self._become(lambda: self._execute(request), fds, request["limits"])
+            os.dup2(tells, 3)
+            os.closerange(4, 4096)
+            for fd in range(3):
+                os.close(fd)
+            while True:
+                ended, status, usage = os.wait3(0)
+                if ended == pid:
+                    os.write(3, json.dumps(_ending(status, usage)).encode())
+                    break
+        finally:
+            os._exit(0)
+
+    def _become(
+        self, work: Callable[[], None], fds: Sequence[int], limits: Mapping[str, Any] | None = None
+    ) -> NoReturn:
+        """In a child: stop being the agent, and do untrusted work. It has just these files, from 0 on."""
+        try:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            reset_signals()
+            confine_last = {**self._setup.limits, **(limits or {})}
+            for number, fd in enumerate(fds):
+                os.dup2(fd, number)
+            rules = self._setup.rules.move(len(fds))
+            os.closerange(len(fds) + 1, 4096)
+            confine(rules, confine_last)
+            work()
+        except BaseException as error:  # nobody is left to be told but the program's own standard error
+            os.write(2, f"toolyard: {type(error).__name__}: {error}\n".encode())
+            os._exit(126)
+        finally:
+            os._exit(0)
+
+    def _execute(self, request: Mapping[str, Any]) -> None:
+        env = environment(self._setup.path) | request["env"]
+        argv = request["argv"]
+        try:
+            os.execvpe(argv[0], argv, env)
+        except OSError as error:
+            os.write(2, f"toolyard: {argv[0]}: {error.strerror}\n".encode())
+            os._exit(126 if isinstance(error, PermissionError) else 127)
+
+    def _branch(self, id: int, fds: Sequence[int]) -> None:
+        """Make a place that the interpreter can fork itself into: namespaces within ours, with an agent of their own
+        and a copy of the workspace."""
+        if self._kin is None:
+            raise OSError(0, "there is no interpreter to fork")
+        told, tells = os.pipe2(os.O_CLOEXEC)
+        ours, theirs = wire.pair()
+        helper = os.fork()
+        if helper == 0:
+            signal.set_wakeup_fd(-1)
+            self._host.detach()
+            keep = (fds[0], ours.fileno(), theirs.fileno(), self._kin.fileno(), self._setup.rules.landlock)
+            make_branch(tells, lambda: self._be_branch(fds[0], ours, theirs, keep))
+        for end in (ours, theirs):
+            end.close()
+        os.close(tells)
+        with os.fdopen(told, "rb") as answer:
+            found = answer.read()
+        os.waitpid(helper, 0)
+        if not found.isdigit():
+            raise OSError(0, found.decode() or "the branch could not be made")
+        self._programs[int(found)] = Program(id, time.monotonic())
+
+    def _be_branch(self, host: int, kin: socket.socket, new_kin: socket.socket, keep: Sequence[int]) -> NoReturn:
+        """As process 1 of a branch: an agent like this one, that knows only the branch."""
+        close_all_but(*keep)
+        assert self._kin is not None
+        old_kin = self._kin
+        live(socket.socket(fileno=host), self._setup, lambda: furnish_branch(self._setup.limits, old_kin, new_kin), kin)
+
+    def _signal(self, id: int, number: int) -> None:
+        for pid, program in list(self._programs.items()):
+            if program.id == id:
+                os.kill(pid, number)
+                if not program.apart and number == signal.SIGKILL:
+                    self._end_strays()
+
+    def _adopt(self, id: int) -> None:
+        """Know the interpreter that has just been forked into this branch: our only child that we did not make."""
+        mine = [pid for pid, parent in _parents().items() if parent == os.getpid() and pid not in self._programs]
+        if len(mine) != 1:
+            raise OSError(0, "the forked interpreter is not there")
+        self._programs[mine[0]] = Program(id, time.monotonic(), apart=False)
+
+    def _measure(self, id: int) -> dict[str, float]:
+        """Processor time and memory of a program with everything that it started."""
+        root, program = next(((pid, known) for pid, known in self._programs.items() if known.id == id), (0, None))
+        if program is None:
+            return {"cpu": 0.0, "memory": 0}
+        parents = _parents()
+        below = [pid for pid in parents if _is_below(pid, {root}, parents)]
+        used = [_used(pid) for pid in (below if program.apart else self._strays(parents))]
+        return {"cpu": sum(cpu for cpu, _ in used), "memory": sum(memory for _, memory in used)}
+
+    def _strays(self, parents: Mapping[int, int]) -> Sequence[int]:
+        """The interpreter, and what it started: all that is not below a process with its own namespace."""
+        apart = {pid for pid, program in self._programs.items() if program.apart}
+        return [pid for pid in parents if not _is_below(pid, apart, parents)]
+
+    def _end_strays(self) -> None:
+        """End what the interpreter started, wherever it went. Should it be quicker than we are, everything goes."""
+        for _ in range(_SWEEPS_MOST):
+            strays = self._strays(_parents())
+            if not strays:
+                return
+            for pid in strays:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait3(os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            program = self._programs.pop(pid, None)
+            if program is None:
+                continue  # somebody's orphan
+            ending = _ending(status, usage)
+            if program.report >= 0:
+                told = os.read(program.report, 4096)
+                os.close(program.report)
+                ending = json.loads(told) if told else ending
+            if not program.apart:
+                self._end_strays()
+            wire.send(self._host, {"ended": program.id, "wall": time.monotonic() - program.started, **ending})
+
+    # Files.
+
+    def _read(self, path: str, offset: int, most: int) -> bytes:
+        fd = syscalls.open_beneath(self._work, path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            _check_regular(fd)
+            return os.pread(fd, most, offset)
+        finally:
+            os.close(fd)
+
+    def _write(self, path: str, data: bytes, *, more: bool) -> None:
+        """Write a file from its beginning, or with `more` at its end."""
+        self._make_parents(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | (os.O_APPEND if more else 0)
+        fd = syscalls.open_beneath(self._work, path, flags, 0o644)
+        try:
+            _check_regular(fd)
+            if not more:
+                os.truncate(fd, 0)
+            while data:
+                data = data[os.write(fd, data) :]
+        finally:
+            os.close(fd)
+
+    def _make_parents(self, path: str) -> None:
+        parts = path.split("/")[:-1]
+        for depth, name in enumerate(parts):
+            above = syscalls.open_beneath(self._work, "/".join(parts[:depth]) or ".", os.O_PATH | os.O_DIRECTORY)
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=above)
+            finally:
+                os.close(above)
+
+    def _list(self, path: str) -> Sequence[tuple[str, str, int]]:
+        fd = syscalls.open_beneath(self._work, path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return [_entry(name, os.stat(name, dir_fd=fd, follow_symlinks=False)) for name in sorted(os.listdir(fd))]
+        finally:
+            os.close(fd)
+
+
+def _entry(name: str, about: os.stat_result) -> tuple[str, str, int]:
+    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+    return name, kinds.get(stat.S_IFMT(about.st_mode), "other"), about.st_size
+
+
+def _check_regular(fd: int) -> None:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise OSError(0, "not a regular file")
+
+
+def _ending(status: int, usage: resource.struct_rusage) -> dict[str, Any]:
+    return {
+        "code": os.waitstatus_to_exitcode(status),
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "peak": usage.ru_maxrss * 1024,
+    }
+
+
+def _parents() -> dict[int, int]:
+    """The living processes of this namespace but ourselves, each with its parent."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and name != "1":
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+                if state not in (b"Z", b"X"):
+                    found[int(name)] = int(parent)
+    return found
+
+
+def _used(pid: int) -> tuple[float, int]:
+    """Seconds of processor time, with those of children that have ended, and bytes of memory."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0, 0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"), int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _is_below(pid: int, roots: set[int], parents: Mapping[int, int]) -> bool:
+    while pid in parents and pid not in roots:
+        pid = parents[pid]
+    return pid in roots

@@ -1,0 +1,226 @@
+"""The native backend: starts the helper processes, makes sandboxes, and keeps a few of them ready."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from toolyard.core.errors import SandboxUnavailable
+from toolyard.sandboxes.base import Limits, Profile, Report
+from toolyard.sandboxes.native import profiles, wire
+from toolyard.sandboxes.native.boot import command
+from toolyard.sandboxes.native.cgroups import Groups
+from toolyard.sandboxes.native.channel import Channel
+from toolyard.sandboxes.native.guest import Guest
+from toolyard.sandboxes.native.pool import Pool
+from toolyard.sandboxes.native.probe import probe, unavailable
+from toolyard.sandboxes.native.sandbox import Ground, NativeSandbox
+from toolyard.sandboxes.native.zygote import FIRST_UID
+
+_SECONDS = 60.0
+"""For a helper process to get ready, or to go."""
+_UIDS_PER_SERVER = 2**16
+
+
+class Helper:
+    """A channel to a process of ours, which says once that it is ready."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._told: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self.channel = Channel(sock, on_event=self._event, on_lost=self._lost, trusted=True)
+
+    async def ready(self) -> Mapping[str, Any]:
+        async with asyncio.timeout(_SECONDS):
+            return await self._told
+
+    def _event(self, event: Mapping[str, Any]) -> None:
+        if not self._told.done():
+            self._told.set_result(event)
+
+    def _lost(self, why: str) -> None:
+        self._event({"failed": why})
+
+
+class NativeBackend:
+    """`ready` sandboxes with the usual limits are kept for each profile that has been asked for."""
+
+    name = "native"
+
+    def __init__(self, *, ready: int = 2, templates: int | None = None) -> None:
+        self._ready = ready
+        self._templates_each = templates or min(os.cpu_count() or 1, 4)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._broker: Helper | None = None
+        self._templates: dict[Profile, Sequence[Helper]] = {}
+        self._pools: dict[Profile, Pool] = {}
+        self._groups = Groups([])
+        self._support: Mapping[str, Sequence[Any]] = {}
+        self._landlock = 0
+        self._report: Report | None = None
+        self._numbers: Iterator[int] = itertools.count()
+        self._sandboxes: set[NativeSandbox] = set()
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> Report:
+        if sys.platform != "linux":
+            raise SandboxUnavailable(f"the native sandbox needs Linux, and this is {sys.platform}")
+        try:
+            await self._launch()
+            self._report = Report(self.name, "L0", {})  # until more is shown
+            async with await self._make(Limits(), "plain") as sandbox:
+                self._report = await probe(sandbox, self._support, self._landlock)
+        except BaseException:
+            await self.close()
+            raise
+        return self._report
+
+    async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> NativeSandbox:
+        if limits is not None and limits != Limits():
+            return await self._make(limits, profile)
+        if profile not in self._pools:
+            self._pools[profile] = Pool(lambda: self._make(Limits(), profile), self._ready)
+        return await self._pools[profile].take()
+
+    def report(self) -> Report:
+        if self._report is None:
+            raise SandboxUnavailable("the sandbox has not been started")
+        return self._report
+
+    async def close(self) -> None:
+        for pool in self._pools.values():
+            await pool.close()
+        self._pools.clear()
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
+        for template in itertools.chain.from_iterable(self._templates.values()):
+            template.channel.close()
+        self._templates.clear()
+        if self._broker is not None:
+            self._broker.channel.close()
+        if self._process is not None:
+            await asyncio.to_thread(self._process.wait, _SECONDS)
+        self._groups.close()
+
+    # Processes.
+
+    async def _launch(self) -> None:
+        ours, theirs = wire.pair()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: ASYNC220  # a vfork, and no wait
+                command("broker", theirs.fileno()),
+                env={},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # an interrupt at the terminal is the server's to handle
+            )
+        self._broker = Helper(ours)
+        told = await self._broker.ready()
+        if "failed" in told:
+            raise SandboxUnavailable(f"the sandbox's broker could not start: {told['failed']}")
+        self._support = told["support"]
+        self._groups = Groups.at(told["groups"])
+        self._numbers = itertools.count(self._process.pid % 2**12 * _UIDS_PER_SERVER)
+
+    async def _template(self, profile: Profile, number: int) -> Helper:
+        """One of the profile's template processes; those that are not there are started."""
+        async with self._starting:
+            if self._broker is None or self._broker.channel.lost:
+                self._templates.clear()
+                await self._launch()
+            templates = self._templates.get(profile, ())
+            if not templates or any(template.channel.lost for template in templates):
+                if absent := profiles.missing(profile):
+                    raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
+                living = [template for template in templates if not template.channel.lost]
+                fresh = [await self._spawn(profile) for _ in range(self._templates_each - len(living))]
+                self._templates[profile] = templates = [*living, *fresh]
+        return templates[number % len(templates)]
+
+    async def _spawn(self, profile: Profile) -> Helper:
+        assert self._broker is not None
+        ours, theirs = wire.pair()
+        template = Helper(ours)
+        with theirs:
+            await self._broker.channel.ask("zygote", fds=[theirs.fileno()])
+        config = {
+            "groups": self._groups.describe(),
+            "ipython": profile == "ipython",
+            "packages": profiles.packages(),
+            "path": os.pathsep.join(
+                [f"{prefix}/bin" for prefix in profiles.prefixes()] + ["/usr/local/bin:/usr/bin:/bin"]
+            ),
+            "prefixes": profiles.prefixes(),
+            "preload": profiles.preload(profile),
+            "warm_up": profiles.warm_up(profile),
+        }
+        await template.channel.tell(config)
+        told = await template.ready()
+        if "failed" in told:
+            raise unavailable(str(told["failed"]), int(told.get("errno") or 0))
+        self._landlock = told["landlock"]
+        return template
+
+    # Sandboxes.
+
+    async def _make(self, limits: Limits, profile: Profile) -> NativeSandbox:
+        number = next(self._numbers)
+        template = await self._template(profile, number)
+        ours, theirs = wire.pair()
+        told = {**dataclasses.asdict(limits), "memory_enforced": self._memory_enforced}
+        owner = FIRST_UID + number if os.geteuid() == 0 else -1
+        guest = Guest(ours, owner=owner)
+        try:
+            with theirs:
+                made = await template.channel.ask("make", fds=[theirs.fileno()], sandbox=number, limits=told)
+            if problem := made.header.get("failed"):
+                raise unavailable(str(problem), 0)
+            process = Process(made.fds[0])
+            await guest.ready()
+        except BaseException:
+            guest.close()
+            raise
+        group = self._groups.group(str(number))
+        ground = Ground(self.report, owner, self._memory_enforced, group.oom_kills)
+
+        async def end() -> None:
+            guest.close()
+            await process.kill()
+            self._sandboxes.discard(sandbox)
+
+        sandbox = NativeSandbox(guest, limits, ground, end=end)
+        self._sandboxes.add(sandbox)
+        return sandbox
+
+    @property
+    def _memory_enforced(self) -> bool:
+        return bool(self._support["memory"][0])
+
+
+class Process:
+    """Process 1 of a sandbox, held by a descriptor that can mean no other."""
+
+    def __init__(self, pidfd: int) -> None:
+        self._pidfd = pidfd
+
+    async def kill(self) -> None:
+        """End it, and with it everything in its namespace; returns when that is gone."""
+        loop = asyncio.get_running_loop()
+        gone = asyncio.Event()
+        loop.add_reader(self._pidfd, gone.set)
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            async with asyncio.timeout(_SECONDS):
+                await gone.wait()
+        finally:
+            loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)

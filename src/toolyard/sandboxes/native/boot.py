@@ -1,0 +1,25 @@
+"""How the helper processes are started: this interpreter, an empty environment, and the modules of the sandbox without
+those of the server around them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_PACKAGES = {"toolyard": 2, "toolyard.sandboxes": 1}
+"""Packages whose own code is not run, and how far above this folder they lie."""
+
+
+def command(entry: str, *args: int) -> list[str]:
+    """The argv of a process that calls `main(*args)` of a module of this folder."""
+    folder = Path(__file__).parent
+    stubs = {name: str(folder.parents[above - 1]) for name, above in _PACKAGES.items()}
+    code = (
+        "import sys, types\n"
+        f"for name, path in {stubs!r}.items():\n"
+        "    sys.modules[name] = types.ModuleType(name)\n"
+        "    sys.modules[name].__path__ = [path]\n"
+        f"from toolyard.sandboxes.native.{entry} import main\n"
+        f"main{args!r}\n"
+    )
+    return [sys.executable, "-I", "-S", "-X", "utf8", "-c", code]

@@ -1,0 +1,97 @@
+"""The place that an interpreter forks itself into: a user namespace within the sandbox's, and in it a pid, a mount and
+an IPC namespace with an agent of their own and a copy of the workspace.
+
+The interpreter has no capabilities and may not make namespaces. But it may enter these: they belong to its own user.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from toolyard.sandboxes.native import syscalls, template, wire
+from toolyard.sandboxes.native.confine import UID, mount_processes, mount_workspace
+
+
+def make_branch(tells: int, be_agent: Callable[[], NoReturn]) -> NoReturn:
+    """In a child of the agent: make the place with an agent in it, tell the number of that process, and go."""
+    try:
+        syscalls.set_dumpable(True)  # or the two files would not be ours
+        syscalls.unshare(syscalls.CLONE_NEWUSER)
+        for file, text in (("setgroups", "deny"), ("uid_map", f"{UID} {UID} 1"), ("gid_map", f"{UID} {UID} 1")):
+            with open(f"/proc/self/{file}", "w") as opened:
+                opened.write(text)
+        syscalls.set_dumpable(False)
+        pid, _ = syscalls.clone(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC)
+        if pid == 0:
+            be_agent()
+        os.write(tells, b"%d" % pid)
+    except OSError as error:
+        os.write(tells, str(error).encode())
+    finally:
+        os._exit(0)
+
+
+def furnish_branch(limits: Mapping[str, Any], kin: socket.socket, new_kin: socket.socket) -> None:
+    """In the new namespaces: copy the workspace, and let the interpreter in.
+
+    `kin` leads to the interpreter that is to be forked, and `new_kin` is what the branch will have for its own.
+    """
+    mount_processes()
+    places = (template.WORK, template.TEMPORARY)
+    originals = [os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for place in places]
+    mount_workspace(limits)
+    for original, place in zip(originals, places, strict=True):
+        copy = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        copy_directory(original, copy)
+        os.close(original)
+        os.close(copy)
+    namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("user", "pid", "ipc", "mnt")]
+    wire.send(kin, {}, fds=[*namespaces, new_kin.fileno()])
+    for fd in namespaces:
+        os.close(fd)
+    kin.close()
+    new_kin.close()
+
+
+def copy_directory(source: int, target: int) -> None:
+    """Everything below one open directory into another. Links stay links; sockets are left."""
+    for name in os.listdir(source):
+        about = os.stat(name, dir_fd=source, follow_symlinks=False)
+        mode = stat.S_IMODE(about.st_mode)
+        if stat.S_ISLNK(about.st_mode):
+            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+        elif stat.S_ISFIFO(about.st_mode):
+            os.mkfifo(name, mode, dir_fd=target)
+        elif stat.S_ISREG(about.st_mode):
+            _copy_file(name, source, target, mode)
+        elif stat.S_ISDIR(about.st_mode):
+            os.mkdir(name, 0o700, dir_fd=target)
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=source)
+            copy = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=target)
+            try:
+                copy_directory(below, copy)
+                os.fchmod(copy, mode)
+            finally:
+                os.close(below)
+                os.close(copy)
+        if not stat.S_ISSOCK(about.st_mode):
+            times = (about.st_atime_ns, about.st_mtime_ns)
+            os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
+
+
+def _copy_file(name: str, source: int, target: int, mode: int) -> None:
+    original = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=source)
+    try:
+        copy = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target)
+        try:
+            while os.sendfile(copy, original, None, 2**30):  # from where it stands, until there is no more
+                continue
+            os.fchmod(copy, mode)
+        finally:
+            os.close(copy)
+    finally:
+        os.close(original)

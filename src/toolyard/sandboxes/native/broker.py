@@ -1,0 +1,53 @@
+"""The process between the server and the templates: it starts those, and outlives the server just long enough to leave
+nothing of it behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from toolyard.sandboxes.native import wire
+from toolyard.sandboxes.native.boot import command
+from toolyard.sandboxes.native.cgroups import Groups, sweep
+
+_CONTROL = 3
+
+
+def main(control_fd: int) -> NoReturn:
+    """Serve until the server hangs up, however that comes about, and then clean up."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the server's end is what ends us
+    control = socket.socket(fileno=control_fd)
+    sweep()
+    groups = Groups.create()
+    wire.send(control, {"groups": groups.describe(), "support": groups.support})
+    zygotes: set[int] = set()
+    with contextlib.suppress(wire.Closed, ConnectionError):
+        while True:
+            select.select([control], [], [])
+            request, _, fds = wire.receive(control)
+            zygotes.add(_spawn(fds[0]))
+            os.close(fds[0])
+            wire.send(control, {"id": request["id"]})
+    for pid in zygotes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for pid in zygotes:
+        os.waitpid(pid, 0)
+    groups.remove()
+    sys.exit(0)
+
+
+def _spawn(control: int) -> int:
+    files = [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
+        (os.POSIX_SPAWN_DUP2, 0, 1),
+        (os.POSIX_SPAWN_DUP2, control, _CONTROL),
+    ]
+    argv = command("zygote", _CONTROL, os.getpid())
+    return os.posix_spawn(argv[0], argv, {}, file_actions=files)

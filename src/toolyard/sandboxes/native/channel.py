@@ -1,0 +1,174 @@
+"""The server's end of a socket to a helper process or to a guest.
+
+A guest is not trusted: what it sends is bounded, it can send no file descriptors, and a message that nobody asked for
+ends the channel.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolyard.core.errors import SandboxLost
+from toolyard.sandboxes.native import wire
+
+_AT_ONCE = 64
+
+
+@dataclass(slots=True)
+class Answer:
+    header: Mapping[str, Any]
+    payload: bytes
+    fds: Sequence[int] = ()
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """A message of which the header is there."""
+
+    header: Mapping[str, Any]
+    payload: bytearray = field(default_factory=bytearray)
+
+
+class Channel:
+    """Requests that are answered by their number, and events that come by themselves."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        on_event: Callable[[Mapping[str, Any]], None],
+        on_lost: Callable[[str], None] = lambda _: None,
+        payload_most: int = 0,
+        trusted: bool = False,
+    ) -> None:
+        self._sock = sock
+        self._on_event = on_event
+        self._on_lost = on_lost
+        self._payload_most = payload_most
+        self._trusted = trusted
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._arriving: _Arriving | None = None
+        self._numbers = 0
+        self._turn = asyncio.Lock()
+        self.lost = ""
+        """Why nothing can be said any more."""
+        sock.setblocking(False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock, self._readable)
+
+    def number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    async def ask(
+        self, op: str, /, *, payload: bytes = b"", fds: Sequence[int] = (), number: int = 0, **more: object
+    ) -> Answer:
+        """Send a request and wait for its answer. The descriptors stay the caller's."""
+        number = number or self.number()
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._waiting[number] = answer
+        try:
+            await self._send({"op": op, "id": number, **more}, payload, fds)
+            return await answer
+        finally:
+            self._waiting.pop(number, None)
+
+    async def tell(self, header: Mapping[str, object]) -> None:
+        """Say something that is not answered."""
+        await self._send(header, b"", ())
+
+    def close(self, why: str = "it was closed") -> None:
+        if self.lost:
+            return
+        self.lost = why
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(SandboxLost(f"the sandbox is gone: {why}"))
+        self._on_lost(why)
+
+    async def _send(self, header: Mapping[str, object], payload: bytes, fds: Sequence[int]) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        async with self._turn:
+            for packet in wire.packets(header, payload):
+                while True:
+                    if self.lost:
+                        raise SandboxLost(f"the sandbox is gone: {self.lost}")
+                    try:
+                        self._sock.sendmsg([packet], rights)
+                    except BlockingIOError:
+                        await self._writable()
+                    except OSError as error:
+                        self.close(str(error))
+                    else:
+                        break
+                rights = []
+
+    async def _writable(self) -> None:
+        writable = asyncio.Event()
+        self._loop.add_writer(self._sock, writable.set)
+        try:
+            await writable.wait()
+        finally:
+            self._loop.remove_writer(self._sock)
+
+    def _readable(self) -> None:
+        for _ in range(_AT_ONCE):
+            fds: Sequence[int] = ()
+            try:
+                if self._trusted:
+                    packet, fds, _, _ = socket.recv_fds(self._sock, wire.HEADER_MOST, 4, socket.MSG_CMSG_CLOEXEC)
+                else:
+                    packet = self._sock.recv(wire.HEADER_MOST)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self.close(str(error))
+                return
+            if not packet:
+                self.close("it ended")
+                return
+            try:
+                self._take(packet, fds)
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                for fd in fds:
+                    os.close(fd)
+                self.close(f"it sent something that is not a message ({type(error).__name__})")
+            if self.lost:
+                return
+
+    def _take(self, packet: bytes, fds: Sequence[int]) -> None:
+        if self._arriving is None:
+            header = json.loads(packet)
+            if not isinstance(header, dict) or not 0 <= header["size"] <= self._payload_most:
+                raise ValueError(header)
+            self._arriving = _Arriving(header)
+        else:
+            self._arriving.payload += packet
+        header, payload = self._arriving.header, self._arriving.payload
+        if len(payload) > header["size"]:
+            raise ValueError(len(payload))
+        if len(payload) == header["size"]:
+            self._arriving = None
+            self._deliver(header, bytes(payload), fds)
+
+    def _deliver(self, header: Mapping[str, Any], payload: bytes, fds: Sequence[int]) -> None:
+        if "id" not in header:
+            self._on_event(header)
+            return
+        answer = self._waiting.pop(header["id"], None)
+        if answer is None or answer.done():
+            for fd in fds:
+                os.close(fd)
+            if self._trusted:
+                return  # whoever asked has gone away meanwhile
+            raise ValueError(header["id"])
+        answer.set_result(Answer(header, payload, fds))

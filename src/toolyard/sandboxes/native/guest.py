@@ -1,0 +1,235 @@
+"""The server's handle on the agent inside a sandbox: programs started and ended, and what they write, as pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolyard.core.errors import SandboxLost
+from toolyard.sandboxes.base import Limit
+from toolyard.sandboxes.native import wire
+from toolyard.sandboxes.native.channel import Answer, Channel
+from toolyard.sandboxes.pipes import Capture
+
+_FILE_MOST = 1024 * 1024
+_INTERPRETER_MOST = 1024 * 1024
+"""What an agent and an interpreter may send with one message."""
+_SECONDS = 30.0
+"""For an answer of the agent, and for the kernel to end what was killed. A sandbox that takes longer is given up."""
+
+
+class Watch:
+    """Waits for one thing to end, and notes the first limit that it exceeds."""
+
+    def __init__(self, wall_seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._exceeded: asyncio.Future[Limit] = self._loop.create_future()
+        self._timer = self._loop.call_later(wall_seconds, self.exceed, "wall")
+        self._began = self._loop.time()
+
+    @property
+    def seconds(self) -> float:
+        return self._loop.time() - self._began
+
+    def exceed(self, limit: Limit) -> None:
+        if not self._exceeded.done():
+            self._exceeded.set_result(limit)
+
+    async def until(self, *ends: asyncio.Future[Any]) -> Limit | None:
+        """Wait until one of them is done (None), or a limit is exceeded."""
+        try:
+            await asyncio.wait((*ends, self._exceeded), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._timer.cancel()
+        return None if any(end.done() for end in ends) else self._exceeded.result()
+
+
+@dataclass(slots=True)
+class Program:
+    """Something that runs inside. Who uses it closes it."""
+
+    number: int
+    ended: asyncio.Future[Mapping[str, Any]]
+    stdin: int
+    stdout: Capture
+    stderr: Capture
+    channel: Channel | None = None
+    """To the interpreter, if it is one."""
+    watch: Watch | None = None
+    """What its output counts for."""
+
+    def exceed_output(self) -> None:
+        if self.watch is not None:
+            self.watch.exceed("output")
+
+    def close(self) -> None:
+        if self.stdin >= 0:
+            os.close(self.stdin)
+            self.stdin = -1
+        self.stdout.close()
+        self.stderr.close()
+        if self.channel is not None:
+            self.channel.close()
+
+
+@dataclass(slots=True)
+class _Files:
+    """A program's descriptors on both sides, until each side has its own."""
+
+    theirs: list[int] = field(default_factory=list)
+    ours: list[int] = field(default_factory=list)
+
+    def pipe(self, owner: int, *, inwards: bool = False) -> None:
+        reads, writes = os.pipe2(os.O_CLOEXEC)
+        self.ours.append(writes if inwards else reads)
+        self.theirs.append(reads if inwards else writes)
+        if owner >= 0:
+            os.fchown(self.theirs[-1], owner, owner)  # or the program could not open /dev/stdout
+
+    def pair(self) -> None:
+        ours, theirs = wire.pair()
+        self.ours.append(ours.detach())
+        self.theirs.append(theirs.detach())
+
+    def close(self, fds: Sequence[int]) -> None:
+        for fd in fds:
+            os.close(fd)
+
+
+class Guest:
+    def __init__(self, sock: socket.socket, *, owner: int, on_lost: Callable[[str], None] = lambda _: None) -> None:
+        self._owner = owner
+        self._endings: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._on_lost = on_lost
+        self._channel = Channel(sock, on_event=self._event, on_lost=self._lost, payload_most=_FILE_MOST)
+
+    @property
+    def lost(self) -> str:
+        return self._channel.lost
+
+    async def ready(self) -> None:
+        """Until the sandbox is furnished. Raises SandboxLost if it could not be."""
+        async with asyncio.timeout(_SECONDS):
+            await self._ready
+
+    async def ask(self, op: str, /, **more: Any) -> Answer:
+        """Raises OSError with the agent's words if it could not do it."""
+        try:
+            async with asyncio.timeout(_SECONDS):
+                answer = await self._channel.ask(op, **more)
+        except TimeoutError:
+            self.close("it does not answer")
+            raise SandboxLost("the sandbox does not answer") from None
+        if problem := answer.header.get("problem"):
+            raise OSError(int(answer.header.get("errno") or 0), str(problem))
+        return answer
+
+    async def run(self, argv: Sequence[str], env: Mapping[str, str], limits: Mapping[str, Any], output: int) -> Program:
+        """Start a program in a pid namespace of its own."""
+        return await self._start("run", output, argv=list(argv), env=dict(env), limits=limits)
+
+    async def interpret(self, output: int) -> Program:
+        """Start the session's interpreter."""
+        return await self._start("interpret", output, interpreter=True)
+
+    async def fork(self, interpreter: Program, output: int) -> Program:
+        """Let another sandbox's interpreter fork itself into this one. Raises OSError with what prevents it."""
+        return await self._start("adopt", output, interpreter=True, by=interpreter.channel)
+
+    async def branch(self, guest: socket.socket) -> asyncio.Future[Mapping[str, Any]]:
+        """Make a place for a branch, whose agent speaks to that socket. The future tells when it has ended."""
+        number, ended = self._expect()
+        await self.ask("branch", number=number, fds=[guest.fileno()])
+        return ended
+
+    async def signal(self, program: Program, number: int) -> None:
+        await self.ask("signal", program=program.number, sent=number)
+
+    async def kill(self, program: Program) -> Mapping[str, Any]:
+        """End it with everything that it started."""
+        await self.signal(program, signal.SIGKILL)
+        async with asyncio.timeout(_SECONDS):
+            return await program.ended
+
+    def close(self, why: str = "it was closed") -> None:
+        self._channel.close(why)
+
+    async def _start(
+        self, op: str, output: int, *, interpreter: bool = False, by: Channel | None = None, **more: Any
+    ) -> Program:
+        number, ended = self._expect()
+        files = _Files()
+        try:
+            files.pipe(self._owner, inwards=True)
+            files.pipe(self._owner)
+            files.pipe(self._owner)
+            if interpreter:
+                files.pair()
+            if by is not None:
+                await self._fork(by, files.theirs, number)
+            else:
+                await self.ask(op, number=number, fds=files.theirs, **more)
+        except BaseException:
+            files.close(files.ours)
+            self._endings.pop(number, None)
+            raise
+        finally:
+            files.close(files.theirs)
+        return self._program(number, ended, files.ours, output)
+
+    async def _fork(self, by: Channel, fds: Sequence[int], number: int) -> None:
+        answer = await by.ask("fork", fds=fds)
+        if problem := answer.header.get("problem"):
+            raise OSError(0, str(problem)[:1000])
+        await self.ask("adopt", number=number)
+
+    def _program(
+        self, number: int, ended: asyncio.Future[Mapping[str, Any]], fds: Sequence[int], output: int
+    ) -> Program:
+        program: Program
+
+        def full() -> None:
+            program.exceed_output()
+
+        stdin, stdout, stderr, *control = fds
+        program = Program(number, ended, stdin, Capture(stdout, output, full), Capture(stderr, output, full))
+        if control:
+            program.channel = Channel(
+                socket.socket(fileno=control[0]), on_event=_unasked, payload_most=_INTERPRETER_MOST
+            )
+        return program
+
+    def _expect(self) -> tuple[int, asyncio.Future[Mapping[str, Any]]]:
+        number = self._channel.number()
+        self._endings[number] = ended = asyncio.get_running_loop().create_future()
+        return number, ended
+
+    def _event(self, event: Mapping[str, Any]) -> None:
+        if "ended" in event:
+            ended = self._endings.pop(event["ended"], None)
+            if ended is not None and not ended.done():
+                ended.set_result(event)
+        elif "failed" in event:
+            self.close(f"it could not be set up: {str(event['failed'])[:1000]}")
+        elif not self._ready.done():
+            self._ready.set_result(None)
+
+    def _lost(self, why: str) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(SandboxLost(f"the sandbox is gone: {why}"))
+            self._ready.exception()  # whether or not anybody waits
+        for ended in self._endings.values():
+            if not ended.done():
+                ended.set_result({"code": -signal.SIGKILL, "cpu": 0.0, "peak": 0, "wall": 0.0})
+        self._endings.clear()
+        self._on_lost(why)
+
+
+def _unasked(event: Mapping[str, Any]) -> None:
+    raise ValueError("an interpreter only answers")

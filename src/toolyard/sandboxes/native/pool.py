@@ -1,0 +1,50 @@
+"""Sandboxes made in advance, so that who asks for one does not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from toolyard.sandboxes.native.sandbox import NativeSandbox
+
+log = logging.getLogger("toolyard.sandbox")
+
+
+class Pool:
+    def __init__(self, make: Callable[[], Awaitable[NativeSandbox]], size: int) -> None:
+        self._make = make
+        self._size = size
+        self._ready: deque[NativeSandbox] = deque()
+        self._taken = asyncio.Event()
+        self._filling = asyncio.ensure_future(self._fill())
+
+    async def take(self) -> NativeSandbox:
+        while self._ready:
+            self._taken.set()
+            sandbox = self._ready.popleft()
+            if sandbox.alive:
+                return sandbox
+            await sandbox.close()
+        self._taken.set()
+        return await self._make()
+
+    async def close(self) -> None:
+        self._filling.cancel()
+        await asyncio.gather(self._filling, return_exceptions=True)
+        for sandbox in self._ready:
+            await sandbox.close()
+        self._ready.clear()
+
+    async def _fill(self) -> None:
+        while True:
+            await self._taken.wait()
+            self._taken.clear()
+            try:
+                while len(self._ready) < self._size:
+                    sandbox = await self._make()
+                    self._ready.append(sandbox)
+                    await sandbox.warm()
+            except Exception:  # whoever asks next makes one for himself, and is told what is wrong
+                log.exception("no sandbox could be made in advance")

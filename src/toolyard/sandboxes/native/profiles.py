@@ -1,0 +1,83 @@
+"""What a template's Python has loaded, and which one a piece of code needs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+
+from toolyard.sandboxes.base import Profile
+
+_EVERYDAY = (
+    *("argparse", "asyncio", "base64", "bisect", "collections", "contextlib", "copy", "csv", "dataclasses", "datetime"),
+    *("decimal", "enum", "fractions", "functools", "glob", "hashlib", "heapq", "inspect", "io", "itertools", "json"),
+    *("logging", "math", "operator", "os", "pathlib", "pickle", "pprint", "random", "re", "shutil", "statistics"),
+    *("string", "subprocess", "tempfile", "textwrap", "threading", "time", "traceback", "typing", "unittest", "uuid"),
+)
+_SCIENTIFIC = ("numpy", "pandas", "scipy", "sympy")
+_SCIENTIFIC_WARM = {
+    "numpy": "import numpy as np; np.linalg.inv(np.eye(3)); np.random.default_rng(0).normal(size=3)",
+    "pandas": "import pandas as pd; str(pd.DataFrame({'a': [1, 2], 'b': ['x', 'y']}).groupby('b').sum())",
+    "scipy": "import scipy.optimize, scipy.stats; scipy.stats.norm.cdf(0.0)",
+    "sympy": "import sympy; x = sympy.symbols('x'); str(sympy.integrate(sympy.sin(x) * x, x)); sympy.solve(x**2 - 1)",
+}
+"""What is loaded only on first use, and would otherwise be loaded again in every sandbox."""
+
+
+def preload(profile: Profile) -> Sequence[str]:
+    return [*_EVERYDAY, *(_SCIENTIFIC if profile == "scientific" else [])]
+
+
+def warm_up(profile: Profile) -> Sequence[str]:
+    """Pieces of code to be run once in the template."""
+    if profile != "scientific":
+        return []
+    return [code for name, code in _SCIENTIFIC_WARM.items() if _is_installed(name)]
+
+
+def missing(profile: Profile) -> Sequence[str]:
+    """Packages without which there is no such profile."""
+    needed: Mapping[Profile, Sequence[str]] = {"plain": [], "ipython": ["IPython"], "scientific": ["numpy"]}
+    return [name for name in needed[profile] if not _is_installed(name)]
+
+
+def smallest(code: str) -> Profile:
+    """The profile that has loaded what this code imports, as far as there is one."""
+    wanted = imports(code)
+    if wanted.isdisjoint(_SCIENTIFIC) or missing("scientific"):
+        return "plain"
+    return "scientific"
+
+
+def imports(code: str) -> set[str]:
+    """The packages that the code names in import statements; none if it is not Python."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def packages() -> Sequence[str]:
+    """sys.path of the interpreter inside: the standard library and what is installed, and nothing that is the server's
+    own, such as the folder that it was started in."""
+    paths = sysconfig.get_paths()
+    compiled = str(sysconfig.get_config_var("DESTSHARED"))
+    return list(dict.fromkeys([paths["stdlib"], compiled, paths["purelib"], paths["platlib"]]))
+
+
+def prefixes() -> Sequence[str]:
+    """Where the interpreter lies."""
+    return list(dict.fromkeys([sys.base_prefix, sys.prefix]))
+
+
+def _is_installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None

@@ -1,0 +1,142 @@
+"""The interpreter's process: does what the host asks, one piece of code after the other, and forks itself.
+
+It shares its process with untrusted code, so nothing that it says is taken for more than that code's own word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import resource
+import socket
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from toolyard.sandboxes.native import syscalls, template, wire
+
+
+def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
+    """Until the host hangs up. A child that the code forked, and that came back here, ends."""
+    control, kin = socket.socket(fileno=control_fd), socket.socket(fileno=kin_fd)
+    own = os.getpid()
+    interpreter.attach()
+    while True:
+        try:
+            request, payload, fds = wire.receive(control)
+        except wire.Closed:
+            return
+        if request["op"] == "exec":
+            answer, data = _execute(interpreter, payload)
+        else:
+            problem = _fork(control, kin, fds)
+            if problem is None:  # we are the branch, and it is the host of that who will ask
+                own = os.getpid()
+                interpreter.attach()
+                continue
+            answer, data = {"problem": problem}, b""
+        if os.getpid() != own:
+            os._exit(0)
+        wire.send(control, {"id": request["id"], **answer}, data)
+
+
+def _execute(interpreter: Any, code: bytes) -> tuple[dict[str, Any], bytes]:
+    before = _cpu()
+    result = interpreter.run(code.decode("utf-8", "surrogatepass"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"cpu": _cpu() - before, "peak": peak}, json.dumps(result).encode()
+
+
+def _cpu() -> float:
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+# Branching.
+
+_KINDS = (syscalls.CLONE_NEWUSER, syscalls.CLONE_NEWPID, syscalls.CLONE_NEWIPC, syscalls.CLONE_NEWNS)
+"""Namespaces of a branch, in the order in which they can be entered. branch.py sends them in that order."""
+
+
+def _fork(control: socket.socket, kin: socket.socket, fds: Sequence[int]) -> str | None:
+    """None in the branch. In the process that is forked: what prevented it, or an empty text.
+
+    `fds` are the branch's standard files and its way to the host; its namespaces come from the agent.
+    """
+    _, _, (*namespaces, new_kin) = wire.receive(kin)
+    problem, helper = _unforkable(), 1
+    if not problem:
+        told, tells = os.pipe()
+        drawn = random.getstate()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        helper = os.fork()
+        if helper == 0:
+            _enter(namespaces, tells)
+            for fd, place in zip((*fds, new_kin), (0, 1, 2, control.fileno(), kin.fileno()), strict=True):
+                os.dup2(fd, place)
+            random.setstate(drawn)  # Python draws anew in a child, but the branch is to go on from the same place
+            os.close(told)
+            os.close(tells)
+        else:
+            os.close(tells)
+            with os.fdopen(told, errors="replace") as answer:
+                problem = answer.read(4096)
+            with contextlib.suppress(ChildProcessError):  # the code does not want to hear of its children
+                os.waitpid(helper, 0)
+    for fd in (*namespaces, new_kin, *fds):
+        os.close(fd)
+    return problem if problem or helper else None
+
+
+def _enter(namespaces: Sequence[int], tells: int) -> None:
+    """Move into the namespaces. Only the branch returns; what goes wrong is told."""
+    try:
+        here = os.getcwd()
+        files = list(_private_files())
+        for fd, kind in zip(namespaces, _KINDS, strict=True):
+            syscalls.setns(fd, kind)
+        for _ in range(2):  # a pid namespace is entered by children only, and its init gets their children
+            if os.fork():
+                os._exit(0)
+        syscalls.drop_capabilities()
+        syscalls.set_dumpable(True)
+        os.chdir(here)
+        for fd, path, flags, offset in files:
+            opened = os.open(path, flags)
+            os.lseek(opened, offset, os.SEEK_SET)
+            os.dup2(opened, fd, os.get_inheritable(fd))
+            os.close(opened)
+    except BaseException as error:  # there are two of us: only one may go on
+        os.write(tells, f"{type(error).__name__}: {error}".encode())
+        os._exit(1)
+
+
+def _unforkable() -> str:
+    """What in this process cannot be copied."""
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1:
+        return f"{threads - 1} threads are running in the interpreter"
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        children = [pid for pid in file.read().split() if not _is_zombie(pid)]
+    return f"the interpreter has child processes: {', '.join(children)}" if children else ""
+
+
+def _is_zombie(pid: str) -> bool:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] == b"Z"
+
+
+def _private_files() -> Iterator[tuple[int, str, int, int]]:
+    """Open files of the workspace, which the branch has to open again in its own: number, path, flags, position."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that listed them
+            fd = int(name)
+            path = os.readlink(f"/proc/self/fd/{fd}")
+            if path.startswith(template.HOME + "/") and stat.S_ISREG(os.fstat(fd).st_mode) and os.path.exists(path):
+                flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
+                yield fd, path, flags, os.lseek(fd, 0, os.SEEK_CUR)

@@ -1,0 +1,242 @@
+"""The system calls that Python does not offer, and nothing else: the one module of the sandbox that uses ctypes.
+
+Every function raises OSError with the name of the call when the kernel refuses. Used only in single-threaded helper
+processes, never in the server.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+import sys
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_locked = ctypes.PyDLL(None, use_errno=True)
+"""The same library, called without giving up Python's lock: for calls after which there are two of us."""
+
+_x86 = os.uname().machine == "x86_64"
+_NR_PIVOT_ROOT = 155 if _x86 else 41
+_NR_CAPSET = 126 if _x86 else 91
+_NR_SECCOMP = 317 if _x86 else 277
+_NR_CLONE3, _NR_OPENAT2, _NR_MOUNT_SETATTR = 435, 437, 442  # numbers that all machines share
+_NR_LANDLOCK_CREATE, _NR_LANDLOCK_ADD, _NR_LANDLOCK_RESTRICT = 444, 445, 446
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+_CLONE_PIDFD = 0x00001000
+_CLONE_CHILD_CLEARTID = 0x00200000
+_CLONE_CHILD_SETTID = 0x01000000
+_CLONE_INTO_CGROUP = 0x200000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x20, 0x1000, 0x4000, 1 << 18
+MNT_DETACH = 2
+_AT_FDCWD, _AT_RECURSIVE, _AT_EMPTY_PATH = -100, 0x8000, 0x1000
+ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_NOEXEC = 1, 2, 4, 8
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 1, 4, 24
+_PR_SET_SECUREBITS, _PR_SET_NO_NEW_PRIVS, _PR_GET_TID_ADDRESS = 28, 38, 40
+_SECUREBITS_ALL_LOCKED = 0b11101111
+"""Root is nobody special, for ever: no capabilities by uid 0, by a change of uid, or ambient ones."""
+
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_BENEATH = 0x02, 0x08
+
+
+def _check(result: int, call: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+    return result
+
+
+def _syscall(name: str, number: int, *args: object) -> int:
+    return _check(_libc.syscall(ctypes.c_long(number), *args), name)
+
+
+def _prctl(name: str, option: int, *args: int) -> int:
+    padded = [ctypes.c_ulong(arg) for arg in (*args, 0, 0, 0, 0)[:4]]
+    return _check(_libc.prctl(ctypes.c_int(option), *padded), f"prctl({name})")
+
+
+# Processes and namespaces.
+
+
+def clone(flags: int, *, into_cgroup: int = -1) -> tuple[int, int]:
+    """fork() into new namespaces, and into a version 2 cgroup if one is given. (0, -1) in the child; pid and pidfd in
+    the parent.
+
+    Only for a process with one thread. It does for Python what os.fork() does, and tells the C library the new
+    thread's number.
+    """
+    pidfd = ctypes.c_int(-1)
+    address = ctypes.c_ulong(0)
+    flags |= _CLONE_PIDFD
+    if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) == 0:
+        flags |= _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID
+    if into_cgroup >= 0:
+        flags |= _CLONE_INTO_CGROUP
+    fields = (flags, ctypes.addressof(pidfd), address.value, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, max(into_cgroup, 0))
+    args = struct.pack("=11Q", *fields)
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid: int = _locked.syscall(ctypes.c_long(_NR_CLONE3), args, ctypes.c_size_t(len(args)))
+    number = ctypes.get_errno()
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        return 0, -1
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(number, f"clone3: {os.strerror(number)}")
+    return pid, pidfd.value
+
+
+def unshare(flags: int) -> None:
+    _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def setns(fd: int, kind: int) -> None:
+    _check(_libc.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns")
+
+
+def set_hostname(name: str) -> None:
+    _check(_libc.sethostname(name.encode(), ctypes.c_size_t(len(name))), "sethostname")
+
+
+def die_with_parent() -> None:
+    _prctl("PDEATHSIG", _PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """A process that is not dumpable cannot be looked into by others of the same uid."""
+    _prctl("DUMPABLE", _PR_SET_DUMPABLE, int(dumpable))
+
+
+def hide_arguments() -> None:
+    """Wipe our command line, which everybody who sees the process can read."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    ctypes.memset(start, 0, end - start)
+
+
+# Files.
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    done = _libc.mount(
+        source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None
+    )
+    _check(done, f"mount {target}")
+
+
+def unmount(target: str) -> None:
+    _check(_libc.umount2(target.encode(), MNT_DETACH), f"umount2 {target}")
+
+
+def set_mount_attributes(target: str, attributes: int) -> None:
+    """Add attributes to a mount and to all that are mounted below it."""
+    changes = struct.pack("=4Q", attributes, 0, 0, 0)
+    _syscall(
+        f"mount_setattr {target}",
+        _NR_MOUNT_SETATTR,
+        ctypes.c_int(_AT_FDCWD),
+        target.encode(),
+        ctypes.c_uint(_AT_RECURSIVE),
+        changes,
+        ctypes.c_size_t(len(changes)),
+    )
+
+
+def pivot_root(new: str, old: str) -> None:
+    _syscall("pivot_root", _NR_PIVOT_ROOT, new.encode(), old.encode())
+
+
+def open_beneath(directory: int, path: str, flags: int, mode: int = 0) -> int:
+    """Open a path that cannot lead out of the directory, neither by .. nor by any link."""
+    how = struct.pack("=3Q", flags | os.O_CLOEXEC, mode, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
+    return _syscall("openat2", _NR_OPENAT2, ctypes.c_int(directory), os.fsencode(path), how, ctypes.c_size_t(len(how)))
+
+
+# Giving up power. None of it can be undone.
+
+
+def forbid_new_privileges() -> None:
+    _prctl("NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
+
+
+def drop_capabilities() -> None:
+    """All of them, for ever, also for programs with file capabilities and for uid 0."""
+    _prctl("SECUREBITS", _PR_SET_SECUREBITS, _SECUREBITS_ALL_LOCKED)
+    capability = 0
+    while _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) == 0:
+        capability += 1  # until the kernel knows no such capability
+    version_3, own_process = 0x20080522, 0
+    header = struct.pack("=Ii", version_3, own_process)
+    nothing = struct.pack("=6I", 0, 0, 0, 0, 0, 0)
+    _syscall("capset", _NR_CAPSET, header, nothing)
+
+
+def load_filter(instructions: bytes) -> None:
+    """From now on this process and its children may make only the system calls that the seccomp filter lets through."""
+    code = ctypes.create_string_buffer(instructions, len(instructions))
+    program = struct.pack("@HP", len(instructions) // 8, ctypes.addressof(code))
+    set_mode_filter = 1
+    _syscall("seccomp", _NR_SECCOMP, ctypes.c_uint(set_mode_filter), ctypes.c_uint(0), program)
+
+
+# Landlock: which files a process may use however it gets at them.
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_FILES_BY_VERSION = (13, 13, 14, 15, 15, 16)
+"""How many rights over files each version of Landlock knows, from version 0."""
+_IOCTL_DEVICE = 1 << 15
+_TCP = 0b11  # bind and connect
+_SCOPES = 0b11  # abstract sockets and signals
+
+READ_ONLY = _EXECUTE | _READ_FILE | _READ_DIR
+DEVICES = _READ_FILE | _READ_DIR | _WRITE_FILE | _IOCTL_DEVICE
+EVERYTHING = -1
+
+
+def landlock_version() -> int:
+    """0 where there is none."""
+    version: int = _libc.syscall(ctypes.c_long(_NR_LANDLOCK_CREATE), None, ctypes.c_size_t(0), ctypes.c_uint(1))
+    return max(version, 0)
+
+
+def landlock_rules(paths: dict[str, int], *, tcp: bool) -> int:
+    """Rules that allow just this below each path, as a file descriptor for `landlock`. Needs version 1."""
+    version = landlock_version()
+    known = (1 << _FILES_BY_VERSION[min(version, len(_FILES_BY_VERSION) - 1)]) - 1
+    handled = struct.pack("=3Q", known, 0 if tcp or version < 4 else _TCP, 0 if version < 6 else _SCOPES)
+    size = 8 if version < 4 else 16 if version < 6 else 24
+    rules = _syscall("landlock_create_ruleset", _NR_LANDLOCK_CREATE, handled, ctypes.c_size_t(size), ctypes.c_uint(0))
+    for path, rights in paths.items():
+        opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            below = struct.pack("=Qi", rights & known, opened)
+            path_beneath = 1
+            _syscall(
+                f"landlock_add_rule {path}",
+                _NR_LANDLOCK_ADD,
+                ctypes.c_int(rules),
+                ctypes.c_int(path_beneath),
+                below,
+                ctypes.c_uint(0),
+            )
+        finally:
+            os.close(opened)
+    return rules
+
+
+def landlock(rules: int) -> None:
+    _syscall("landlock_restrict_self", _NR_LANDLOCK_RESTRICT, ctypes.c_int(rules), ctypes.c_uint(0))
+
+
+assert sys.byteorder == "little", "the sandbox is written for little-endian machines"

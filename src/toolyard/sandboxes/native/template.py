@@ -1,0 +1,86 @@
+"""The file system that every sandbox starts from: a read-only root of the host's programs, and nothing else of it.
+
+Built once by each template process in its own mount namespace. A sandbox inherits it and mounts over it what is
+private to it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolyard.sandboxes.native import syscalls
+
+HOME = "/home"
+WORK = "/home/work"
+TEMPORARY = "/home/tmp"
+"""Private places are all below /home, since Landlock's rule for what may be written sits on a directory that every
+branch of a session shares."""
+
+_PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_ETC = ("alternatives", "ca-certificates", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "pki",
+        "resolv.conf", "ssl", "terminfo")  # fmt: skip
+_FILES = {
+    "passwd": "root:x:0:0:root:/:/bin/sh\nagent:x:1000:1000:agent:/home/work:/bin/bash\n",
+    "group": "root:x:0:\nagent:x:1000:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_LINKS = {
+    "tmp": TEMPORARY,
+    "dev/shm": TEMPORARY,
+    "dev/ptmx": "pts/ptmx",
+    "dev/fd": "/proc/self/fd",
+    "dev/stdin": "/proc/self/fd/0",
+    "dev/stdout": "/proc/self/fd/1",
+    "dev/stderr": "/proc/self/fd/2",
+}
+
+
+def enter(prefixes: Sequence[str]) -> None:
+    """Make the template this process's root. `prefixes` are the interpreters that must be there."""
+    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+    root = Path("/tmp")  # any directory will do: it is covered only for us
+    syscalls.mount("template", str(root), "tmpfs", syscalls.MS_NOSUID, "mode=755,size=4m")
+    for name in ("proc", "dev", "dev/pts", "etc", "run", "var", "home", "home/work", "home/tmp"):
+        (root / name).mkdir()
+    for path in (*_PROGRAMS, *prefixes):
+        _show(Path(path), root)
+    for name in _ETC:
+        _show(Path("/etc") / name, root)
+    for name, text in _FILES.items():
+        (root / "etc" / name).write_text(text)
+    for name in _DEVICES:
+        _bind(Path("/dev") / name, root)
+    for name, target in _LINKS.items():
+        (root / name).symlink_to(target)
+    # A new /proc may only be mounted by somebody who sees a whole one. Each sandbox covers it with its own.
+    syscalls.mount("/proc", str(root / "proc"), flags=syscalls.MS_BIND | syscalls.MS_REC)
+    os.chdir(root)
+    syscalls.pivot_root(".", ".")
+    syscalls.unmount(".")
+    os.chdir("/")
+    read_only = syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | syscalls.MS_NOSUID
+    syscalls.mount("none", "/", flags=read_only)
+
+
+def _show(path: Path, root: Path) -> None:
+    """Bind a host path read-only at the same place. Links are made anew; what is not there is left out."""
+    target = root / path.relative_to("/")
+    if path.is_symlink() and not target.is_symlink() and not target.exists():
+        target.symlink_to(os.readlink(path))
+    elif path.exists() and not target.exists():
+        _bind(path, root)
+        syscalls.set_mount_attributes(str(target), syscalls.ATTR_RDONLY | syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV)
+
+
+def _bind(path: Path, root: Path) -> None:
+    target = root / path.relative_to("/")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        target.mkdir()
+    else:
+        target.touch()
+    syscalls.mount(str(path), str(target), flags=syscalls.MS_BIND | syscalls.MS_REC)

@@ -1,0 +1,177 @@
+"""A template process: a warm Python in the template's file system, of which every sandbox is a copy.
+
+It is started with an empty environment, holds no secret, and never runs untrusted code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from toolyard.sandboxes.interpreter import Interpreter
+from toolyard.sandboxes.native import agent, syscalls, template, wire
+from toolyard.sandboxes.native.cgroups import Caps, Group, Groups, enter
+from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules, close_all_but, furnish
+
+FIRST_UID = 0x7000_0000
+"""Where root's sandboxes get their users from: a range that no system hands out."""
+
+
+def main(control_fd: int, parent: int) -> NoReturn:
+    """Be a template for sandboxes until the server or the broker goes."""
+    syscalls.die_with_parent()
+    if os.getppid() != parent:
+        os._exit(0)  # it was quicker
+    control = socket.socket(fileno=control_fd)
+    try:
+        config, _, _ = wire.receive(control)
+        zygote = Zygote(control, config)
+    except wire.Closed:
+        os._exit(0)
+    except OSError as error:
+        wire.send(control, {"failed": str(error), "errno": error.errno})
+        os._exit(1)
+    wire.send(control, {"ready": True, "landlock": syscalls.landlock_version()})
+    syscalls.hide_arguments()
+    nowhere = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(nowhere, 2)  # until now a mistake of ours could be read where the server writes
+    zygote.serve()
+    os._exit(0)
+
+
+class Zygote:
+    def __init__(self, control: socket.socket, config: Mapping[str, Any]) -> None:
+        self._control = control
+        self._groups = Groups.at(config["groups"])
+        self._born: dict[int, Group] = {}
+        """Sandboxes by the process number of their agents, each with its cgroup."""
+        self._root = os.getuid() == 0
+        self._path = config["path"]
+        sys.path[:] = config["packages"]
+        for module in config["preload"]:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
+        self._interpreter = Interpreter(ipython=config["ipython"])
+        self._interpreter.warm()
+        for code in config["warm_up"]:
+            exec(code, {})
+        self._processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if self._root:
+            os.setgroups([])
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+        else:
+            _be_root_of_own_namespace()
+        template.enter(config["prefixes"])
+        self._rules = {tcp: Rules.make(tcp=tcp) for tcp in (True, False)}
+        gc.collect()
+        gc.freeze()
+
+    def serve(self) -> None:
+        woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        waiting = select.poll()
+        waiting.register(self._control, select.POLLIN)
+        waiting.register(woken, select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in waiting.poll()]
+            if woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(woken, 4096)
+                self._reap()
+            if self._control.fileno() in ready:
+                try:
+                    request, _, fds = wire.receive(self._control)
+                except (wire.Closed, ConnectionError):
+                    return
+                self._make(request, fds)
+
+    def _make(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Make a sandbox and tell the server its pidfd. That it is furnished, its agent will tell."""
+        try:
+            pidfd = self._clone(request["sandbox"], request["limits"], fds[0])
+        except OSError as error:
+            wire.send(self._control, {"id": request["id"], "failed": str(error)})
+        else:
+            wire.send(self._control, {"id": request["id"]}, fds=[pidfd])
+            os.close(pidfd)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _clone(self, number: int, limits: Mapping[str, Any], host: int) -> int:
+        group = self._groups.new(str(number), Caps(limits["memory_bytes"], limits["processes"], limits["cpus"]))
+        waits, go = os.pipe2(os.O_CLOEXEC)
+        doors = group.doors()
+        network = 0 if limits["network"] == "host" else syscalls.CLONE_NEWNET
+        try:
+            pid, pidfd = syscalls.clone(NAMESPACES | network)
+            if pid == 0:
+                self._be_sandbox(limits, host, waits, doors)
+            self._born[pid] = group
+            try:
+                self._map_user(pid, number)
+                os.write(go, b"!")
+            except OSError:
+                os.close(pidfd)
+                raise
+        except OSError:
+            if group not in self._born.values():
+                group.remove()
+            raise
+        finally:  # without a go, it ends
+            for fd in (waits, go, *doors):
+                os.close(fd)
+        return pidfd
+
+    def _be_sandbox(self, limits: Mapping[str, Any], host: int, waits: int, doors: Sequence[int]) -> NoReturn:
+        signal.set_wakeup_fd(-1)
+        rules = self._rules[limits["network"] != "none"]
+        setup = agent.Setup(limits, rules, self._path, self._interpreter)
+
+        def prepare() -> None:
+            if os.read(waits, 1) != b"!":
+                raise OSError(0, "the template process is gone")
+            enter(doors)
+            close_all_but(host, rules.landlock)
+            furnish(rules, limits)
+
+        agent.live(socket.socket(fileno=host), setup, prepare)
+
+    def _map_user(self, pid: int, number: int) -> None:
+        outside = FIRST_UID + number if self._root else 0
+        maps = [("uid_map", outside), ("gid_map", outside)]
+        for file, user in maps:
+            fd = os.open(f"{pid}/{file}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._processes)
+            try:
+                os.write(fd, b"%d %d 1" % (UID, user))
+            finally:
+                os.close(fd)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if group := self._born.pop(pid, None):
+                group.remove()
+
+
+def _be_root_of_own_namespace() -> None:
+    """Without root, whoever makes namespaces must first own the one that they are made in."""
+    user, group = os.geteuid(), os.getegid()
+    syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+    for file, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        with open(f"/proc/self/{file}", "w") as opened:
+            opened.write(text)
