@@ -20,6 +20,7 @@ import sys
 import tempfile
 import traceback
 import types
+import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
@@ -176,8 +177,9 @@ class Interpreter:
         shells: Any = importlib.import_module("IPython.core.interactiveshell")
         hooks: Any = importlib.import_module("IPython.core.displayhook")
         config: Any = importlib.import_module("traitlets.config").Config()
-        silence = {name: lambda *_, **__: None for name in ("write_output_prompt", "write_format_data")}
-        config.InteractiveShell.displayhook_class = type("SilentHook", (hooks.DisplayHook,), silence)
+        hook = type("SilentHook", (hooks.DisplayHook,), {"compute_format_data": lambda *_: ({}, {})})
+        for name in ("write_output_prompt", "write_format_data", "finish_displayhook"):
+            setattr(hook, name, lambda *_: None)
         config.InteractiveShell.colors = "NoColor"
         config.InteractiveShell.autoindent = False
         config.InteractiveShell.separate_in = ""
@@ -186,12 +188,19 @@ class Interpreter:
         directory = tempfile.mkdtemp()  # it insists on one
         try:
             shell = shells.InteractiveShell.instance(
-                config=config, user_module=self._main, user_ns=vars(self._main), ipython_dir=directory
+                config=config,
+                user_module=self._main,
+                user_ns=vars(self._main),
+                ipython_dir=directory,
+                displayhook_class=hook,
             )
         finally:
             shutil.rmtree(directory, ignore_errors=True)
-        for name in ("_showtraceback", "showsyntaxerror", "showindentationerror"):
-            setattr(shell, name, lambda *_, **__: None)  # we tell them, as results
+        # What these would show is told as a result instead, by code that is prepared for what that runs into.
+        for name in ("showtraceback", "showsyntaxerror", "showindentationerror", "_format_exception_for_storage"):
+            setattr(shell, name, lambda *_, **__: None)
+        shell.ask_exit = sys.exit
+        warnings.filterwarnings("ignore", message="To exit: use")
         shell.compile.get_code_name = lambda raw, transformed, number: f"<cell {self._cells}>"
         shell.system = shell.system_raw  # to our own output, not through a terminal
         shell.loop_runner = self._await

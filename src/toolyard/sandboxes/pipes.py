@@ -9,13 +9,14 @@ from collections.abc import Callable
 _AT_ONCE = 64 * 1024
 _TURNS = 16
 """How often a pipe is read in one go, at most: a program that writes without end must not keep the loop busy."""
+_ANSWER_MOST = 1024 * 1024
 
 
 class Capture:
     """Takes what comes out of a pipe, as soon as it comes, and keeps the first `limit` bytes of it.
 
     What is more is read and dropped, so that the program can be ended in good order instead of hanging in a write.
-    `on_full` is told once, when the first byte is dropped.
+    `on_full` is told whenever a first byte is dropped.
     """
 
     def __init__(self, fd: int, limit: int, on_full: Callable[[], None]) -> None:
@@ -26,21 +27,34 @@ class Capture:
         self.full = False
         self.ended = asyncio.Event()
         """Nobody holds the other end any more."""
+        self._mark = b""
+        self._unread = bytearray()
+        """Came, and may be part of a mark or of an answer."""
+        self._said = bytearray()
         os.set_blocking(fd, False)
         self._loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[bytes] = self._loop.create_future()
+        """What the program says at the end of a command, if that was begun with a mark."""
         self._loop.add_reader(fd, self._readable)
 
-    def begin(self, limit: int) -> None:
-        """For a pipe that serves one command after the other: forget what came before this one."""
+    def begin(self, limit: int, mark: bytes = b"") -> None:
+        """For a pipe that serves one command after the other: forget what came before this one.
+
+        A program that knows the mark ends its answer with lines of `mark + more` and `mark = last`, right after what
+        others have written and at most 4096 bytes each, which no other writer to the pipe can tear.
+        """
         self._readable()
-        self._kept.clear()
+        for buffer in (self._kept, self._unread, self._said):
+            buffer.clear()
         self._limit = limit
         self.full = False
+        self._mark = mark
+        self.answer = self._loop.create_future()
 
     def take(self) -> bytes:
         """Everything kept, with what is in the pipe right now."""
         self._readable()
-        return bytes(self._kept)
+        return bytes(self._kept + self._unread)[: self._limit]
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -60,30 +74,64 @@ class Capture:
             if not data:
                 self.close()
                 return
-            room = self._limit - len(self._kept)
-            self._kept += data[:room]
-            if len(data) > room and not self.full:
-                self.full = True
-                self._on_full()
+            if self._mark:
+                self._search(data)
+            else:
+                self._keep(data)
+
+    def _keep(self, data: bytes | bytearray) -> None:
+        room = self._limit - len(self._kept)
+        self._kept += data[:room]
+        if len(data) > room and not self.full:
+            self.full = True
+            self._on_full()
+
+    def _search(self, data: bytes) -> None:
+        """Part what others wrote from what is marked."""
+        self._unread += data
+        while self._mark:
+            at = self._unread.find(self._mark)
+            if at < 0:
+                at = max(0, len(self._unread) - len(self._mark) + 1)  # the rest may be the beginning of one
+                end = -1
+            else:
+                end = self._unread.find(b"\n", at)
+            self._keep(self._unread[:at])
+            del self._unread[:at]
+            if end < 0 and len(self._unread) <= _ANSWER_MOST:
+                return
+            line = self._unread[len(self._mark) : end - at]
+            del self._unread[: end - at + 1]
+            self._said += line[1:]
+            if line[:1] == b"=" or len(self._said) > _ANSWER_MOST or end < 0:
+                self._mark = b""
+                self._unread.clear()  # comes after the command
+                if not self.answer.done():  # who waited for it may have given up
+                    self.answer.set_result(bytes(self._said))
 
 
 async def feed(fd: int, data: bytes) -> None:
     """Write all of it to a pipe and close that. A program that does not read to the end is no error."""
+    try:
+        await send(fd, data)
+    finally:
+        os.close(fd)
+
+
+async def send(fd: int, data: bytes) -> None:
+    """Write all of it to a pipe, or as much as the program reads before it ends."""
     os.set_blocking(fd, False)
     loop = asyncio.get_running_loop()
     left = memoryview(data)
-    try:
-        while left:
+    while left:
+        try:
+            left = left[os.write(fd, left) :]
+        except BrokenPipeError:
+            return
+        except BlockingIOError:
+            writable = asyncio.Event()
+            loop.add_writer(fd, writable.set)
             try:
-                left = left[os.write(fd, left) :]
-            except BlockingIOError:
-                writable = asyncio.Event()
-                loop.add_writer(fd, writable.set)
-                try:
-                    await writable.wait()
-                finally:
-                    loop.remove_writer(fd)
-    except BrokenPipeError:
-        return
-    finally:
-        os.close(fd)
+                await writable.wait()
+            finally:
+                loop.remove_writer(fd)

@@ -28,6 +28,8 @@ _KIN = 4
 """File descriptors of the interpreter: to the host, and to its agent."""
 
 _SWEEPS_MOST = 50
+_CLOCK_SECONDS = 0.02
+"""How wrong the kernel's notes of when a process was started can be."""
 
 
 @dataclass(slots=True)
@@ -125,6 +127,8 @@ class Agent:
                 self._adopt(request["id"])
             case "measure":
                 return self._measure(request["program"]), b""
+            case "end_since":
+                self._end_since(request["program"], request["seconds"])
             case "signal":
                 self._signal(request["program"], request["sent"])
             case "read":
@@ -146,6 +150,7 @@ class Agent:
             self._become(
                 lambda: session.live(_CONTROL, _KIN, self._setup.interpreter),
                 [stdin, stdout, stderr, control, theirs.fileno()],
+                {"cpu_seconds": None},  # which is for each piece of code, and the host's to watch
             )
         theirs.close()
         if self._kin is not None:
@@ -266,6 +271,17 @@ class Agent:
         used = [_used(pid) for pid in (below if program.apart else self._strays(parents))]
         return {"cpu": sum(cpu for cpu, _ in used), "memory": sum(memory for _, memory in used)}
 
+    def _end_since(self, id: int, seconds: float) -> None:
+        """End what a program has started in the last seconds, but not itself: the command that a shell hangs in."""
+        root = next((pid for pid, program in self._programs.items() if program.id == id), 0)
+        parents = _parents()
+        with open("/proc/uptime") as file:
+            since = float(file.read().split()[0]) - seconds - _CLOCK_SECONDS
+        for pid in parents:
+            if pid != root and parents[pid] != root and _is_below(pid, {root}, parents) and _started(pid) >= since:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
     def _strays(self, parents: Mapping[int, int]) -> Sequence[int]:
         """The interpreter, and what it started: all that is not below a process with its own namespace."""
         apart = {pid for pid, program in self._programs.items() if program.apart}
@@ -384,6 +400,15 @@ def _used(pid: int) -> tuple[float, int]:
     except (FileNotFoundError, ProcessLookupError):
         return 0.0, 0
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"), int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _started(pid: int) -> float:
+    """When, in seconds since the machine was started."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
 
 
 def _is_below(pid: int, roots: set[int], parents: Mapping[int, int]) -> bool:

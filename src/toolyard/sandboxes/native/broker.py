@@ -50,4 +50,4 @@ def _spawn(control: int) -> int:
         (os.POSIX_SPAWN_DUP2, control, _CONTROL),
     ]
     argv = command("zygote", _CONTROL, os.getpid())
-    return os.posix_spawn(argv[0], argv, {}, file_actions=files)
+    return os.posix_spawn(argv[0], argv, {}, file_actions=files, setsigdef=signal.valid_signals())

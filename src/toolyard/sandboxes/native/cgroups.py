@@ -16,7 +16,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 CONTROLLERS = ("memory", "pids", "cpu")
@@ -89,8 +88,7 @@ class CannotEnforce(Exception):
         self.fix = fix
 
 
-@dataclass(slots=True)
-class Tree:
+class Tree(NamedTuple):
     """The directory of a parent group in one hierarchy."""
 
     version: int
@@ -336,8 +334,8 @@ class Groups:
         tried = {controller: _try(tree, controller) for controller in limited or ["entering"]}
         self.support.update({controller: tried[controller] for controller in limited})
         if any(support.enforced for support in tried.values()):
-            tree.controllers -= {controller for controller, support in tried.items() if not support.enforced}
-            self.trees.append(tree)
+            failed = {controller for controller, support in tried.items() if not support.enforced}
+            self.trees.append(tree._replace(controllers=tree.controllers - failed))
         else:
             os.close(tree.fd)
             _destroy(path, tree.version, time.monotonic() + _TRIAL_SECONDS)

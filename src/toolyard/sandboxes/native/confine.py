@@ -24,8 +24,8 @@ NAMESPACES = (
     | syscalls.CLONE_NEWNS
     | syscalls.CLONE_NEWIPC
     | syscalls.CLONE_NEWUTS
-    | syscalls.CLONE_NEWCGROUP
 )
+"""All but that of cgroups, which is to be made when the sandbox is in its own, and that of the network."""
 
 _FILES_MOST = 4096
 """More than any of our processes has open."""
@@ -151,7 +151,5 @@ def close_all_but(*fds: int) -> None:
 
 def reset_signals() -> None:
     """Programs expect the defaults; Python has changed a few for itself."""
-    for number in signal.valid_signals():
-        if number not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)

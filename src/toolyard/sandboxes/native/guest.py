@@ -151,6 +151,10 @@ class Guest:
     async def signal(self, program: Program, number: int) -> None:
         await self.ask("signal", program=program.number, sent=number)
 
+    async def end_since(self, program: Program, seconds: float) -> None:
+        """End what it has started in the last seconds, but not itself."""
+        await self.ask("end_since", program=program.number, seconds=seconds)
+
     async def kill(self, program: Program) -> Mapping[str, Any]:
         """End it with everything that it started."""
         await self.signal(program, signal.SIGKILL)

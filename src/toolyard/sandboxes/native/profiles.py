@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from toolyard.sandboxes.base import Profile
 
 _EVERYDAY = (
-    *("argparse", "asyncio", "base64", "bisect", "collections", "contextlib", "copy", "csv", "dataclasses", "datetime"),
-    *("decimal", "enum", "fractions", "functools", "glob", "hashlib", "heapq", "inspect", "io", "itertools", "json"),
-    *("logging", "math", "operator", "os", "pathlib", "pickle", "pprint", "random", "re", "shutil", "statistics"),
-    *("string", "subprocess", "tempfile", "textwrap", "threading", "time", "traceback", "typing", "unittest", "uuid"),
+    *("argparse", "base64", "bisect", "collections", "contextlib", "copy", "csv", "dataclasses", "datetime", "decimal"),
+    *("enum", "fractions", "functools", "glob", "heapq", "inspect", "io", "itertools", "json", "math", "operator"),
+    *("pathlib", "pickle", "pprint", "random", "re", "statistics", "string", "textwrap", "time", "typing"),
 )
+"""Not among them: threading, and what needs it, such as logging and subprocess. What they do in every child makes a
+fork half as dear again, and most code does without."""
 _SCIENTIFIC = ("numpy", "pandas", "scipy", "sympy")
 _SCIENTIFIC_WARM = {
     "numpy": "import numpy as np; np.linalg.inv(np.eye(3)); np.random.default_rng(0).normal(size=3)",

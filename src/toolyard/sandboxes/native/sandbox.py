@@ -19,6 +19,7 @@ from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.channel import Answer
 from toolyard.sandboxes.native.guest import Guest, Program, Watch
 from toolyard.sandboxes.pipes import feed
+from toolyard.sandboxes.shell import ARGV, Shell, refused
 
 _GRACE_SECONDS = 0.5
 """For Python code that is interrupted to stop by itself, which saves the session's variables."""
@@ -65,8 +66,10 @@ class NativeSandbox:
         self._parent = parent
         self._branches: set[NativeSandbox] = set()
         self._interpreter: Program | None = None
+        self._bash: tuple[Program, Shell] | None = None
         self._turn = asyncio.Lock()
         """One piece of code at a time; programs and shell commands may run beside it."""
+        self._shell_turn = asyncio.Lock()
         self._closed = False
 
     @property
@@ -95,7 +98,7 @@ class NativeSandbox:
         try:
             program = await self._guest.run(argv, env or {}, self._told(within), within.output_bytes)
         except OSError as error:
-            return self._not_started(error)
+            return self._not_started(str(error.strerror))
         program.watch = watch
         feeding = asyncio.ensure_future(feed(program.stdin, stdin))
         program.stdin = -1
@@ -126,8 +129,8 @@ class NativeSandbox:
             return "cpu"
         return "memory" if code == -signal.SIGKILL and self._ground.oom_kills() > killed_before else None
 
-    def _not_started(self, error: OSError) -> Finished:
-        text = f"toolyard: the program could not be started: {error.strerror}\n"
+    def _not_started(self, problem: str) -> Finished:
+        text = f"toolyard: the program could not be started: {problem}\n"
         return Finished(126, b"", text.encode(), None, Usage(), self.report().level)
 
     def _told(self, limits: Limits) -> Mapping[str, Any]:
@@ -199,6 +202,55 @@ class NativeSandbox:
             return Executed(stdout, stderr, None, error, exceeded, usage, self.report().level, state_lost=True)
         usage = Usage(seconds, reply.cpu_seconds, reply.memory_bytes)
         return Executed(stdout, stderr, reply.value, reply.error, exceeded, usage, self.report().level)
+
+    # The shell.
+
+    async def shell(self, command: str, *, timeout: float | None = None) -> Finished:
+        async with self._shell_turn:
+            self._check_open()
+            if problem := refused(command):
+                return self._not_started(problem)
+            try:
+                bash, talk = await self._started_bash()
+            except OSError as error:
+                return self._not_started(str(error.strerror))
+            bash.watch = watch = Watch(self.limits.wall_seconds if timeout is None else timeout)
+            killed_before = self._ground.oom_kills()
+            done = asyncio.ensure_future(talk.run(command, self.limits.output_bytes))
+            try:
+                async with self._measured(bash, watch, self.limits):
+                    exceeded = await watch.until(done, bash.ended)
+                if exceeded:
+                    await self._guest.end_since(bash, watch.seconds)
+                    await asyncio.wait((done,), timeout=_GRACE_SECONDS)
+                ending = None if done.done() else await self._without_bash(bash)
+                self._check_open()
+                return Finished(
+                    exit_code=ending["code"] if ending else done.result(),
+                    stdout=bash.stdout.take(),
+                    stderr=bash.stderr.take(),
+                    killed_by=exceeded or (self._exceeded(ending, self.limits, killed_before) if ending else None),
+                    usage=Usage(watch.seconds, ending["cpu"] if ending else 0.0, ending["peak"] if ending else 0),
+                    isolation=self.report().level,
+                    state_lost=ending is not None,
+                )
+            finally:
+                bash.watch = None
+                if not done.done():
+                    done.cancel()
+                    await asyncio.gather(done, return_exceptions=True)
+                    bash.close()
+
+    async def _started_bash(self) -> tuple[Program, Shell]:
+        if self._bash is None:
+            limits = dataclasses.replace(self.limits, cpu_seconds=None)  # which is for each command, and watched
+            bash = await self._guest.run(ARGV, {}, self._told(limits), self.limits.output_bytes)
+            self._bash = bash, Shell(bash.stdin, bash.stdout, bash.stderr)
+        return self._bash
+
+    async def _without_bash(self, bash: Program) -> Mapping[str, Any]:
+        self._bash = None
+        return await self._guest.kill(bash)
 
     # Files.
 
@@ -282,11 +334,12 @@ class NativeSandbox:
         await asyncio.shield(self._free())
 
     async def _free(self) -> None:
-        if self._interpreter is not None:
-            interpreter, self._interpreter = self._interpreter, None
-            if self._branches:
-                await self._guest.kill(interpreter)
-            interpreter.close()
+        for program in (self._interpreter, self._bash and self._bash[0]):
+            if program is not None:
+                if self._branches and not self._guest.lost:
+                    await self._guest.kill(program)
+                program.close()
+        self._interpreter = self._bash = None
         if self._branches:
             return
         await self._end()

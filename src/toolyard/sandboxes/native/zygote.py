@@ -110,10 +110,10 @@ class Zygote:
     def _clone(self, number: int, limits: Mapping[str, Any], host: int) -> int:
         group = self._groups.new(str(number), Caps(limits["memory_bytes"], limits["processes"], limits["cpus"]))
         waits, go = os.pipe2(os.O_CLOEXEC)
-        doors = group.doors()
+        doors, directory = group.doors(v2=False), group.directory()
         network = 0 if limits["network"] == "host" else syscalls.CLONE_NEWNET
         try:
-            pid, pidfd = syscalls.clone(NAMESPACES | network)
+            pid, pidfd = syscalls.clone(NAMESPACES | network, into_cgroup=-1 if directory is None else directory)
             if pid == 0:
                 self._be_sandbox(limits, host, waits, doors)
             self._born[pid] = group
@@ -128,7 +128,7 @@ class Zygote:
                 group.remove()
             raise
         finally:  # without a go, it ends
-            for fd in (waits, go, *doors):
+            for fd in (waits, go, *doors, *([] if directory is None else [directory])):
                 os.close(fd)
         return pidfd
 
@@ -141,6 +141,7 @@ class Zygote:
             if os.read(waits, 1) != b"!":
                 raise OSError(0, "the template process is gone")
             enter(doors)
+            syscalls.unshare(syscalls.CLONE_NEWCGROUP)
             close_all_but(host, rules.landlock)
             furnish(rules, limits)
 
