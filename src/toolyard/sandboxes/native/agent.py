@@ -21,7 +21,14 @@ from typing import Any, NoReturn
 
 from toolyard.sandboxes.native import session, syscalls, template, wire
 from toolyard.sandboxes.native.branch import furnish_branch, make_branch
-from toolyard.sandboxes.native.confine import Rules, close_all_but, confine, environment, mount_processes, reset_signals
+from toolyard.sandboxes.native.confine import (
+    Rules,
+    close_all_but,
+    confine,
+    environment,
+    mount_processes,
+    reset_signals,
+)
 
 _CONTROL = 3
 _KIN = 4

@@ -23,7 +23,8 @@ from toolyard.sandboxes.native.channel import Channel
 from toolyard.sandboxes.native.guest import Guest
 from toolyard.sandboxes.native.pool import Pool
 from toolyard.sandboxes.native.probe import probe, unavailable
-from toolyard.sandboxes.native.sandbox import Ground, NativeSandbox
+from toolyard.sandboxes.native.sandbox import NativeSandbox
+from toolyard.sandboxes.native.watch import Ground
 from toolyard.sandboxes.native.zygote import FIRST_UID
 
 _SECONDS = 60.0
@@ -178,6 +179,7 @@ class NativeBackend:
         told = {**dataclasses.asdict(limits), "memory_enforced": self._memory_enforced}
         owner = FIRST_UID + number if os.geteuid() == 0 else -1
         guest = Guest(ours, owner=owner)
+        process: Process | None = None
         try:
             with theirs:
                 made = await template.channel.ask("make", fds=[theirs.fileno()], sandbox=number, limits=told)
@@ -187,15 +189,24 @@ class NativeBackend:
             await guest.ready()
         except BaseException:
             guest.close()
+            if process is not None:
+                await asyncio.shield(process.kill())
             raise
         group = self._groups.group(str(number))
-        ground = Ground(self.report, owner, self._memory_enforced, group.oom_kills)
+
+        def oom_kills() -> int:
+            with contextlib.suppress(FileNotFoundError):  # it is gone, and so is the group
+                return group.oom_kills()
+            return 0
 
         async def end() -> None:
             guest.close()
+            with contextlib.suppress(OSError):  # gone, too
+                group.unthrottle()  # or it would die no faster than it was allowed to run
             await process.kill()
             self._sandboxes.discard(sandbox)
 
+        ground = Ground(self.report, owner, self._memory_enforced, oom_kills)
         sandbox = NativeSandbox(guest, limits, ground, end=end)
         self._sandboxes.add(sandbox)
         return sandbox

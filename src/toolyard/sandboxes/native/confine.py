@@ -111,6 +111,7 @@ def confine(rules: Rules, limits: Mapping[str, Any]) -> None:
     syscalls.forbid_new_privileges()
     syscalls.drop_capabilities()
     syscalls.set_dumpable(True)  # a process that may look into itself; its agent may not be looked into
+    _be_first_to_go()
     if rules.landlock >= 0:
         syscalls.landlock(rules.landlock)
         os.close(rules.landlock)
@@ -147,6 +148,12 @@ def close_all_but(*fds: int) -> None:
         os.closerange(first, fd)
         first = fd + 1
     os.closerange(first, _FILES_MOST)
+
+
+def _be_first_to_go() -> None:
+    """When memory runs out, here or on the whole machine: a program before its agent, and before anything else."""
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def reset_signals() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolyard.core.errors import SandboxLost
-from toolyard.sandboxes.base import Limit
+from toolyard.sandboxes.base import Limits
 from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.channel import Answer, Channel
 from toolyard.sandboxes.pipes import Capture
@@ -21,32 +22,6 @@ _INTERPRETER_MOST = 1024 * 1024
 """What an agent and an interpreter may send with one message."""
 _SECONDS = 30.0
 """For an answer of the agent, and for the kernel to end what was killed. A sandbox that takes longer is given up."""
-
-
-class Watch:
-    """Waits for one thing to end, and notes the first limit that it exceeds."""
-
-    def __init__(self, wall_seconds: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._exceeded: asyncio.Future[Limit] = self._loop.create_future()
-        self._timer = self._loop.call_later(wall_seconds, self.exceed, "wall")
-        self._began = self._loop.time()
-
-    @property
-    def seconds(self) -> float:
-        return self._loop.time() - self._began
-
-    def exceed(self, limit: Limit) -> None:
-        if not self._exceeded.done():
-            self._exceeded.set_result(limit)
-
-    async def until(self, *ends: asyncio.Future[Any]) -> Limit | None:
-        """Wait until one of them is done (None), or a limit is exceeded."""
-        try:
-            await asyncio.wait((*ends, self._exceeded), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._timer.cancel()
-        return None if any(end.done() for end in ends) else self._exceeded.result()
 
 
 @dataclass(slots=True)
@@ -60,12 +35,13 @@ class Program:
     stderr: Capture
     channel: Channel | None = None
     """To the interpreter, if it is one."""
-    watch: Watch | None = None
-    """What its output counts for."""
+    on_full: Callable[[], None] = lambda: None
+    """Is told when it writes more than is kept."""
 
-    def exceed_output(self) -> None:
-        if self.watch is not None:
-            self.watch.exceed("output")
+    def take_stdin(self) -> int:
+        """Its standard input, for somebody who will close it."""
+        fd, self.stdin = self.stdin, -1
+        return fd
 
     def close(self) -> None:
         if self.stdin >= 0:
@@ -130,9 +106,12 @@ class Guest:
             raise OSError(int(answer.header.get("errno") or 0), str(problem))
         return answer
 
-    async def run(self, argv: Sequence[str], env: Mapping[str, str], limits: Mapping[str, Any], output: int) -> Program:
-        """Start a program in a pid namespace of its own."""
-        return await self._start("run", output, argv=list(argv), env=dict(env), limits=limits)
+    async def run(
+        self, argv: Sequence[str], env: Mapping[str, str], limits: Limits, *, memory_enforced: bool
+    ) -> Program:
+        """Start a program in a pid namespace of its own. Raises OSError if there can be no more."""
+        told = {**dataclasses.asdict(limits), "memory_enforced": memory_enforced}
+        return await self._start("run", limits.output_bytes, argv=list(argv), env=dict(env), limits=told)
 
     async def interpret(self, output: int) -> Program:
         """Start the session's interpreter."""
@@ -199,7 +178,7 @@ class Guest:
         program: Program
 
         def full() -> None:
-            program.exceed_output()
+            program.on_full()
 
         stdin, stdout, stderr, *control = fds
         program = Program(number, ended, stdin, Capture(stdout, output, full), Capture(stderr, output, full))

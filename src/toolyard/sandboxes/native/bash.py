@@ -1,0 +1,95 @@
+"""The session's shell, as the server uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from dataclasses import dataclass
+
+from toolyard.sandboxes.base import Finished, Limit, Limits, Usage
+from toolyard.sandboxes.native.guest import Guest, Program
+from toolyard.sandboxes.native.watch import Ground, Watch
+from toolyard.sandboxes.shell import ARGV, Shell, refused
+
+_GRACE_SECONDS = 0.5
+"""For the shell to go on when the command that it hung in was ended, which saves its variables."""
+
+
+@dataclass(slots=True)
+class _Running:
+    program: Program
+    shell: Shell
+
+
+class Bash:
+    """Starts the shell when it is first needed, and again when it was lost. One command at a time."""
+
+    def __init__(self, guest: Guest, limits: Limits, ground: Ground) -> None:
+        self._guest = guest
+        self._limits = limits
+        self._ground = ground
+        self._running: _Running | None = None
+        self._turn = asyncio.Lock()
+
+    async def execute(self, command: str, watch: Watch) -> Finished:
+        async with self._turn:
+            if problem := refused(command):
+                return self._not_started(problem)
+            try:
+                running = await self._started()
+            except OSError as error:
+                return self._not_started(str(error.strerror))
+            program = running.program
+            done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))
+            try:
+                exceeded = await watch.until(self._guest, program, done, program.ended)
+                if exceeded:
+                    await self._guest.end_since(program, watch.seconds)
+                    await asyncio.wait((done,), timeout=_GRACE_SECONDS)
+                if not done.done():
+                    return await self._executed_last(program, exceeded, watch)
+            finally:
+                done.cancel()
+            usage, level = Usage(watch.seconds), self._ground.report().level
+            return Finished(done.result(), program.stdout.take(), program.stderr.take(), exceeded, usage, level)
+
+    async def end(self) -> None:
+        if self._running is not None:
+            program, self._running = self._running.program, None
+            if not self._guest.lost:
+                await self._guest.kill(program)
+            program.close()
+
+    async def _started(self) -> _Running:
+        if self._running is None:
+            limits = dataclasses.replace(self._limits, cpu_seconds=None)  # which is for each command, and watched
+            program = await self._guest.run(ARGV, {}, limits, memory_enforced=self._ground.memory_enforced)
+            self._running = _Running(program, Shell(program.stdin, program.stdout, program.stderr))
+        return self._running
+
+    async def _executed_last(self, program: Program, exceeded: Limit | None, watch: Watch) -> Finished:
+        """The shell has ended, or hangs and has to."""
+        self._running = None
+        try:
+            ending = await self._guest.kill(program)
+            usage = Usage(watch.seconds, ending["cpu"], ending["peak"])
+            return Finished(
+                ending["code"],
+                program.stdout.take(),
+                program.stderr.take(),
+                exceeded or watch.enforced(ending),
+                usage,
+                self._ground.report().level,
+                state_lost=True,
+            )
+        finally:
+            program.close()
+
+    def _not_started(self, problem: str) -> Finished:
+        return not_started(problem, self._ground)
+
+
+def not_started(problem: str, ground: Ground) -> Finished:
+    """A program that could not even begin, because the sandbox is full or because of how it was asked for."""
+    text = f"toolyard: the program could not be started: {problem}\n"
+    return Finished(126, b"", text.encode(), None, Usage(), ground.report().level)

@@ -1,0 +1,121 @@
+"""The session's Python interpreter, as the server uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolyard.core.errors import SandboxError
+from toolyard.sandboxes.base import Executed, Limit, Limits, PythonError, Usage
+from toolyard.sandboxes.native.channel import Answer
+from toolyard.sandboxes.native.guest import Guest, Program
+from toolyard.sandboxes.native.watch import Ground, Watch
+
+_GRACE_SECONDS = 0.5
+"""For code that is interrupted to stop by itself, which saves the session's variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the interpreter says of a piece of code."""
+
+    value: str | None
+    error: PythonError | None
+    usage: Usage
+
+
+class Python:
+    """Starts the interpreter when it is first needed, and again when it was lost. One piece of code at a time."""
+
+    def __init__(self, guest: Guest, limits: Limits, ground: Ground, program: Program | None = None) -> None:
+        self._guest = guest
+        self._limits = limits
+        self._ground = ground
+        self._program = program
+        self.turn = asyncio.Lock()
+
+    async def execute(self, code: str, watch: Watch) -> Executed:
+        async with self.turn:
+            program = await self.program()
+            assert program.channel is not None
+            for stream in (program.stdout, program.stderr):
+                stream.begin(self._limits.output_bytes)
+            payload = code.encode("utf-8", "surrogatepass")
+            answer = asyncio.ensure_future(program.channel.ask("exec", payload=payload))
+            try:
+                exceeded = await watch.until(self._guest, program, answer)
+                if exceeded:
+                    await self._interrupt(program, answer)
+                reply = _reply(answer, watch.seconds)
+                if reply is None:
+                    return await self._executed_last(program, exceeded, watch)
+            finally:
+                answer.cancel()
+            stdout, stderr = _output(program)
+            level = self._ground.report().level
+            return Executed(stdout, stderr, reply.value, reply.error, exceeded, reply.usage, level)
+
+    async def program(self) -> Program:
+        if self._program is None:
+            try:
+                self._program = await self._guest.interpret(self._limits.output_bytes)
+            except OSError as error:
+                raise SandboxError(f"the interpreter could not be started: {error.strerror}") from error
+        return self._program
+
+    async def end(self) -> None:
+        if self._program is not None:
+            program, self._program = self._program, None
+            if not self._guest.lost:
+                await self._guest.kill(program)
+            program.close()
+
+    async def _interrupt(self, program: Program, answer: asyncio.Future[Answer]) -> None:
+        """Ask the code to stop. It is given little time to do so."""
+        with contextlib.suppress(OSError):
+            await self._guest.signal(program, signal.SIGINT)
+        await asyncio.wait((answer,), timeout=_GRACE_SECONDS)
+
+    async def _executed_last(self, program: Program, exceeded: Limit | None, watch: Watch) -> Executed:
+        """The interpreter did not answer, or not sensibly: see to it that it is no more."""
+        self._program = None
+        try:
+            ending = await self._guest.kill(program)
+            exceeded = exceeded or watch.enforced(ending)
+            how = f"the interpreter ended with code {ending['code']}"
+            error = None if exceeded else PythonError("InterpreterEnded", how, "")
+            usage = Usage(watch.seconds, ending["cpu"], ending["peak"])
+            level = self._ground.report().level
+            return Executed(*_output(program), None, error, exceeded, usage, level, state_lost=True)
+        finally:
+            program.close()
+
+
+def _output(program: Program) -> tuple[str, str]:
+    return program.stdout.take().decode(errors="replace"), program.stderr.take().decode(errors="replace")
+
+
+def _reply(answer: asyncio.Future[Answer], seconds: float) -> Reply | None:
+    """What the interpreter answered, if it is an answer: it is untrusted code's own word, so its form is checked."""
+    if not answer.done() or answer.exception() is not None:
+        return None
+    header = answer.result().header
+    try:
+        said: Mapping[str, Any] = json.loads(answer.result().payload)
+        value, raised = said["value"], said["error"]
+        error = PythonError(*(_text(raised[part]) for part in ("name", "message", "traceback"))) if raised else None
+        usage = Usage(seconds, float(header["cpu"]), int(header["peak"]))
+        return Reply(None if value is None else _text(value), error, usage)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _text(said: object) -> str:
+    if not isinstance(said, str):
+        raise TypeError(said)
+    return said.encode(errors="replace").decode()  # half a character in JSON is no text

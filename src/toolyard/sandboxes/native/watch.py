@@ -1,0 +1,99 @@
+"""The limits that the server enforces itself: how long something may take, and what no limit of the kernel's covers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolyard.sandboxes.base import Limit, Limits, Report
+from toolyard.sandboxes.native.guest import Guest, Program
+
+_MEASURE_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a sandbox and its branches stand on."""
+
+    report: Callable[[], Report]
+    owner: int
+    """The user, outside, that programs run as; -1 if that is our own."""
+    memory_enforced: bool
+    """By a cgroup."""
+    oom_kills: Callable[[], int]
+    """How often the kernel has ended something in the sandbox because of its memory."""
+
+
+class Watch:
+    """Waits for one thing to end, and notes the first limit that it exceeds."""
+
+    def __init__(self, limits: Limits, timeout: float | None, ground: Ground) -> None:
+        self._limits = limits
+        self._wall_seconds = limits.wall_seconds if timeout is None else timeout
+        self._ground = ground
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[Limit | None] = self._loop.create_future()
+        self._oom_kills = ground.oom_kills()
+        self._began = self._loop.time()
+
+    @property
+    def seconds(self) -> float:
+        return self._loop.time() - self._began
+
+    def exceed(self, limit: Limit) -> None:
+        if not self._over.done():
+            self._over.set_result(limit)
+
+    async def until(self, guest: Guest, program: Program, *ends: asyncio.Future[Any]) -> Limit | None:
+        """Wait until one of the ends is done (None), or the program exceeds a limit."""
+        self._began = self._loop.time()
+        timer = self._loop.call_later(self._wall_seconds, self.exceed, "wall")
+        program.on_full = lambda: self.exceed("output")
+        for end in ends:
+            end.add_done_callback(self._ended)
+        try:
+            if self._limits.cpu_seconds is None and self._ground.memory_enforced:
+                return await self._over
+            async with self._measured(guest, program):
+                return await self._over
+        finally:
+            timer.cancel()
+
+    def _ended(self, _: asyncio.Future[Any]) -> None:
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def enforced(self, ending: Mapping[str, Any]) -> Limit | None:
+        """The limit by which the kernel ended a program, if it did."""
+        code = ending["code"]
+        if code == -signal.SIGXFSZ:
+            return "file_size"
+        if self._limits.cpu_seconds is not None and ending["cpu"] >= self._limits.cpu_seconds and code < 0:
+            return "cpu"
+        return "memory" if code == -signal.SIGKILL and self._ground.oom_kills() > self._oom_kills else None
+
+    @contextlib.asynccontextmanager
+    async def _measured(self, guest: Guest, program: Program) -> AsyncIterator[None]:
+        """Look now and then at the processor time of all of its processes together, and at their memory where no
+        cgroup does."""
+        measuring = asyncio.ensure_future(self._measure(guest, program))
+        try:
+            yield
+        finally:
+            measuring.cancel()
+            await asyncio.gather(measuring, return_exceptions=True)
+
+    async def _measure(self, guest: Guest, program: Program) -> None:
+        before: float | None = None
+        while True:
+            used = (await guest.ask("measure", program=program.number)).header
+            before = used["cpu"] if before is None else before
+            if self._limits.cpu_seconds is not None and used["cpu"] - before > self._limits.cpu_seconds:
+                self.exceed("cpu")
+            if not self._ground.memory_enforced and used["memory"] > self._limits.memory_bytes:
+                self.exceed("memory")
+            await asyncio.sleep(_MEASURE_SECONDS)
