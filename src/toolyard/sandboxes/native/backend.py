@@ -52,11 +52,12 @@ class Helper:
 
 
 class NativeBackend:
-    """`ready` sandboxes with the usual limits are kept for each profile that has been asked for."""
+    """`limits` are the usual ones. `ready` sandboxes with those are kept for each profile that has been asked for."""
 
     name = "native"
 
-    def __init__(self, *, ready: int = 2, templates: int | None = None) -> None:
+    def __init__(self, *, limits: Limits = Limits(), ready: int = 2, templates: int | None = None) -> None:
+        self._limits = limits
         self._ready = ready
         self._templates_each = templates or min(os.cpu_count() or 1, 4)
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,10 +86,10 @@ class NativeBackend:
         return self._report
 
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> NativeSandbox:
-        if limits is not None and limits != Limits():
+        if limits is not None and limits != self._limits:
             return await self._make(limits, profile)
         if profile not in self._pools:
-            self._pools[profile] = Pool(lambda: self._make(Limits(), profile), self._ready)
+            self._pools[profile] = Pool(lambda: self._make(self._limits, profile), self._ready)
         return await self._pools[profile].take()
 
     def report(self) -> Report:

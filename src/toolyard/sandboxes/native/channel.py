@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,9 +55,13 @@ class Channel:
         self._payload_most = payload_most
         self._trusted = trusted
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._forsaken: set[int] = set()
+        """Questions that nobody waits for any more."""
         self._arriving: _Arriving | None = None
         self._numbers = 0
         self._turn = asyncio.Lock()
+        self._cut_off: asyncio.Task[None] | None = None
+        """Sends the rest of a message whose sender was cancelled."""
         self.lost = ""
         """Why nothing can be said any more."""
         sock.setblocking(False)
@@ -77,8 +82,13 @@ class Channel:
         try:
             await self._send({"op": op, "id": number, **more}, payload, fds)
             return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:  # it has just come
+                _close(answer.result().fds)
+            raise
         finally:
-            self._waiting.pop(number, None)
+            if self._waiting.pop(number, None) is not None:
+                self._forsaken.add(number)
 
     async def tell(self, header: Mapping[str, object]) -> None:
         """Say something that is not answered."""
@@ -93,23 +103,37 @@ class Channel:
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(SandboxLost(f"the sandbox is gone: {why}"))
+                answer.exception()  # whether or not anybody waits
         self._on_lost(why)
 
     async def _send(self, header: Mapping[str, object], payload: bytes, fds: Sequence[int]) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        packets = deque(wire.packets(header, payload))
+        whole = len(packets)
         async with self._turn:
-            for packet in wire.packets(header, payload):
-                while True:
-                    if self.lost:
-                        raise SandboxLost(f"the sandbox is gone: {self.lost}")
-                    try:
-                        self._sock.sendmsg([packet], rights)
-                    except BlockingIOError:
-                        await self._writable()
-                    except OSError as error:
-                        self.close(str(error))
-                    else:
-                        break
+            if self._cut_off is not None:
+                await asyncio.wait((self._cut_off,))
+            try:
+                await self._put(packets, fds)
+            except asyncio.CancelledError:
+                if packets and len(packets) < whole:  # the other side waits for the rest
+                    self._cut_off = asyncio.ensure_future(self._put(packets))
+                    self._cut_off.add_done_callback(lambda done: done.cancelled() or done.exception())
+                raise
+
+    async def _put(self, packets: deque[bytes], fds: Sequence[int] = ()) -> None:
+        """Send packet after packet, the first with the descriptors."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        while packets:
+            if self.lost:
+                raise SandboxLost(f"the sandbox is gone: {self.lost}")
+            try:
+                self._sock.sendmsg([packets[0]], rights)
+            except BlockingIOError:
+                await self._writable()
+            except OSError as error:
+                self.close(str(error))
+            else:
+                packets.popleft()
                 rights = []
 
     async def _writable(self) -> None:
@@ -139,8 +163,7 @@ class Channel:
             try:
                 self._take(packet, fds)
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                for fd in fds:
-                    os.close(fd)
+                _close(fds)
                 self.close(f"it sent something that is not a message ({type(error).__name__})")
             if self.lost:
                 return
@@ -166,9 +189,14 @@ class Channel:
             return
         answer = self._waiting.pop(header["id"], None)
         if answer is None or answer.done():
-            for fd in fds:
-                os.close(fd)
-            if self._trusted:
-                return  # whoever asked has gone away meanwhile
-            raise ValueError(header["id"])
+            if answer is None and header["id"] not in self._forsaken:
+                raise ValueError(header["id"])
+            self._forsaken.discard(header["id"])
+            _close(fds)
+            return
         answer.set_result(Answer(header, payload, fds))
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -106,7 +106,8 @@ class NativeSandbox:
 
     async def warm(self) -> None:
         """Start the interpreter, for code that is still to come."""
-        await self._python.program()
+        async with self._python.turn:  # or whoever is given the sandbox meanwhile would start another
+            await self._python.program()
 
     async def _wind_up_if_cancelled(self, work: Coroutine[Any, Any, T], watch: Watch) -> T:
         """Wait for something to end. Who stops waiting ends it, as if its time were over, so that nothing goes on

@@ -25,6 +25,8 @@ def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
     control, kin = socket.socket(fileno=control_fd), socket.socket(fileno=kin_fd)
     own = os.getpid()
     interpreter.attach()
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # the template has drawn one for all of its copies
     while True:
         try:
             request, payload, fds = wire.receive(control)

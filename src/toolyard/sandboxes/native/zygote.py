@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from toolyard.sandboxes.interpreter import Interpreter
 from toolyard.sandboxes.native import agent, syscalls, template, wire
 from toolyard.sandboxes.native.cgroups import Caps, Group, Groups, enter
-from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules, close_all_but, furnish
+from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules, close_all_but, environment, furnish
 
 FIRST_UID = 0x7000_0000
 """Where root's sandboxes get their users from: a range that no system hands out."""
@@ -56,6 +56,7 @@ class Zygote:
         self._root = os.getuid() == 0
         self._path = config["path"]
         sys.path[:] = config["packages"]
+        os.environ.update(environment(self._path))  # before libraries are loaded that would start threads
         for module in config["preload"]:
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
@@ -63,6 +64,9 @@ class Zygote:
         self._interpreter.warm()
         for code in config["warm_up"]:
             exec(code, {})
+        if (threads := len(os.listdir("/proc/self/task"))) > 1:
+            # a lock that one of them holds would stay held in every copy
+            raise OSError(0, f"a preloaded library has started {threads - 1} threads")
         self._processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if self._root:
             os.setgroups([])
