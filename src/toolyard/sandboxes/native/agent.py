@@ -127,7 +127,7 @@ class Agent:
             case "interpret":
                 self._interpret(request["id"], fds)
             case "run":
-                self._run(request, fds)
+                self._run({**request, **json.loads(payload)}, fds)
             case "branch":
                 self._branch(request["id"], fds)
             case "adopt":
@@ -143,7 +143,7 @@ class Agent:
             case "write":
                 self._write(request["path"], payload, more=request["more"])
             case "list":
-                return {}, json.dumps(self._list(request["path"])).encode()
+                return {}, self._list(request["path"])
         return {}, b""
 
     # Programs.
@@ -360,12 +360,19 @@ class Agent:
             finally:
                 os.close(above)
 
-    def _list(self, path: str) -> Sequence[tuple[str, str, int]]:
+    def _list(self, path: str) -> bytes:
         fd = syscalls.open_beneath(self._work, path, os.O_RDONLY | os.O_DIRECTORY)
+        found = []
         try:
-            return [_entry(name, os.stat(name, dir_fd=fd, follow_symlinks=False)) for name in sorted(os.listdir(fd))]
+            for name in sorted(os.listdir(fd)):
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    found.append(_entry(name, os.stat(name, dir_fd=fd, follow_symlinks=False)))
         finally:
             os.close(fd)
+        listed = json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogateescape")
+        if len(listed) > wire.LIST_MOST:
+            raise OSError(0, f"its {len(found)} names are too many to be listed")
+        return listed
 
 
 def _entry(name: str, about: os.stat_result) -> tuple[str, str, int]:

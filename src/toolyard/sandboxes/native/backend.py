@@ -56,8 +56,8 @@ class NativeBackend:
 
     name = "native"
 
-    def __init__(self, *, limits: Limits = Limits(), ready: int = 2, templates: int | None = None) -> None:
-        self._limits = limits
+    def __init__(self, *, limits: Limits | None = None, ready: int = 2, templates: int | None = None) -> None:
+        self._limits = limits or Limits()
         self._ready = ready
         self._templates_each = templates or min(os.cpu_count() or 1, 4)
         self._process: subprocess.Popen[bytes] | None = None
@@ -101,7 +101,7 @@ class NativeBackend:
         for pool in self._pools.values():
             await pool.close()
         self._pools.clear()
-        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
+        await asyncio.gather(*(sandbox.close_family() for sandbox in list(self._sandboxes)))
         for template in itertools.chain.from_iterable(self._templates.values()):
             template.channel.close()
         self._templates.clear()
@@ -114,6 +114,9 @@ class NativeBackend:
     # Processes.
 
     async def _launch(self) -> None:
+        if self._process is not None:  # an earlier one, which is gone
+            await asyncio.to_thread(self._process.wait, _SECONDS)
+            self._groups.close()
         ours, theirs = wire.pair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: ASYNC220  # a vfork, and no wait
@@ -205,6 +208,8 @@ class NativeBackend:
             with contextlib.suppress(OSError):  # gone, too
                 group.unthrottle()  # or it would die no faster than it was allowed to run
             await process.kill()
+            if template.channel.lost:  # who would have removed it
+                group.remove()
             self._sandboxes.discard(sandbox)
 
         ground = Ground(self.report, owner, self._memory_enforced, oom_kills)

@@ -51,7 +51,9 @@ class Bash:
             finally:
                 done.cancel()
             usage, level = Usage(watch.seconds), self._ground.report().level
-            return Finished(done.result(), program.stdout.take(), program.stderr.take(), exceeded, usage, level)
+            finished = Finished(done.result(), program.stdout.take(), program.stderr.take(), exceeded, usage, level)
+            program.rest()
+            return finished
 
     async def end(self) -> None:
         if self._running is not None:

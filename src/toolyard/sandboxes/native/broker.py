@@ -25,12 +25,13 @@ def main(control_fd: int) -> NoReturn:
     control = socket.socket(fileno=control_fd)
     sweep()
     groups = Groups.create()
-    wire.send(control, {"groups": groups.describe(), "support": groups.support})
     zygotes: set[int] = set()
     with contextlib.suppress(wire.Closed, ConnectionError):
+        wire.send(control, {"groups": groups.describe(), "support": groups.support})
         while True:
             select.select([control], [], [])
             request, _, fds = wire.receive(control)
+            zygotes = {pid for pid in zygotes if os.waitpid(pid, os.WNOHANG) == (0, 0)}
             zygotes.add(_spawn(fds[0]))
             os.close(fds[0])
             wire.send(control, {"id": request["id"]})

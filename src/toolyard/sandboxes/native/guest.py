@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import os
 import signal
 import socket
@@ -17,9 +18,10 @@ from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.channel import Answer, Channel
 from toolyard.sandboxes.pipes import Capture
 
-_FILE_MOST = 1024 * 1024
+_FILE_MOST = wire.LIST_MOST
 _INTERPRETER_MOST = 1024 * 1024
 """What an agent and an interpreter may send with one message."""
+_FORK_SECONDS = 10.0
 _SECONDS = 30.0
 """For an answer of the agent, and for the kernel to end what was killed. A sandbox that takes longer is given up."""
 
@@ -42,6 +44,10 @@ class Program:
         """Its standard input, for somebody who will close it."""
         fd, self.stdin = self.stdin, -1
         return fd
+
+    def rest(self) -> None:
+        """Nothing is asked of it until the next command."""
+        self.stdout.idle = self.stderr.idle = True
 
     def close(self) -> None:
         if self.stdin >= 0:
@@ -111,7 +117,8 @@ class Guest:
     ) -> Program:
         """Start a program in a pid namespace of its own. Raises OSError if there can be no more."""
         told = {**dataclasses.asdict(limits), "memory_enforced": memory_enforced}
-        return await self._start("run", limits.output_bytes, argv=list(argv), env=dict(env), limits=told)
+        program = json.dumps({"argv": list(argv), "env": dict(env)}).encode()
+        return await self._start("run", limits.output_bytes, payload=program, limits=told)
 
     async def interpret(self, output: int) -> Program:
         """Start the session's interpreter."""
@@ -167,7 +174,11 @@ class Guest:
         return self._program(number, ended, files.ours, output)
 
     async def _fork(self, by: Channel, fds: Sequence[int], number: int) -> None:
-        answer = await by.ask("fork", fds=fds)
+        try:
+            async with asyncio.timeout(_FORK_SECONDS):
+                answer = await by.ask("fork", fds=fds)
+        except TimeoutError:
+            raise OSError(0, "the interpreter does not answer") from None
         if problem := answer.header.get("problem"):
             raise OSError(0, str(problem)[:1000])
         await self.ask("adopt", number=number)

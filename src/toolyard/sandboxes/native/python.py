@@ -57,6 +57,7 @@ class Python:
             finally:
                 answer.cancel()
             stdout, stderr = _output(program)
+            program.rest()
             level = self._ground.report().level
             return Executed(stdout, stderr, reply.value, reply.error, exceeded, reply.usage, level)
 
@@ -109,10 +110,16 @@ def _reply(answer: asyncio.Future[Answer], seconds: float) -> Reply | None:
         said: Mapping[str, Any] = json.loads(answer.result().payload)
         value, raised = said["value"], said["error"]
         error = PythonError(*(_text(raised[part]) for part in ("name", "message", "traceback"))) if raised else None
-        usage = Usage(seconds, float(header["cpu"]), int(header["peak"]))
+        usage = Usage(seconds, _amount(header["cpu"]), int(_amount(header["peak"])))
         return Reply(None if value is None else _text(value), error, usage)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def _amount(said: object) -> float:
+    if not isinstance(said, (int, float)) or not 0 <= said < 2**53:
+        raise TypeError(said)
+    return said
 
 
 def _text(said: object) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import os
 import posixpath
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
@@ -21,6 +23,7 @@ from toolyard.sandboxes.pipes import feed
 T = TypeVar("T")
 
 _PIECE = 256 * 1024
+_PATH_MOST = 4096
 
 
 class NativeSandbox:
@@ -46,6 +49,7 @@ class NativeSandbox:
         self._branches: set[NativeSandbox] = set()
         self._under_way: set[asyncio.Task[Any]] = set()
         """What has been begun and nobody waits for any more."""
+        self._watches: set[Watch] = set()
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -67,14 +71,16 @@ class NativeSandbox:
         limits: Limits | None = None,
     ) -> Finished:
         self._check_open()
-        watch = Watch(limits or self.limits, timeout, self._ground)
-        return await self._wind_up_if_cancelled(self._run(argv, stdin, env or {}, limits or self.limits, watch), watch)
+        within = self._within(limits) if limits else self.limits
+        ground = self._ground if within.memory_bytes == self.limits.memory_bytes else self._ground.unenforced()
+        watch = Watch(within, timeout, ground)
+        return await self._wind_up_if_cancelled(self._run(argv, stdin, env or {}, within, watch), watch)
 
     async def _run(
         self, argv: Sequence[str], stdin: bytes, env: Mapping[str, str], limits: Limits, watch: Watch
     ) -> Finished:
         try:
-            program = await self._guest.run(argv, env, limits, memory_enforced=self._ground.memory_enforced)
+            program = await self._guest.run(argv, env, limits, memory_enforced=watch.memory_enforced)
         except OSError as error:
             return not_started(str(error.strerror), self._ground)
         feeding = asyncio.ensure_future(feed(program.take_stdin(), stdin))
@@ -93,6 +99,17 @@ class NativeSandbox:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
             program.close()
+
+    def _within(self, limits: Limits) -> Limits:
+        """The limits of one program, which cannot be wider than those of the sandbox."""
+        own = self.limits
+        return dataclasses.replace(
+            limits,
+            memory_bytes=min(limits.memory_bytes, own.memory_bytes),
+            processes=min(limits.processes, own.processes),
+            open_files=min(limits.open_files, own.open_files),
+            file_bytes=min(limits.file_bytes, own.file_bytes),
+        )
 
     async def exec(self, code: str, *, timeout: float | None = None) -> Executed:
         self._check_open()
@@ -113,6 +130,8 @@ class NativeSandbox:
         """Wait for something to end. Who stops waiting ends it, as if its time were over, so that nothing goes on
         unseen; the sandbox can be used again as soon as that is done."""
         task = asyncio.ensure_future(work)
+        self._watches.add(watch)
+        task.add_done_callback(lambda _: self._watches.discard(watch))
         try:
             done = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -145,7 +164,7 @@ class NativeSandbox:
             await self._file("write", path, inside, payload=data[at : at + _PIECE], more=at > 0)
 
     async def list(self, path: str = ".") -> Sequence[Entry]:
-        found = json.loads(await self._file("list", path, _inside(path)))
+        found = json.loads((await self._file("list", path, _inside(path))).decode("utf-8", "surrogateescape"))
         return [Entry(str(name), kind, int(size)) for name, kind, size in found]
 
     async def _file(self, op: str, path: str, inside: str, **more: Any) -> bytes:
@@ -185,10 +204,22 @@ class NativeSandbox:
             with theirs:
                 ended = await self._guest.branch(theirs)
             await guest.ready()
-            forked = await guest.fork(interpreter, self.limits.output_bytes)
+            async with asyncio.timeout(self.limits.wall_seconds):  # hooks of the code's own run meanwhile
+                forked = await guest.fork(interpreter, self.limits.output_bytes)
+        except TimeoutError:
+            guest.close()
+            await self._python.end()
+            raise CannotFork(
+                "the session cannot be forked: the interpreter did not do so in time and was ended, so that its "
+                "variables are lost"
+            ) from None
         except OSError as error:
             guest.close()
             raise CannotFork(f"the session cannot be forked: {error.strerror}") from error
+        except SandboxLost as error:  # the branch, or the interpreter
+            guest.close()
+            self._check_open()
+            raise CannotFork(f"the session cannot be forked: {error}") from error
         except BaseException:
             guest.close()
             raise
@@ -209,8 +240,15 @@ class NativeSandbox:
             self._closing = asyncio.ensure_future(self._free())
         await asyncio.shield(self._closing)
 
+    async def close_family(self) -> None:
+        """Close it with its branches."""
+        await asyncio.gather(*(branch.close_family() for branch in list(self._branches)))
+        await self.close()
+
     async def _free(self) -> None:
         if self._branches:
+            for watch in list(self._watches):
+                watch.exceed("wall")
             await asyncio.gather(self._python.end(), self._bash.end())
             return
         await self._end()
@@ -253,4 +291,10 @@ def _inside(path: str) -> str:
         raise WorkspaceError(f"{path}: not in the workspace, which is {WORKSPACE}")
     if "\0" in path:
         raise WorkspaceError(f"{path!r}: a path cannot hold a null character")
+    try:
+        size = len(os.fsencode(path))
+    except UnicodeEncodeError as error:
+        raise WorkspaceError(f"{path!r}: no file can have this name: {error.reason}") from None
+    if size >= _PATH_MOST:
+        raise WorkspaceError(f"{path[:40]}…: a path of {size} bytes; it must be shorter than {_PATH_MOST}")
     return posixpath.normpath(path or ".")

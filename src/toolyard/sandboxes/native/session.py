@@ -110,7 +110,8 @@ def _enter(namespaces: Sequence[int], tells: int) -> None:
         os.chdir(here)
         for fd, path, flags, offset in files:
             opened = os.open(path, flags)
-            os.lseek(opened, offset, os.SEEK_SET)
+            if offset:
+                os.lseek(opened, offset, os.SEEK_SET)
             os.dup2(opened, fd, os.get_inheritable(fd))
             os.close(opened)
     except BaseException as error:  # there are two of us: only one may go on
@@ -125,7 +126,15 @@ def _unforkable() -> str:
         return f"{threads - 1} threads are running in the interpreter"
     with open(f"/proc/self/task/{os.getpid()}/children") as file:
         children = [pid for pid in file.read().split() if not _is_zombie(pid)]
-    return f"the interpreter has child processes: {', '.join(children)}" if children else ""
+    if children:
+        return f"the interpreter has child processes: {', '.join(children)}"
+    with open("/proc/self/maps", errors="surrogateescape") as file:
+        maps = [line.split(maxsplit=5) for line in file]
+    shared = {fields[-1].strip() for fields in maps if fields[1][1] == "w" and fields[1][3] == "s"}
+    if shared:
+        return f"memory is shared with others, as that of {', '.join(sorted(shared))}"
+    nameless = [path for _, path, about in _open_files() if stat.S_ISREG(about.st_mode) and not os.path.exists(path)]
+    return f"open files have no name: {', '.join(nameless)}" if nameless else ""
 
 
 def _is_zombie(pid: str) -> bool:
@@ -135,10 +144,17 @@ def _is_zombie(pid: str) -> bool:
 
 def _private_files() -> Iterator[tuple[int, str, int, int]]:
     """Open files of the workspace, which the branch has to open again in its own: number, path, flags, position."""
+    for fd, path, about in _open_files():
+        if stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode):
+            flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
+            yield fd, path, flags, 0 if flags & os.O_PATH else os.lseek(fd, 0, os.SEEK_CUR)
+
+
+def _open_files() -> Iterator[tuple[int, str, os.stat_result]]:
+    """What is open of the workspace: number, path, and what it is."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one that listed them
             fd = int(name)
             path = os.readlink(f"/proc/self/fd/{fd}")
-            if path.startswith(template.HOME + "/") and stat.S_ISREG(os.fstat(fd).st_mode) and os.path.exists(path):
-                flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
-                yield fd, path, flags, os.lseek(fd, 0, os.SEEK_CUR)
+            if path.startswith(template.HOME + "/"):
+                yield fd, path, os.fstat(fd)

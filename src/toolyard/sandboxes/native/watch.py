@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ class Ground:
     oom_kills: Callable[[], int]
     """How often the kernel has ended something in the sandbox because of its memory."""
 
+    def unenforced(self) -> Ground:
+        """For a program that may have less memory than the sandbox, which no cgroup knows of."""
+        return dataclasses.replace(self, memory_enforced=False)
+
 
 class Watch:
     """Waits for one thing to end, and notes the first limit that it exceeds."""
@@ -39,6 +44,10 @@ class Watch:
         self._over: asyncio.Future[Limit | None] = self._loop.create_future()
         self._oom_kills = ground.oom_kills()
         self._began = self._loop.time()
+
+    @property
+    def memory_enforced(self) -> bool:
+        return self._ground.memory_enforced
 
     @property
     def seconds(self) -> float:

@@ -11,6 +11,8 @@ from typing import Any
 
 HEADER_MOST = 64 * 1024
 PIECE = 64 * 1024
+LIST_MOST = 4 * 1024 * 1024
+"""The names of one directory. Every other message is shorter."""
 _FDS_MOST = 16
 
 
