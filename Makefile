@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup serve test check bench docs clean
+.PHONY: setup serve test check bench bench-sandbox docs clean
 
 setup: .venv/ready
 
@@ -26,6 +26,9 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.ors
+
+bench-sandbox: setup
+	$(BIN)/python -m benchmarks.sandbox
 
 docs: setup
 	$(BIN)/python docs/generate.py

@@ -22,7 +22,19 @@ from typing import Literal, TypeAlias
 from benchmarks.cache import load_generator
 from benchmarks.environment import Echo
 from benchmarks.load import Load, Step, drive
-from benchmarks.report import Row, around_table, kib, mib, micro, milli, per_second, plain, table, write_readme
+from benchmarks.report import (
+    README,
+    Row,
+    kib,
+    mib,
+    micro,
+    milli,
+    per_second,
+    plain,
+    processor,
+    progress,
+    table,
+)
 from benchmarks.servers import Contender, Started, import_seconds, reference, running, toolyard, versions
 
 SESSIONS = 32
@@ -239,16 +251,6 @@ def conditions(command: str, figures: Figures, contenders: Sequence[Contender]) 
     )
 
 
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    named = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.machine()
-
-
-def progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ors", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often each server has its turn (5)")
@@ -280,7 +282,7 @@ def main() -> None:
     if args.quick:
         args.rounds, args.seconds, args.sessions = 2, 0.5, 1000
     if args.write_readme:
-        around_table()  # find out now, not after some minutes
+        README.around()  # find out now, not after some minutes
     theirs, ours = reference(), toolyard()
     benchmark = Benchmark(theirs, ours, load_generator(), args.seconds)
     start_seconds, idle_bytes = benchmark.starts(args.rounds)
@@ -299,7 +301,7 @@ def main() -> None:
     if args.json:
         args.json.write_text(json.dumps({"printed": text, **dataclasses.asdict(figures)}, indent=1))
     if args.write_readme:
-        write_readme(text)
+        README.write(text)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""Figures as a Markdown table, printed and put into the README."""
+"""Figures as a Markdown table, printed and put into a page."""
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
+_CHECKOUT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,39 @@ class Row:
     target: str
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where in a page a table goes: between two lines."""
+
+    page: Path
+    begin: str
+    end: str
+
+    def around(self) -> tuple[str, str]:
+        """What the page says before and after its table."""
+        text = self.page.read_text() if self.page.exists() else ""
+        before, begin, rest = text.partition(self.begin)
+        _, end, after = rest.partition(self.end)
+        if not begin or not end:
+            raise SystemExit(f"No place for the table in {self.page}: it needs the lines {self.begin} and {self.end}.")
+        return before, after
+
+    def write(self, text: str) -> None:
+        before, after = self.around()
+        self.page.write_text(f"{before}{self.begin}\n\n{text}\n\n{self.end}{after}")
+
+
+README = Place(_CHECKOUT / "README.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
+SANDBOX_PAGE = Place(_CHECKOUT / "docs" / "sandbox.md", "<!-- sandbox benchmark -->", "<!-- end -->")
+
+
 def table(names: tuple[str, str], rows: Sequence[Row]) -> str:
+    return aligned([("", *names, "ratio", "target"), *(astuple(row) for row in rows)])
+
+
+def aligned(cells: Sequence[Sequence[str]]) -> str:
     """Columns as wide as their widest cell, so that it can be read as it is printed, too."""
-    cells = [("", *names, "ratio", "target"), *(astuple(row) for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(5)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["| " + " | ".join(_pad(line, widths)) + " |" for line in cells]
     rule = (
         "|" + "|".join("-" * (width + 2) if not i else "-" * (width + 1) + ":" for i, width in enumerate(widths)) + "|"
@@ -30,18 +60,14 @@ def table(names: tuple[str, str], rows: Sequence[Row]) -> str:
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def around_table() -> tuple[str, str]:
-    """What the README says before and after its table."""
-    before, begin, rest = README.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"There is no place for the table in {README}: it needs the lines {BEGIN} and {END}.")
-    return before, after
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    named = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.machine()
 
 
-def write_readme(text: str) -> None:
-    before, after = around_table()
-    README.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def micro(seconds: float) -> str:

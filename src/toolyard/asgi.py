@@ -11,6 +11,7 @@ import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import Token
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -166,10 +167,14 @@ def decode(data: bytes) -> Any:  # any JSON value
 class Door:
     """The ASGI application: checks the key, finds the route, and turns what goes wrong into an answer."""
 
-    def __init__(self, routes: Sequence[BaseRoute], lifespan: Lifespan, options: HttpOptions) -> None:
+    def __init__(
+        self, routes: Sequence[BaseRoute], lifespan: Lifespan, options: HttpOptions, enter: Callable[[], Token[Any]]
+    ) -> None:
         self._routes = routes
         self._lifespan = lifespan
         self._options = options
+        self._enter = enter
+        """Called for each request: sets what code that is run for it finds in its context."""
         self._key = options.api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -179,6 +184,7 @@ class Door:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
             return
+        entered = self._enter()
         try:
             if self._key and scope["path"] != "/health":
                 self._check_key(Request(scope, receive, send, self._options))
@@ -197,6 +203,8 @@ class Door:
                 await request.answer(error.status, error.headers, b"")
             else:
                 await request.answer_json(error.body, error.status, error.headers)
+        finally:
+            entered.var.reset(entered)
 
     def _check_key(self, request: Request) -> None:
         given = request.header(b"x-api-key") or request.header(b"authorization").removeprefix("Bearer ")

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from toolyard.adapters import is_environment, is_toolset
+from toolyard.core.environment import needs_sandbox
 from toolyard.core.errors import DefinitionError, ToolyardError, describe
 
 HERE = Path(__file__).parent
@@ -28,12 +29,15 @@ class Loaded:
 
 
 def load_targets(targets: Sequence[str]) -> Loaded:
-    """`file.py`, `file.py:Class`, `package.module` or `package.module:Class`; without any, the built-in examples."""
+    """`file.py`, `file.py:Class`, `package.module` or `package.module:Class`; without any, the built-in examples.
+
+    Of those, only the ones that work on every host: not those that need a sandbox.
+    """
     classes: dict[type, None] = {}
     for target in targets or [str(path) for path in builtin_examples()]:
         module, wanted = _load(target)
         classes |= dict.fromkeys(_chosen(module, wanted, target))
-    environments = [cls for cls in classes if is_environment(cls)]
+    environments = [cls for cls in classes if is_environment(cls) and (targets or not needs_sandbox(cls))]
     if not environments:
         raise LoadError(f"{' '.join(targets)}: only toolsets there, and no environment to use them in")
     return Loaded(environments, [cls for cls in classes if is_toolset(cls)])

@@ -7,7 +7,7 @@ import gc
 import importlib
 import logging
 import socket
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import uvicorn
@@ -16,13 +16,14 @@ from starlette.routing import BaseRoute
 from toolyard import logs
 from toolyard.adapters import adapt, session_toolsets
 from toolyard.asgi import Door, HttpOptions
-from toolyard.core.environment import Environment
+from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
 from toolyard.http_protocol import GatheringProtocol
 from toolyard.placement.local import LocalPlacement
 from toolyard.protocols import PROTOCOLS
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime
+from toolyard.sandboxes.provider import Provider
 from toolyard.settings import Settings, SettingsError, is_loopback
 
 log = logging.getLogger("toolyard.server")
@@ -46,9 +47,11 @@ class Server:
         self._placement = LocalPlacement(self.settings.threads)
         offered = [*session_toolsets(environments), *toolsets]
         self.runtime = Runtime(self.environments, self._placement, self.settings.pick(Limits), toolsets=offered)
+        self.sandboxes = sandboxes_of(self.settings, ready=self.settings.sandboxes_ready)
+        self._needs_sandbox = any(map(needs_sandbox, [*environments, *offered]))
         options = self.settings.pick(HttpOptions)
         routes = [route for protocol in self.protocols for route in load(protocol)(self.runtime, options)]
-        self.app = Door(routes, self._lifespan, options)
+        self.app = Door(routes, self._lifespan, options, self.sandboxes.enter)
         self._uvicorn: uvicorn.Server | None = None
 
     def run(self, host: str | None = None, port: int | None = None) -> None:
@@ -63,8 +66,9 @@ class Server:
         tune_process()
         self.serve(listen(host, port))
 
-    def serve(self, *sockets: socket.socket) -> None:
-        """Serve on sockets that are already open."""
+    def serve(self, *sockets: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
+        """Serve on sockets that are already open. Raises `SandboxUnavailable`, before anybody is answered, if an
+        environment needs a better sandbox than there is."""
         config = uvicorn.Config(
             self.app,
             http=GatheringProtocol,
@@ -77,7 +81,7 @@ class Server:
             timeout_graceful_shutdown=10,  # for answers under way; what takes long has been drained before
             log_config=None,
         )
-        self._uvicorn = _DrainingFirst(config, self.runtime)
+        self._uvicorn = _DrainingFirst(config, self.runtime, self._start_sandboxes, on_start)
         self._uvicorn.run(sockets=list(sockets))
 
     def stop(self) -> None:
@@ -87,9 +91,19 @@ class Server:
 
     @asynccontextmanager
     async def _lifespan(self) -> AsyncGenerator[None]:
-        async with self.runtime.running():
-            yield
+        try:
+            await self._start_sandboxes()
+            async with self.runtime.running():
+                yield
+        finally:
+            await self.sandboxes.close()
         self._placement.close()
+
+    async def _start_sandboxes(self) -> None:
+        """At once if it is known that they are needed; otherwise the first who asks for one waits for it."""
+        self.sandboxes.enter()
+        if self._needs_sandbox:
+            await self.sandboxes.start()
 
 
 def tune_process() -> None:
@@ -100,11 +114,27 @@ def tune_process() -> None:
 
 
 class _DrainingFirst(uvicorn.Server):
-    """Lets calls end and closes sessions while clients are still connected, so that each is told what became of it."""
+    """Lets calls end and closes sessions while clients are still connected, so that each is told what became of it.
 
-    def __init__(self, config: uvicorn.Config, runtime: Runtime) -> None:
+    `prepare` comes before the lifespan, from which an error would not find its way to who started the server.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        runtime: Runtime,
+        prepare: Callable[[], Awaitable[None]],
+        on_start: Callable[[], None],
+    ) -> None:
         super().__init__(config)
         self._runtime = runtime
+        self._prepare = prepare
+        self._on_start = on_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._prepare()
+        await super().startup(sockets)
+        self._on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("stopping: %d calls running, %d sessions open", self._runtime.calls, len(self._runtime.sessions))
@@ -142,6 +172,16 @@ def protocols_of(settings: Settings) -> Sequence[str]:
         if name not in PROTOCOLS:
             raise SettingsError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
     return settings.protocol or tuple(PROTOCOLS)
+
+
+def sandboxes_of(settings: Settings, *, ready: int = 0) -> Provider:
+    return Provider(
+        settings.sandbox,
+        settings.min_isolation,
+        limits=settings.sandbox_limits(),
+        ready=ready,
+        image=settings.sandbox_image,
+    )
 
 
 def load(protocol: str) -> Callable[[Runtime, HttpOptions], list[BaseRoute]]:

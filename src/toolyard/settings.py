@@ -11,8 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from toolyard.core.errors import ToolyardError
+from toolyard.sandboxes.base import Level, Network
+from toolyard.sandboxes.base import Limits as SandboxLimits
 
 T = TypeVar("T")
+
+_SANDBOX = SandboxLimits()
 
 
 class SettingsError(ToolyardError):
@@ -56,6 +60,25 @@ class Settings:
     body_bytes: int = knob(16 * 2**20, "largest request body; a larger one is answered 413")
     output_bytes: int = knob(4 * 2**20, "longest output of a tool, in characters; the rest is cut, with a note")
     replay_bytes: int = knob(64 * 2**20, "memory for kept results, of all sessions together", zero=True)
+    # Untrusted code
+    sandbox: str = knob(
+        "auto", "what isolates untrusted code: native, bubblewrap, docker, podman, or subprocess, which does not"
+    )
+    min_isolation: Level = knob(  # noqa: RUF009  # a Literal
+        "L3-nolimit", "do not run untrusted code that is isolated less than this"
+    )
+    sandbox_seconds: float = knob(_SANDBOX.wall_seconds, "stop a program in a sandbox after this long")
+    sandbox_memory_bytes: int = knob(_SANDBOX.memory_bytes, "memory of a sandbox")
+    sandbox_processes: int = knob(_SANDBOX.processes, "processes in a sandbox at once")
+    sandbox_disk_bytes: int = knob(_SANDBOX.disk_bytes, "files of a sandbox, all together")
+    sandbox_output_bytes: int = knob(
+        _SANDBOX.output_bytes, "output of a program in a sandbox; one that writes more is stopped"
+    )
+    sandbox_network: Network = knob(  # noqa: RUF009  # a Literal
+        _SANDBOX.network, "what a sandbox reaches: nothing, itself, or all that this host does"
+    )
+    sandbox_image: str = knob("", "container image for docker and podman, if not a plain one with Python")
+    sandboxes_ready: int = knob(2, "sandboxes to keep ready for whoever asks next", zero=True)
     # How
     latch_finished: bool = knob(True, "refuse tool calls after one that returned finished=True")
     errors: Literal["none", "exception", "stacktrace"] = knob(
@@ -90,6 +113,17 @@ class Settings:
         """The values that a group of options, such as Limits, consists of."""
         names = [f.name for f in dataclasses.fields(group)]  # type: ignore[arg-type]  # groups are dataclasses
         return group(**{name: getattr(self, name) for name in names})
+
+    def sandbox_limits(self) -> SandboxLimits:
+        """Those of a sandbox whose environment asks for nothing else."""
+        return SandboxLimits(
+            wall_seconds=self.sandbox_seconds,
+            memory_bytes=self.sandbox_memory_bytes,
+            processes=self.sandbox_processes,
+            disk_bytes=self.sandbox_disk_bytes,
+            output_bytes=self.sandbox_output_bytes,
+            network=self.sandbox_network,
+        )
 
     @classmethod
     def read(cls, given: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> Self:

@@ -80,6 +80,7 @@ class Broker(NamedTuple):
 @pytest.fixture(scope="module")
 def yard() -> Iterator[list[Hierarchy]]:
     """A group of our own in each hierarchy, in which everything else is made."""
+    assert os.geteuid() == 0, "these tests need root, to make groups and to limit them"
     places = []
     for hierarchy in cgroups.own_hierarchies():
         path = f"{hierarchy.own}/toolyard-test-{os.getpid()}"

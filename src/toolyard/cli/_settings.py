@@ -10,19 +10,23 @@ from toolyard.settings import Settings, flag_of, variable_of
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """One flag for each setting. What is not given is None, so that the variable or the default decides."""
+    """One flag for each setting."""
     group = parser.add_argument_group("settings", "each may also be set by a variable, for instance TOOLYARD_PORT")
-    kinds = get_type_hints(Settings)
     for knob in dataclasses.fields(Settings):
-        shown = f"{knob.default:g}" if isinstance(knob.default, float) else str(knob.default)
-        default = "" if knob.default in ("", ()) else f" [{shown}]"
-        group.add_argument(
-            flag_of(knob.name),
-            dest=knob.name,
-            default=None,
-            help=knob.metadata["help"] + default,
-            **_as_argument(knob.name, kinds[knob.name]),
-        )
+        add_knob(group, knob, flag_of(knob.name))
+
+
+def add_knob(parser: argparse._ActionsContainer, knob: dataclasses.Field[Any], flag: str) -> None:
+    """A flag for one setting. What is not given is None, so that the variable or the default decides."""
+    shown = f"{knob.default:g}" if isinstance(knob.default, float) else str(knob.default)
+    default = "" if knob.default in ("", ()) else f" [{shown}]"
+    parser.add_argument(
+        flag,
+        dest=knob.name,
+        default=None,
+        help=knob.metadata["help"] + default,
+        **_as_argument(knob.name, get_type_hints(Settings)[knob.name]),
+    )
 
 
 def _as_argument(name: str, kind: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
 from toolyard import logs
 from toolyard.cli._settings import add_settings
@@ -52,9 +53,9 @@ def serve(targets: Sequence[str], settings: Settings) -> None:
     loaded = load_targets(targets)
     server = Server(loaded.environments, toolsets=loaded.toolsets, settings=settings)
     socket = listen(settings.host, settings.port)
-    print(banner(server, socket.getsockname()[1]), flush=True)
+    shown = partial(banner, server, socket.getsockname()[1])
     tune_process()
-    server.serve(socket)
+    server.serve(socket, on_start=lambda: print(shown(), flush=True))
 
 
 def serve_again(targets: Sequence[str], settings: Settings) -> None:
@@ -79,6 +80,7 @@ def banner(server: Server, port: int) -> str:
     lines += [
         "",
         f"  protocols: {', '.join(server.protocols)}" + "   (a key is required)" * asked,
+        *sandbox_lines(server),
         "",
         "Try it from another terminal:",
         "",
@@ -98,6 +100,14 @@ def banner(server: Server, port: int) -> str:
         "Stop with Ctrl-C.",
     ]
     return "\n".join(lines)
+
+
+def sandbox_lines(server: Server) -> Sequence[str]:
+    if (report := server.sandboxes.report) is None:
+        return ()
+    missing = ", ".join(one.feature for one in report.missing)
+    without = f", without {missing} (see `toolyard sandbox report`)" * bool(missing)
+    return (f"  sandboxes: {report.backend}, isolation {report.level}{without}",)
 
 
 def reachable(host: str) -> str:

@@ -24,6 +24,8 @@ class Split(Model):
 class Toolset:
     """Tools that several environments share. It reaches its environment as `self.env`."""
 
+    uses_sandbox: ClassVar[bool] = False
+
     def __init__(self, env: Any) -> None:
         self.env = env
 
@@ -50,6 +52,8 @@ class Environment:
     """
 
     toolsets: ClassVar[Sequence[type]] = ()
+    uses_sandbox: ClassVar[bool] = False
+    """It runs untrusted code: a server then has a sandbox ready before it answers anybody, or does not start."""
     _definition: ClassVar[Definition] = Definition({}, None, frozenset())
 
     def __init_subclass__(cls) -> None:
@@ -140,6 +144,12 @@ def build_toolset(toolset: type, env: object) -> Any:  # an instance of `toolset
     except TypeError:
         return toolset()
     return toolset(env)
+
+
+def needs_sandbox(environment: type) -> bool:
+    """Whether it, or one of its toolsets, runs untrusted code. Classes of other frameworks may say so as well."""
+    toolsets: Sequence[type] = getattr(environment, "toolsets", ())
+    return any(getattr(cls, "uses_sandbox", False) for cls in (environment, *toolsets))
 
 
 def overrides(cls: type[Environment], hook: str) -> bool:

@@ -13,7 +13,14 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from toolyard.core.environment import Environment, MaybeAwaitable, build_toolset, overrides
-from toolyard.core.errors import NotSupported, ToolError, ToolsetUnavailable, describe
+from toolyard.core.errors import (
+    NotSupported,
+    SandboxError,
+    ToolError,
+    ToolsetUnavailable,
+    WorkspaceError,
+    describe,
+)
 from toolyard.core.messages import GroupCandidate, GroupScore, Message, flatten
 from toolyard.core.output import (
     Blocks,
@@ -163,8 +170,11 @@ class LocalEnvironment:
             if isinstance(returned, ToolOutput | str) or not has_image(returned):
                 return as_output(returned)
             return await self._drawn(as_output, returned)
-        except ToolError as error:
+        except (ToolError, WorkspaceError) as error:  # a path that is not there is for the agent to read
             return ToolFailure("tool_failed", f"Tool {tool!r} failed: {error}")
+        except SandboxError as error:  # not the agent's fault, and not the author's
+            log.warning("tool %r had no sandbox: %s", tool, error)
+            return ToolFailure("lost", f"Tool {tool!r} could not be run: {error}")
         except Exception as error:  # the author's tool: whatever it raises is its answer
             return raised(tool, error)
 

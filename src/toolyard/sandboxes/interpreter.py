@@ -14,6 +14,7 @@ import io
 import json
 import linecache
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -38,6 +39,7 @@ _before = dict(_now)
 """The builtins that our own code has, whatever untrusted code did to them. Between that code's last instruction and
 `_recover`, ours may name none that is not bound in this module."""
 _BaseException, _eval = BaseException, eval
+_HERE = (lambda: None).__code__.co_filename
 _name_of_type = type.__dict__["__name__"].__get__  # a metaclass could put something else in its place
 
 _WARM_UP = """
@@ -120,6 +122,7 @@ class Interpreter:
         for copy in self._descriptors.values():
             os.close(copy)
         self._descriptors = {number: os.dup(number) for number in (0, 1, 2)}
+        signal.signal(signal.SIGINT, self._interrupted)  # a process that was just forked may have the default
 
     # One piece of code.
 
@@ -328,7 +331,7 @@ def _leave_our_frames_out(told: traceback.TracebackException) -> None:
     """Code begins with the first frame of a cell. A signal's handler may be the last one."""
     stack = told.stack
     first = next((at for at, frame in enumerate(stack) if frame.filename.startswith("<cell ")), len(stack))
-    stack[:] = [frame for frame in stack[first:] if frame.filename != __file__]
+    stack[:] = [frame for frame in stack[first:] if frame.filename != _HERE]
 
 
 # Streams.
@@ -364,8 +367,9 @@ def _usable(stream: io.TextIOWrapper) -> bool:
 def main() -> None:
     """Answer requests that come on standard input: `{"mark": …, "code": …}`, one per line.
 
-    What code writes goes to standard output and error, as it is. The answer follows on both: the mark of the request,
-    then, on standard output, what `Interpreter.run` gave as JSON, in lines of `mark + more\\n` and `mark = last\\n`.
+    What code writes goes to standard output and error, as it is. The answer follows, after the mark of the request, on
+    both: on standard output it is what `Interpreter.run` gave, and what it took, as JSON, in lines of `mark + more` and
+    `mark = last`; on standard error it is empty.
     """
     requests = os.fdopen(os.dup(0), "rb")
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -384,7 +388,10 @@ def main() -> None:
         if not line:
             break
         request = json.loads(line)
-        answer = json.dumps(interpreter.run(request["code"])).encode()
+        before, _ = _used()
+        said = interpreter.run(request["code"])
+        cpu, peak = _used()
+        answer = json.dumps({**said, "cpu": cpu - before, "peak": peak}).encode()
         mark = request["mark"].encode()
         pieces = [answer[at : at + _NOTE_BYTES] for at in range(0, len(answer), _NOTE_BYTES)]
         for piece in pieces[:-1]:
@@ -392,6 +399,16 @@ def main() -> None:
         _tell(outputs[0], mark + b"=" + pieces[-1] + b"\n")
         _tell(outputs[1], mark + b"=\n")
     os._exit(0)
+
+
+def _used() -> tuple[float, int]:
+    """Seconds of processor time, with those of children, and the most memory that was held at once."""
+    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    peak = own.ru_maxrss  # on Linux, at least that of whoever started this process
+    if os.path.exists("/proc/self/status"):
+        with open("/proc/self/status") as file:
+            peak = next((int(line.split()[1]) for line in file if line.startswith("VmHWM:")), peak)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, peak * 1024
 
 
 def _tell(descriptor: int, data: bytes) -> None:

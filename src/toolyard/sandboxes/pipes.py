@@ -25,6 +25,9 @@ class Capture:
         self._on_full = on_full
         self._kept = bytearray()
         self.full = False
+        self.idle = False
+        """Between two commands, nobody can be told that it is full: then it is not read, and who writes has to wait."""
+        self._paused = False
         self.ended = asyncio.Event()
         """Nobody holds the other end any more."""
         self._mark = b""
@@ -43,6 +46,10 @@ class Capture:
         A program that knows the mark ends its answer with lines of `mark + more` and `mark = last`, right after what
         others have written and at most 4096 bytes each, which no other writer to the pipe can tear.
         """
+        self.idle = False
+        if self._paused and self._fd >= 0:
+            self._paused = False
+            self._loop.add_reader(self._fd, self._readable)
         self._readable()
         for buffer in (self._kept, self._unread, self._said):
             buffer.clear()
@@ -82,7 +89,12 @@ class Capture:
     def _keep(self, data: bytes | bytearray) -> None:
         room = self._limit - len(self._kept)
         self._kept += data[:room]
-        if len(data) > room and not self.full:
+        if len(data) <= room:
+            return
+        if self.idle and not self._paused:
+            self._paused = True
+            self._loop.remove_reader(self._fd)
+        if not self.full:
             self.full = True
             self._on_full()
 

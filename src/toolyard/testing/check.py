@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from toolyard.adapters import adapt
-from toolyard.core.environment import overrides
+from toolyard.core.environment import needs_sandbox, overrides
 from toolyard.core.errors import DefinitionError, SessionFailed
 from toolyard.core.output import CallResult, ToolFailure, ToolOutput
 from toolyard.core.tool import ToolSpec
@@ -24,7 +24,7 @@ from toolyard.placement.base import Placed, Task
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.tasks import Tasks
-from toolyard.server import Server
+from toolyard.server import Server, sandboxes_of
 from toolyard.settings import Settings
 from toolyard.testing import judging
 from toolyard.testing.blame import explained
@@ -104,7 +104,10 @@ class _Check:
 
     async def everything(self, script: Script | None, wanted: tuple[str, int] | None, episodes: int) -> None:
         with LoopWatch(_BLOCKED_SECONDS, self._stuck) as watch:
-            async with self._stage.runtime.running():
+            # Sandboxes as a server would have them, but none made in advance: it would look like a leak.
+            async with sandboxes_of(Settings.read({})) as sandboxes, self._stage.runtime.running():
+                if needs_sandbox(self._env):
+                    await sandboxes.start()
                 tasks = [task for split in await self.splits() for task in await self.tasks_of(split)]
                 chosen = [await self._stage.runtime.tasks(self._env).at(*wanted)] if wanted else tasks
                 playable = await self.sessions(chosen)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from toolyard.core.errors import ToolyardError
 from toolyard.server import Server, listen
 from toolyard.settings import Settings
 
@@ -26,16 +27,33 @@ class Running:
 
 @contextmanager
 def running(environments: Sequence[type], *, toolsets: Sequence[type] = (), **settings: Any) -> Iterator[Running]:
-    """Serve `environments` in a thread. Keywords are settings, as in `running([Env], idle_seconds=2)`."""
+    """Serve `environments` in a thread. Keywords are settings, as in `running([Env], idle_seconds=2)`.
+
+    What keeps the server from starting is raised here.
+    """
     server = Server(environments, toolsets=toolsets, settings=Settings(**settings))
     socket = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{socket.getsockname()[1]}"
-    thread = threading.Thread(target=server.serve, args=(socket,), name="toolyard-server", daemon=True)
+    refused: list[ToolyardError] = []
+
+    def serve() -> None:
+        try:
+            server.serve(socket)
+        except ToolyardError as error:  # an environment needs a better sandbox than there is
+            refused.append(error)
+            socket.close()
+
+    thread = threading.Thread(target=serve, name="toolyard-server", daemon=True)
     thread.start()
     try:
         # The port is open already: this waits in the queue of connections until the server answers.
-        with _DIRECT.open(f"{url}/health", timeout=_START_SECONDS):
-            yield Running(url, server)
+        try:
+            _DIRECT.open(f"{url}/health", timeout=_START_SECONDS).close()
+        except OSError:
+            if refused:
+                raise refused[0] from None
+            raise
+        yield Running(url, server)
     finally:
         server.stop()
         thread.join(server.settings.drain_seconds + server.settings.teardown_seconds)

@@ -36,6 +36,8 @@ from toolyard.protocols.ors import bodies, events
 from toolyard.runtime.call import Call
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session, State
+from toolyard.sandboxes.output import isolation
+from toolyard.sandboxes.provider import in_force
 from toolyard.version import __version__
 
 log = logging.getLogger("toolyard.ors")
@@ -141,6 +143,8 @@ class Ors(BaseRoute):
     async def health(self, request: Request, _: str) -> None:
         if self._runtime.draining:
             await request.answer_json({"status": "draining"}, 503)
+        elif (report := in_force()) is not None:
+            await request.answer_json({"status": "ok", "isolation": isolation(report)})
         else:
             await request.answer_json({"status": "ok"})
 

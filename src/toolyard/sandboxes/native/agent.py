@@ -236,7 +236,7 @@ class Agent:
             signal.set_wakeup_fd(-1)
             self._host.detach()
             keep = (fds[0], ours.fileno(), theirs.fileno(), self._kin.fileno(), self._setup.rules.landlock)
-            make_branch(tells, lambda: self._be_branch(fds[0], ours, theirs, keep))
+            make_branch(tells, self._setup.limits, lambda: self._be_branch(fds[0], ours, theirs, keep))
         for end in (ours, theirs):
             end.close()
         os.close(tells)
@@ -279,13 +279,18 @@ class Agent:
         return {"cpu": sum(cpu for cpu, _ in used), "memory": sum(memory for _, memory in used)}
 
     def _end_since(self, id: int, seconds: float) -> None:
-        """End what a program has started in the last seconds, but not itself: the command that a shell hangs in."""
-        root = next((pid for pid, program in self._programs.items() if program.id == id), 0)
+        """End what a program has started in the last seconds, but not itself: the command that a shell hangs in, or
+        the processes of a piece of code."""
+        root, apart = next(((pid, known.apart) for pid, known in self._programs.items() if known.id == id), (0, True))
         parents = _parents()
+        if apart:
+            started = [pid for pid in parents if parents[pid] != root and _is_below(pid, {root}, parents)]
+        else:
+            started = list(self._strays(parents))
         with open("/proc/uptime") as file:
             since = float(file.read().split()[0]) - seconds - _CLOCK_SECONDS
-        for pid in parents:
-            if pid != root and parents[pid] != root and _is_below(pid, {root}, parents) and _started(pid) >= since:
+        for pid in started:
+            if pid != root and _started(pid) >= since:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 

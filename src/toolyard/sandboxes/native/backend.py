@@ -161,7 +161,7 @@ class NativeBackend:
             "ipython": profile == "ipython",
             "packages": profiles.packages(),
             "path": os.pathsep.join(
-                [f"{prefix}/bin" for prefix in profiles.prefixes()] + ["/usr/local/bin:/usr/bin:/bin"]
+                [f"{prefix}/bin" for prefix in reversed(profiles.prefixes())] + ["/usr/local/bin:/usr/bin:/bin"]
             ),
             "prefixes": profiles.prefixes(),
             "preload": profiles.preload(profile),

@@ -1,5 +1,5 @@
-"""The place that an interpreter forks itself into: a user namespace within the sandbox's, and in it a pid, a mount and
-an IPC namespace with an agent of their own and a copy of the workspace.
+"""The place that an interpreter forks itself into: a user namespace within the sandbox's, and in it a pid, a mount, an
+IPC and a network namespace with an agent of their own and a copy of the workspace.
 
 The interpreter has no capabilities and may not make namespaces. But it may enter these: they belong to its own user.
 """
@@ -13,10 +13,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from toolyard.sandboxes.native import syscalls, template, wire
-from toolyard.sandboxes.native.confine import UID, mount_processes, mount_workspace
+from toolyard.sandboxes.native.confine import UID, mount_processes, mount_workspace, raise_loopback
+
+_KINDS = {
+    "user": syscalls.CLONE_NEWUSER,
+    "pid": syscalls.CLONE_NEWPID,
+    "ipc": syscalls.CLONE_NEWIPC,
+    "net": syscalls.CLONE_NEWNET,
+    "mnt": syscalls.CLONE_NEWNS,
+}
+"""Namespaces of a branch, in the order in which they can be entered."""
 
 
-def make_branch(tells: int, be_agent: Callable[[], NoReturn]) -> NoReturn:
+def make_branch(tells: int, limits: Mapping[str, Any], be_agent: Callable[[], NoReturn]) -> NoReturn:
     """In a child of the agent: make the place with an agent in it, tell the number of that process, and go."""
     try:
         syscalls.set_dumpable(True)  # or the two files would not be ours
@@ -25,7 +34,7 @@ def make_branch(tells: int, be_agent: Callable[[], NoReturn]) -> NoReturn:
             with open(f"/proc/self/{file}", "w") as opened:
                 opened.write(text)
         syscalls.set_dumpable(False)
-        pid, _ = syscalls.clone(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC)
+        pid, _ = syscalls.clone(sum(_kinds(limits).values()) - syscalls.CLONE_NEWUSER)
         if pid == 0:
             be_agent()
         os.write(tells, b"%d" % pid)
@@ -41,6 +50,8 @@ def furnish_branch(limits: Mapping[str, Any], kin: socket.socket, new_kin: socke
     `kin` leads to the interpreter that is to be forked, and `new_kin` is what the branch will have for its own.
     """
     mount_processes()
+    if limits["network"] == "loopback":
+        raise_loopback()
     places = (template.WORK, template.TEMPORARY)
     originals = [os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for place in places]
     mount_workspace(limits)
@@ -49,12 +60,18 @@ def furnish_branch(limits: Mapping[str, Any], kin: socket.socket, new_kin: socke
         copy_directory(original, copy)
         os.close(original)
         os.close(copy)
-    namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("user", "pid", "ipc", "mnt")]
-    wire.send(kin, {}, fds=[*namespaces, new_kin.fileno()])
+    kinds = _kinds(limits)
+    namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in kinds]
+    wire.send(kin, {"namespaces": list(kinds.values())}, fds=[*namespaces, new_kin.fileno()])
     for fd in namespaces:
         os.close(fd)
     kin.close()
     new_kin.close()
+
+
+def _kinds(limits: Mapping[str, Any]) -> Mapping[str, int]:
+    """In a network of their own siblings cannot meet, and each has all ports. The host's cannot be parted."""
+    return {name: kind for name, kind in _KINDS.items() if name != "net" or limits["network"] != "host"}
 
 
 def copy_directory(source: int, target: int) -> None:

@@ -3,6 +3,7 @@ and the process ends before any code that is not ours has run."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import resource
@@ -74,6 +75,7 @@ def furnish(rules: Rules, limits: Mapping[str, Any]) -> None:
     os.setresuid(UID, UID, UID)
     mount_processes()
     mount_workspace(limits)
+    _take_few_watches()
     safe = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
     syscalls.mount("devpts", "/dev/pts", "devpts", safe, "newinstance,ptmxmode=0666,mode=620")
     if limits["network"] != "host":
@@ -83,6 +85,14 @@ def furnish(rules: Rules, limits: Mapping[str, Any]) -> None:
     syscalls.die_with_parent()  # after the change of uid, which would undo it
     syscalls.forbid_new_privileges()
     syscalls.load_filter(rules.agent_filter)
+
+
+def _take_few_watches() -> None:
+    """All sandboxes of a server, and its user, share what inotify has: often no more than 128 instances and 8192
+    watches."""
+    for what, most in (("instances", 8), ("watches", 1024)):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/sys/user/max_inotify_{what}", "w") as file:
+            file.write(str(most))
 
 
 def mount_processes() -> None:
@@ -126,6 +136,7 @@ def _resources(limits: Mapping[str, Any]) -> dict[int, int]:
         resource.RLIMIT_CORE: 1,  # with 0 the kernel would still hand the core to a program of the host's
         resource.RLIMIT_MEMLOCK: 64 * 1024,
         resource.RLIMIT_MSGQUEUE: 64 * 1024,
+        resource.RLIMIT_SIGPENDING: 256,  # signals and timers count for the server's user too
         resource.RLIMIT_NICE: 0,
         resource.RLIMIT_RTPRIO: 0,
     }

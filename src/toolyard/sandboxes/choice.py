@@ -1,0 +1,75 @@
+"""Which backend makes the sandboxes of this host: the one that is named, or the first that isolates well enough."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+
+from toolyard.core.errors import SandboxError, SandboxUnavailable
+from toolyard.sandboxes.base import Backend, Level, Limits, Report, at_least
+
+BACKENDS: Mapping[str, str] = {
+    "native": "toolyard.sandboxes.native.backend:NativeBackend",
+    "bubblewrap": "toolyard.sandboxes.bubblewrap:BubblewrapBackend",
+    "docker": "toolyard.sandboxes.containers:ContainerBackend",
+    "podman": "toolyard.sandboxes.containers:ContainerBackend",
+    "subprocess": "toolyard.sandboxes.subprocess:SubprocessBackend",
+}
+"""To add a backend, write `sandboxes/<name>.py` with a class that `toolyard.testing.check_sandbox` passes, and add its
+line here. They are loaded when they are tried."""
+
+AUTO = "auto"
+_TRIED: Sequence[str] = ("native", "bubblewrap", "docker", "podman")
+"""What `auto` tries, in this order. Never `subprocess`, which isolates nothing: that has to be named."""
+
+
+def check_name(name: str) -> None:
+    if name != AUTO and name not in BACKENDS:
+        raise SandboxUnavailable(f"there is no sandbox {name!r}; there are {', '.join((AUTO, *BACKENDS))}")
+
+
+def make(name: str, *, limits: Limits | None = None, ready: int = 0, image: str = "") -> Backend:
+    """The backend, not yet started, with what each kind can be told: which sandboxes to make in advance, and of what
+    container image."""
+    check_name(name)
+    module, _, made = BACKENDS[name].partition(":")
+    kind: Callable[..., Backend] = getattr(importlib.import_module(module), made)
+    match name:
+        case "native":
+            return kind(limits=limits, ready=ready)
+        case "docker" | "podman":
+            return kind(name, image=image) if image else kind(name)
+        case _:
+            return kind()
+
+
+async def start(name: str, minimum: Level, *, limits: Limits | None = None, ready: int = 0, image: str = "") -> Backend:
+    """The backend, started, that reaches the minimum. Raises `SandboxUnavailable`, which says what each one lacks."""
+    check_name(name)
+    problems: dict[str, str] = {}
+    for each in _TRIED if name == AUTO else (name,):
+        backend = make(each, limits=limits, ready=ready, image=image)
+        try:
+            report = await backend.start()
+        except (SandboxError, OSError) as error:
+            problems[each] = str(error) or type(error).__name__
+            continue
+        if at_least(report.level, minimum):
+            return backend
+        problems[each] = shortfall(report)
+        await backend.close()
+    raise SandboxUnavailable(_paragraph(problems, minimum))
+
+
+def shortfall(report: Report) -> str:
+    missing = "; ".join(f"{one.feature} is missing ({one.reason}): {one.fix}" for one in report.missing)
+    return f"it reaches {report.level} here" + f". {missing}" * bool(missing)
+
+
+def _paragraph(problems: Mapping[str, str], minimum: Level) -> str:
+    tried = " ".join(f"{name}: {problem}" + "." * (problem[-1] not in ".?!") for name, problem in problems.items())
+    return (
+        f"there is no sandbox on this host that isolates as well as is asked for, {minimum}. {tried} If less will do "
+        f"for the code that you run, say so with --min-isolation; none at all, for development, is the sandbox "
+        f"'subprocess' with --min-isolation L0. `toolyard sandbox report` shows what this host offers"
+    )

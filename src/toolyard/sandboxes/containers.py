@@ -1,0 +1,332 @@
+"""Sandboxes as containers of Docker or Podman, through the command line of the engine.
+
+A sandbox is one container, without network and without any right, whose file system is read-only but for its workspace
+and /tmp. Its first process reads from a pipe that the server holds: when the server ends, in whatever way, the pipe
+does too, and so the container. Programs are started in it with `exec`. The image has to have Python 3.11 or later as
+`python3`, and bash for a shell.
+
+This is tested against a stand-in for an engine, which shows that the commands are well formed and that what is built on
+them works. It shows nothing of how well a real engine isolates: that is what `start` finds out, with programs in a
+container that try to get out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from toolyard.core.errors import SandboxUnavailable
+from toolyard.sandboxes.base import WORKSPACE, Level, Limits, Missing, Profile, Report
+from toolyard.sandboxes.pipes import feed, send
+from toolyard.sandboxes.rooms import origin
+from toolyard.sandboxes.rooms.launcher import NAME
+from toolyard.sandboxes.rooms.programs import Program, start
+from toolyard.sandboxes.rooms.room import ENVIRONMENT, resources_of, script
+from toolyard.sandboxes.rooms.sandbox import RoomSandbox
+from toolyard.sandboxes.rooms.trial import Trial, try_out
+
+_UID = 1000
+_LABEL = "toolyard.server"
+_READY = b"ready\n"
+_SECONDS = 60.0
+"""For one command of the engine."""
+_PULL_SECONDS = 900.0
+"""For the first container, whose image may have to be loaded."""
+_END_SECONDS = 10.0
+_MESSAGE_MOST = 64 * 1024
+_LIST_MOST = 16 * 1024 * 1024
+_OUTPUT_MOST = 2 * 1024 * 1024 * 1024
+
+_FIXES = {
+    "files": "have the engine run containers as it does by default",
+    "network": "have the engine give containers a network namespace",
+    "processes": "have the engine give containers a pid namespace",
+    "user": "have the engine honour --user and --cap-drop",
+    "privileges": "have the engine honour --security-opt no-new-privileges",
+    "system calls": "do not run the engine with seccomp unconfined",
+    "memory": "let the engine make cgroups: as root, or with systemd and cgroup v2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command of the engine said."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def problem(self) -> str:
+        return self.stderr.decode(errors="replace").strip() or f"it ended with code {self.code}"
+
+
+class Engine:
+    """The command line of Docker or Podman."""
+
+    def __init__(self, program: str) -> None:
+        self.program = program
+
+    def begin(self, *arguments: str, output_bytes: int, name: str = "", mark: str = "") -> Program:
+        """Start a command. What it needs to find its engine is in our environment; no container sees that."""
+        argv = [self.program, *arguments]
+        return start(argv, env=os.environ, output_bytes=output_bytes, name=name, mark=mark)
+
+    async def run(
+        self, *arguments: str, stdin: bytes = b"", most: int = _MESSAGE_MOST, seconds: float = _SECONDS
+    ) -> Answer:
+        """Run a command to its end."""
+        command = self.begin(*arguments, output_bytes=most)
+        feeding = asyncio.ensure_future(feed(command.stdin, stdin))
+        command.stdin = -1
+        try:
+            async with asyncio.timeout(seconds):
+                ending = await command.end()
+            return Answer(ending.code, command.stdout.take(), command.stderr.take())
+        except TimeoutError:
+            return Answer(-1, b"", f"{self.program} {arguments[0]} took longer than {seconds:g} s".encode())
+        finally:
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
+            command.kill_group()
+            await command.end()
+            command.close()
+
+
+class ContainerBackend:
+    """`engine` is also the name of the program, unless another one is given."""
+
+    def __init__(
+        self, engine: Literal["docker", "podman"], *, image: str = "python:3.13-slim", program: str | None = None
+    ) -> None:
+        self.name: str = engine
+        self._engine = Engine(program or engine)
+        self._image = image
+        self._report: Report | None = None
+        self._sandboxes: set[RoomSandbox] = set()
+
+    async def start(self) -> Report:
+        try:
+            answer = await self._engine.run("version", "--format", "{{.Server.Version}}")
+        except FileNotFoundError:
+            raise SandboxUnavailable(f"there is no program {self._engine.program!r}: install {self.name}") from None
+        if answer.code:
+            raise SandboxUnavailable(f"{self.name} cannot be reached: {answer.problem}")
+        await self._sweep()
+        self._report = Report(self.name, "L0", {})  # until more is shown
+        async with await self._make(Limits(), "plain", _PULL_SECONDS) as sandbox:
+            trial = await try_out(sandbox, uid=_UID, memory_bytes=Limits().memory_bytes)
+        if trial.problem:
+            raise SandboxUnavailable(f"{self.name} cannot run the image {self._image!r}: {trial.problem}")
+        self._report = self._as_found(trial)
+        return self._report
+
+    async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
+        return await self._make(limits or Limits(), profile, _SECONDS)
+
+    def report(self) -> Report:
+        if self._report is None:
+            raise SandboxUnavailable("the sandbox has not been started")
+        return self._report
+
+    async def close(self) -> None:
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
+
+    async def _make(self, limits: Limits, profile: Profile, seconds: float) -> RoomSandbox:
+        room = await ContainerRoom.make(self._engine, self.name, self._image, limits, seconds)
+        try:
+            await self._check_profile(room, profile)
+        except BaseException:
+            await room.close()
+            raise
+        sandbox = RoomSandbox(
+            room,
+            limits,
+            profile,
+            report=self.report,
+            again=lambda: self.open(limits, profile=profile),
+            on_close=self._sandboxes.discard,
+        )
+        self._sandboxes.add(sandbox)
+        return sandbox
+
+    async def _check_profile(self, room: ContainerRoom, profile: Profile) -> None:
+        needed = {"plain": "", "ipython": "IPython", "scientific": "numpy"}[profile]
+        if needed and (await room.command(*room.python, "-c", f"import {needed}")).code:
+            raise SandboxUnavailable(f"the profile {profile!r} needs {needed}, which the image {self._image!r} lacks")
+
+    async def _sweep(self) -> None:
+        """Clear up after servers that were killed, should the engine have missed it."""
+        found = await self._engine.run("ps", "--all", "--quiet", "--filter", f"label={_LABEL}")
+        for container in found.stdout.decode().split():
+            label = f'{{{{index .Config.Labels "{_LABEL}"}}}}'
+            made_by = await self._engine.run("inspect", "--format", label, container)
+            if made_by.code == 0 and origin.is_gone(made_by.stdout.decode().strip()):
+                await self._engine.run("rm", "--force", container)
+
+    def _as_found(self, trial: Trial) -> Report:
+        enforced = {
+            "files": "container, read-only root",
+            "network": "network namespace",
+            "processes": "pid and IPC namespaces",
+            "user": "no capabilities",
+            "privileges": "no_new_privs",
+            "system calls": f"seccomp, as {self.name} has it",
+            "memory": "cgroup",
+        }
+        layers = {wall: "none" if wall in trial.fallen else how for wall, how in enforced.items()}
+        missing = [Missing(wall, "a program in a container got around it", _FIXES[wall]) for wall in trial.fallen]
+        return Report(self.name, _level(trial.fallen), layers, missing)
+
+
+def _level(fallen: Sequence[str]) -> Level:
+    """All stand: L3. Without the limits of a cgroup, one less. Anything else is not worth the name of a sandbox."""
+    if not fallen:
+        return "L3"
+    return "L3-nolimit" if list(fallen) == ["memory"] else "L0"
+
+
+class ContainerRoom:
+    watched = False
+    python: Sequence[str] = ("python3", "-I")
+
+    def __init__(self, engine: Engine, container: str, holder: Program) -> None:
+        self._engine = engine
+        self._container = container
+        self._holder = holder
+        """Runs as long as the container does; its standard input keeps that alive."""
+
+    @classmethod
+    async def make(cls, engine: Engine, kind: str, image: str, limits: Limits, seconds: float) -> ContainerRoom:
+        container = f"toolyard-{secrets.token_hex(8)}"
+        arguments = [*_walls(kind, container, limits), image, "cat"]
+        holder = engine.begin("run", *arguments, output_bytes=_MESSAGE_MOST, name=container)
+        room = cls(engine, container, holder)
+        try:
+            async with asyncio.timeout(seconds):
+                await room._is_up()
+        except TimeoutError:
+            await room.close()
+            raise SandboxUnavailable(f"no container of the image {image!r} within {seconds:g} s") from None
+        except BaseException:
+            await room.close()
+            raise
+        return room
+
+    async def _is_up(self) -> None:
+        """The first process gives back what it is sent, as soon as it is there."""
+        await send(self._holder.stdin, _READY)
+        while not self._holder.stdout.take().endswith(_READY):
+            if self._holder.ended.done():
+                problem = self._holder.stderr.take().decode(errors="replace").strip()
+                raise SandboxUnavailable(f"{self._engine.program} cannot run a container: {problem}")
+            await asyncio.sleep(0.01)
+
+    async def command(self, *argv: str, stdin: bytes = b"", most: int = _MESSAGE_MOST) -> Answer:
+        """Run a command of our own in the container."""
+        where = ("--workdir", WORKSPACE, self._container)
+        return await self._engine.run("exec", "--interactive", *where, *argv, stdin=stdin, most=most)
+
+    async def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
+    ) -> Program:
+        mark = "" if lasting else secrets.token_hex(16)
+        name = secrets.token_hex(8)
+        orders = {
+            "do": "spawn",
+            "env": dict(env),
+            "limits": resources_of(limits, lasting=lasting, each_process=False, processes=False),
+            "mark": mark,
+            "adopt": True,
+        }
+        launched = [*script((*self.python, "-S"), "rooms/launcher", repr(orders)), *argv]
+        where = ("--workdir", WORKSPACE, "--env", f"{NAME}={name}", self._container)
+        arguments = ("exec", "--interactive", *where, *launched)
+        return self._engine.begin(*arguments, output_bytes=limits.output_bytes, name=name, mark=mark)
+
+    async def interrupt(self, program: Program) -> None:
+        await self._tell_launcher({"do": "signal", "name": program.name, "number": int(signal.SIGINT)})
+
+    async def relieve(self, program: Program, seconds: float) -> None:
+        """What a shell has started cannot be told from here, so the shell is given up with it."""
+
+    async def kill(self, program: Program) -> None:
+        if program.ended.done():
+            return
+        program.killed = True
+        await self._tell_launcher({"do": "signal", "name": program.name, "number": int(signal.SIGTERM)})
+        await asyncio.wait((program.ended,), timeout=_END_SECONDS)
+        program.kill_group()
+
+    async def measure(self, program: Program) -> tuple[float, int]:
+        told = await self._tell_launcher({"do": "used", "name": program.name})
+        try:
+            cpu, memory = json.loads(told.stdout)
+            return float(cpu), int(memory)
+        except (ValueError, TypeError):
+            return 0.0, 0
+
+    async def _tell_launcher(self, orders: Mapping[str, object]) -> Answer:
+        return await self.command(*script((*self.python, "-S"), "rooms/launcher", repr(orders)))
+
+    async def lost(self) -> str:
+        if not self._holder.ended.done():
+            return ""
+        return self._holder.stderr.take().decode(errors="replace").strip() or "its container has ended"
+
+    async def read(self, path: str, most: int) -> bytes:
+        return await self._file("read", path, most)
+
+    async def write(self, path: str, data: bytes, most: int) -> None:
+        await self._file("write", path, most, data)
+
+    async def list(self, path: str) -> Sequence[tuple[str, str, int]]:
+        found = json.loads(await self._file("list", path, _LIST_MOST))
+        return [(str(name), str(kind), int(size)) for name, kind, size in found]
+
+    async def _file(self, operation: str, path: str, most: int, data: bytes = b"") -> bytes:
+        argv = script((*self.python, "-S"), "rooms/workspace", operation, path, str(most))
+        answer = await self.command(*argv, stdin=data, most=max(most, _MESSAGE_MOST))
+        if answer.code:
+            raise OSError(0, answer.problem)
+        return answer.stdout
+
+    async def copy_from(self, other: ContainerRoom) -> None:
+        packed = await other.command("tar", "--create", "--file", "-", ".", most=_OUTPUT_MOST)
+        emptied = await self.command("find", ".", "-mindepth", "1", "-delete")
+        unpacked = await self.command("tar", "--extract", "--file", "-", stdin=packed.stdout)
+        for answer in (packed, emptied, unpacked):
+            if answer.code:
+                raise OSError(0, f"the workspace could not be copied: {answer.problem}")
+
+    async def close(self) -> None:
+        await self._engine.run("rm", "--force", self._container)
+        self._holder.kill_group()
+        await self._holder.end()
+        self._holder.close()
+
+
+def _walls(kind: str, container: str, limits: Limits) -> Sequence[str]:
+    """The options of the container. Docker and Podman understand them alike, with one exception."""
+    inodes = f",nr_inodes={limits.disk_files}" if kind == "docker" else ""
+    private = f"rw,exec,nosuid,nodev,mode=1777,size={limits.disk_bytes}{inodes}"
+    return [
+        *("--rm", "--interactive", "--init", "--name", container, "--label", f"{_LABEL}={origin.mine()}"),
+        *("--network", "host" if limits.network == "host" else "none"),
+        *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+        *("--user", f"{_UID}:{_UID}", "--hostname", "sandbox", "--workdir", WORKSPACE),
+        *("--tmpfs", f"{WORKSPACE}:{private}", "--tmpfs", f"/tmp:{private}"),
+        *("--memory", str(limits.memory_bytes), "--memory-swap", str(limits.memory_bytes)),
+        *("--pids-limit", str(limits.processes + _OWN_PROCESSES), "--cpus", f"{limits.cpus:g}"),
+        *(part for name, value in ENVIRONMENT.items() for part in ("--env", f"{name}={value}")),
+    ]
+
+
+_OWN_PROCESSES = 8
+"""The first ones of the container, a launcher for each program, and what is told to them."""

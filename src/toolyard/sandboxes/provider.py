@@ -1,0 +1,199 @@
+"""Where an environment's code gets its sandboxes: from its server, or from the script that it runs in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from toolyard.core.errors import SandboxLost
+from toolyard.sandboxes import choice
+from toolyard.sandboxes.base import Backend, Level, Limits, Profile, Report, Sandbox
+
+log = logging.getLogger("toolyard.sandbox")
+
+T = TypeVar("T")
+
+
+class Provider:
+    """One backend, started when the first sandbox is asked for, and closed with everything in it.
+
+    It belongs to the event loop that it is used on. `async with Provider("native"):` is for scripts and tests that
+    want something else than the default; a server has its own.
+    """
+
+    def __init__(
+        self,
+        backend: str = choice.AUTO,
+        minimum: Level = "L3-nolimit",
+        *,
+        limits: Limits | None = None,
+        ready: int = 2,
+        image: str = "",
+    ) -> None:
+        choice.check_name(backend)
+        self.limits = limits or Limits()
+        """Of a sandbox for which nothing else is asked."""
+        self._choice = backend
+        self._minimum = minimum
+        self._ready = ready
+        self._image = image
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting: asyncio.Task[Backend] | None = None
+        self._backend: Backend | None = None
+        self._before: Provider | None = None
+
+    @property
+    def report(self) -> Report | None:
+        """The isolation in force; None as long as nobody has needed any."""
+        return self._backend.report() if self._backend is not None else None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        return self._loop
+
+    async def start(self) -> Report:
+        """Choose a backend and start it, if that has not been done."""
+        return (await self._started()).report()
+
+    async def open(self, limits: Limits | None = None, profile: Profile = "plain") -> Sandbox:
+        return await (await self._started()).open(limits or self.limits, profile=profile)
+
+    async def close(self) -> None:
+        """Close every sandbox and leave nothing behind. Whoever asks for another one starts anew."""
+        if (starting := self._starting) is not None:
+            starting.cancel()
+            await asyncio.wait((starting,))
+        backend, self._backend, self._loop = self._backend, None, None
+        if backend is not None:
+            await backend.close()
+
+    def enter(self) -> Token[Provider | None]:
+        """From here on `open_sandbox` means this one: in this context, and in what is started from it."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return _current.set(self)
+
+    async def __aenter__(self) -> Self:
+        self._before = _current.get()
+        self.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _current.set(self._before)
+        await self.close()
+
+    async def _started(self) -> Backend:
+        self._check_loop()
+        if self._backend is not None:
+            return self._backend
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._start())
+            self._starting.add_done_callback(self._start_ended)
+        starting = self._starting
+        try:
+            # Shielded: who gives up waiting does not spoil it for the others who wait for the same.
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            if starting.cancelled():
+                raise SandboxLost("the sandboxes were closed before this one was there") from None
+            raise
+
+    async def _start(self) -> Backend:
+        backend = await choice.start(
+            self._choice, self._minimum, limits=self.limits, ready=self._ready, image=self._image
+        )
+        self._backend = backend
+        log.info("%s", described(backend.report()))
+        return backend
+
+    def _start_ended(self, starting: asyncio.Task[Backend]) -> None:
+        self._starting = None
+        if not starting.cancelled():
+            starting.exception()  # looked at: who asked was told
+
+    def _check_loop(self) -> None:
+        running = asyncio.get_running_loop()
+        if self._loop is not None and self._loop.is_closed():  # nobody closed us; what was there went with its loop
+            self._loop = self._backend = self._starting = None
+        if self._loop is None:
+            self._loop = running
+        elif self._loop is not running:
+            raise RuntimeError(
+                "sandboxes belong to the event loop of their server, and this is another one. Write the tool as a "
+                "coroutine (async def), or in a plain function: blocking(open_sandbox())"
+            )
+
+
+_current: ContextVar[Provider | None] = ContextVar("toolyard sandboxes", default=None)
+_of_loops: dict[asyncio.AbstractEventLoop, Provider] = {}
+"""For code that runs neither in a server nor inside `async with Provider()`."""
+
+
+async def open_sandbox(limits: Limits | None = None, profile: Profile = "plain") -> Sandbox:
+    """A sandbox of one's own, to be closed by whoever opened it. Without limits it has those that the operator set."""
+    return await _here().open(limits, profile)
+
+
+async def close_sandboxes() -> None:
+    """In a script: end what `open_sandbox` started on this event loop. In a server, that does it."""
+    if (provider := _of_loops.pop(asyncio.get_running_loop(), None)) is not None:
+        await provider.close()
+
+
+def usual_limits() -> Limits:
+    """What the operator set, to start from: `replace(usual_limits(), wall_seconds=60)`."""
+    provider = _current.get()
+    return Limits() if provider is None else provider.limits
+
+
+def in_force() -> Report | None:
+    """The isolation of the sandboxes here; None as long as there has been none."""
+    provider = _current.get()
+    return None if provider is None else provider.report
+
+
+def blocking(work: Coroutine[Any, Any, T]) -> T:
+    """For plain functions, which a server runs in threads: `box = blocking(open_sandbox())`, `blocking(box.exec(…))`.
+
+    The work is done on the server's event loop, and this waits for it.
+    """
+    provider = _current.get()
+    loop = None if provider is None else provider.loop
+    try:
+        if loop is None:
+            raise RuntimeError("there is no server here to do this; in a script, use asyncio.run(…)")
+        if _is_on_a_loop():
+            raise RuntimeError("this would block an event loop: write `await` instead of `blocking`")
+    except RuntimeError:
+        work.close()
+        raise
+    return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+def described(report: Report) -> str:
+    """The isolation in one line."""
+    layers = "; ".join(f"{layer}: {how}" for layer, how in report.layers.items())
+    missing = ", ".join(one.feature for one in report.missing)
+    return f"sandboxes: {report.backend}, isolation {report.level} ({layers})" + f", without {missing}" * bool(missing)
+
+
+def _here() -> Provider:
+    if (provider := _current.get()) is not None:
+        return provider
+    for ended in [loop for loop in _of_loops if loop.is_closed()]:
+        del _of_loops[ended]
+    return _of_loops.setdefault(asyncio.get_running_loop(), Provider())
+
+
+def _is_on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,80 @@
+"""The session's shell, as the server uses it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toolyard.sandboxes.base import Finished, Level, Limit, Limits
+from toolyard.sandboxes.rooms.programs import Program
+from toolyard.sandboxes.rooms.room import Room, Watch, end, not_started
+from toolyard.sandboxes.shell import ARGV, Shell, refused
+
+_GRACE_SECONDS = 0.5
+"""For the shell to go on when the command that it hung in was ended, which saves its variables."""
+
+
+@dataclass(slots=True)
+class _Running:
+    program: Program
+    shell: Shell
+
+
+class Bash:
+    """Starts the shell when it is first needed, and again when it was lost. One command at a time."""
+
+    def __init__(self, room: Room, limits: Limits, level: Callable[[], Level]) -> None:
+        self._room = room
+        self._limits = limits
+        self._level = level
+        self._running: _Running | None = None
+        self.turn = asyncio.Lock()
+
+    async def execute(self, command: str, timeout: float | None) -> Finished:
+        async with self.turn:
+            if problem := refused(command):
+                return not_started(problem, self._level())
+            try:
+                running = await self._started()
+            except (OSError, ValueError) as error:
+                return not_started(error, self._level())
+            program = running.program
+            watch = Watch(self._room, self._limits, timeout)
+            done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))
+            try:
+                exceeded = await watch.until(program, done, program.ended)
+                if exceeded and not done.done():
+                    await self._room.relieve(program, watch.seconds)
+                    await asyncio.wait((done, program.ended), timeout=_GRACE_SECONDS, return_when="FIRST_COMPLETED")
+                if not done.done():
+                    return await self._executed_last(program, exceeded, watch)
+            finally:
+                done.cancel()
+            stdout, stderr = program.stdout.take(), program.stderr.take()
+            exceeded = watch.cause(program, exceeded)
+            return Finished(done.result(), stdout, stderr, exceeded, watch.usage(), self._level())
+
+    async def end(self) -> None:
+        if self._running is not None:
+            program, self._running = self._running.program, None
+            await end(self._room, program)
+            program.close()
+
+    async def _started(self) -> _Running:
+        if self._running is None:
+            program = await self._room.start(ARGV, env={}, limits=self._limits, lasting=True)
+            self._running = _Running(program, Shell(program.stdin, program.stdout, program.stderr))
+        return self._running
+
+    async def _executed_last(self, program: Program, exceeded: Limit | None, watch: Watch) -> Finished:
+        """The shell has ended, or hangs and has to."""
+        self._running = None
+        try:
+            ending = await end(self._room, program)
+            stdout, stderr = program.stdout.take(), program.stderr.take()
+            exceeded = watch.cause(program, exceeded, ending)
+            usage = watch.usage(ending.cpu_seconds, ending.memory_bytes)
+            return Finished(ending.code, stdout, stderr, exceeded, usage, self._level(), state_lost=True)
+        finally:
+            program.close()

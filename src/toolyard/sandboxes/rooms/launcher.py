@@ -1,0 +1,182 @@
+"""Starts one untrusted program with its limits, and sees to it that nothing of it is left.
+
+The text of this file is handed to a Python where the program is to run. It starts for each program, so it imports next
+to nothing. Its orders are a Python dictionary in its first argument, and the others are the program. What to `do`:
+
+    exec    set the limits and become the program
+    spawn   set the limits, run the program and end everything that it started. SIGINT is passed on to it, SIGTERM ends
+            it all. With a mark, how it ended is said on standard output and error, each after the mark
+    signal  send a signal to the launcher that has this name
+    used    say what the launcher that has this name uses now, with all below it
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+NAME = "TOOLYARD_LAUNCHER"
+"""In its environment, and not in that of the program: the name by which it can be found."""
+_SUBREAPER = 36
+_TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+_ROUNDS_MOST, _ROUND_SECONDS = 2000, 0.001
+
+
+def main() -> None:
+    orders = eval(sys.argv[1], {})
+    argv = sys.argv[2:]
+    if orders["do"] == "exec":
+        _become(argv, orders)
+    elif orders["do"] == "spawn":
+        _spawn(argv, orders)
+    elif orders["do"] == "signal":
+        for pid in _launchers(orders["name"]):
+            kill(pid, orders["number"])
+    else:
+        uses = [used(pid) for launcher in _launchers(orders["name"]) for pid in tree(launcher)]
+        sys.stdout.write(f"[{sum(cpu for cpu, _ in uses)}, {sum(memory for _, memory in uses)}]")
+
+
+def _become(argv: Sequence[str], orders: Mapping[str, Any]) -> None:
+    for name, wanted in orders["limits"].items():
+        number = getattr(resource, f"RLIMIT_{name}")
+        most = resource.getrlimit(number)[1]
+        soft, hard = (value if most == resource.RLIM_INFINITY else min(value, most) for value in wanted)
+        resource.setrlimit(number, (soft, hard))
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # Python, which we are, has its own way with them
+    try:
+        os.environ.pop(NAME, None)
+        os.execvpe(argv[0], list(argv), {**os.environ, **orders["env"]})
+    except OSError as error:
+        os.write(2, f"toolyard: {argv[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
+        os._exit(127 if isinstance(error, FileNotFoundError | NotADirectoryError) else 126)
+
+
+def _spawn(argv: Sequence[str], orders: Mapping[str, Any]) -> None:
+    if orders["adopt"]:
+        _adopt_descendants()
+    killed = _out_of_memory()
+    program = os.fork()
+    if program == 0:
+        _become(argv, orders)
+    signal.signal(signal.SIGINT, lambda *_: kill(program, signal.SIGINT))
+    signal.signal(signal.SIGTERM, lambda *_: _end_descendants())
+    _, status, usage = os.wait4(program, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _end_descendants()
+    code = os.waitstatus_to_exitcode(status)
+    if mark := orders["mark"]:
+        cpu, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+        out_of_memory = str(_out_of_memory() > killed).lower()
+        said = f'{{"code": {code}, "cpu": {cpu}, "peak": {peak}, "out_of_memory": {out_of_memory}}}'
+        os.write(1, f"{mark}={said}\n".encode())
+        os.write(2, f"{mark}=\n".encode())
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _adopt_descendants() -> None:
+    """Whoever loses its parent becomes our child and not that of process 1."""
+    __import__("ctypes").CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # dear, and not always needed
+
+
+def _end_descendants() -> None:
+    for _ in range(_ROUNDS_MOST):
+        below = [pid for pid in tree(os.getpid())[1:] if not is_over(pid)]
+        if not below:
+            return
+        for pid in below:
+            kill(pid, signal.SIGKILL)
+        time.sleep(_ROUND_SECONDS)
+
+
+def _out_of_memory() -> int:
+    """How often the kernel has ended a process here because the container had no memory left."""
+    try:
+        with open("/sys/fs/cgroup/memory.events") as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
+    except OSError:
+        return 0
+
+
+def _launchers(name: str) -> Sequence[int]:
+    return [pid for pid in processes() if f"{NAME}={name}".encode() in environment(pid).split(b"\0")]
+
+
+# Processes, as /proc tells of them. Where there is none, there are no processes.
+
+
+def kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def processes() -> Sequence[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+
+
+def environment(pid: int) -> bytes:
+    """As it was when the program started; empty if it is not ours to see."""
+    return _read(pid, "environ")
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all below it."""
+    found = [pid]
+    for parent in found:  # which grows meanwhile
+        try:
+            threads = os.listdir(f"/proc/{parent}/task")
+        except OSError:
+            continue
+        for thread in threads:
+            found += map(int, _read(parent, f"task/{thread}/children").split())
+    return found
+
+
+def used(pid: int) -> tuple[float, int]:
+    """Seconds of processor time, with those of children that it has waited for, and bytes of memory."""
+    fields = _stat(pid)
+    return (sum(map(int, fields[11:15])) / _TICKS, int(fields[21]) * _PAGE) if fields else (0.0, 0)
+
+
+def started(pid: int) -> float:
+    """In seconds since the system was; 0 if there is no such process."""
+    fields = _stat(pid)
+    return int(fields[19]) / _TICKS if fields else 0.0
+
+
+def is_over(pid: int) -> bool:
+    """Whether it has ended, be it waited for or not."""
+    fields = _stat(pid)
+    return not fields or fields[0] in (b"Z", b"X")
+
+
+def _stat(pid: int) -> list[bytes]:
+    """From the state on."""
+    return _read(pid, "stat").rpartition(b")")[2].split()
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""What a backend has to bring: a place to start programs in, with a workspace. And what there is to all such places."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import posixpath
+import signal
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from importlib import resources
+from typing import Any, Protocol, Self
+
+from toolyard.core.errors import SandboxLost, WorkspaceError
+from toolyard.sandboxes.base import WORKSPACE, Finished, Level, Limit, Limits, Usage
+from toolyard.sandboxes.rooms.programs import Ending, Program
+
+ENVIRONMENT = {
+    "HOME": WORKSPACE,
+    "LANG": "C.UTF-8",
+    "USER": "agent",
+    "TERM": "dumb",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+"""What programs find in their environment, beside PATH: nothing of the server's."""
+
+_MEASURE_SECONDS = 0.1
+_END_SECONDS = 30.0
+
+
+class Room(Protocol):
+    """Where one sandbox's programs run."""
+
+    python: Sequence[str]
+    """The Python in there, with the options that keep it from reading what lies around."""
+    watched: bool
+    """Whether the server has to look at the memory of programs now and then, because no kernel does."""
+
+    async def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
+    ) -> Program:
+        """A `lasting` program serves many commands, so a limit of processor time is not for all of them together.
+
+        Raises OSError or ValueError if it cannot even be tried.
+        """
+
+    async def interrupt(self, program: Program) -> None:
+        """Send SIGINT to a lasting program."""
+
+    async def relieve(self, program: Program, seconds: float) -> None:
+        """End what a lasting program has started within the last seconds, but not itself, where that can be done."""
+
+    async def kill(self, program: Program) -> None:
+        """End it with everything that it started, or has left behind. Nobody else waits for that."""
+
+    async def measure(self, program: Program) -> tuple[float, int]:
+        """Seconds of processor time and bytes of memory, of all its processes together."""
+
+    async def lost(self) -> str:
+        """Why the room is no more, if so. Who finds that a program has ended without reason asks."""
+
+    async def read(self, path: str, most: int) -> bytes:
+        """This, and the other ways into the workspace, raise OSError."""
+
+    async def write(self, path: str, data: bytes, most: int) -> None: ...
+
+    async def list(self, path: str) -> Sequence[tuple[str, str, int]]: ...
+
+    async def copy_from(self, other: Self) -> None:
+        """Have a workspace like the other's."""
+
+    async def close(self) -> None: ...
+
+
+async def end(room: Room, program: Program) -> Ending:
+    """See to it that a program has ended, and everything that it started with it."""
+    await room.kill(program)
+    async with asyncio.timeout(_END_SECONDS):
+        ending = await program.ending()
+    if not program.killed and (why := await room.lost()):
+        raise SandboxLost(f"the sandbox is gone: {why}")
+    return ending
+
+
+class Watch:
+    """Waits for one thing to end, and notes the first limit that it exceeds."""
+
+    def __init__(self, room: Room, limits: Limits, timeout: float | None) -> None:
+        self._room = room
+        self._limits = limits
+        self._wall_seconds = limits.wall_seconds if timeout is None else timeout
+        self._loop = asyncio.get_running_loop()
+        self._exceeded: asyncio.Future[Limit] = self._loop.create_future()
+        self._began = self._loop.time()
+        self._cpu_seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self._loop.time() - self._began
+
+    def usage(self, cpu_seconds: float = 0.0, memory_bytes: int = 0) -> Usage:
+        """What is known in the end, or what was seen on the way, if that is more."""
+        return Usage(self.seconds, max(cpu_seconds, self._cpu_seconds), memory_bytes)
+
+    async def until(self, program: Program, *ends: asyncio.Future[Any]) -> Limit | None:
+        """Wait until one of the ends is done, or the program exceeds a limit."""
+        timer = self._loop.call_later(self._wall_seconds, self._exceed, "wall")
+        program.on_full = lambda: self._exceed("output")
+        try:
+            async with self._measured(program):
+                await asyncio.wait((*ends, self._exceeded), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+        return self._exceeded.result() if self._exceeded.done() else None
+
+    def cause(self, program: Program, exceeded: Limit | None, ending: Ending | None = None) -> Limit | None:
+        """Which limit it was after all: one of ours, one that the kernel keeps, or more output than there is room for,
+        which a program can have written before anybody could end it."""
+        if exceeded is None and ending is not None:
+            exceeded = self._enforced(ending)
+        return exceeded or ("output" if program.stdout.full or program.stderr.full else None)
+
+    def _enforced(self, ending: Ending) -> Limit | None:
+        if ending.code == -signal.SIGXFSZ:
+            return "file_size"
+        most = self._limits.cpu_seconds
+        if ending.code == -signal.SIGXCPU or (most is not None and ending.code < 0 and ending.cpu_seconds >= most):
+            return "cpu"
+        return "memory" if ending.out_of_memory and ending.code == -signal.SIGKILL else None
+
+    def _exceed(self, limit: Limit) -> None:
+        if not self._exceeded.done():
+            self._exceeded.set_result(limit)
+
+    @contextlib.asynccontextmanager
+    async def _measured(self, program: Program) -> AsyncIterator[None]:
+        if self._limits.cpu_seconds is None and not self._room.watched:
+            yield
+            return
+        measuring = asyncio.ensure_future(self._measure(program))
+        try:
+            yield
+        finally:
+            measuring.cancel()
+            await asyncio.gather(measuring, return_exceptions=True)
+
+    async def _measure(self, program: Program) -> None:
+        before, _ = await self._room.measure(program)
+        while True:
+            await asyncio.sleep(_MEASURE_SECONDS)
+            cpu, memory = await self._room.measure(program)
+            self._cpu_seconds = max(self._cpu_seconds, cpu - before)
+            if self._limits.cpu_seconds is not None and cpu - before > self._limits.cpu_seconds:
+                self._exceed("cpu")
+            if self._room.watched and memory > self._limits.memory_bytes:
+                self._exceed("memory")
+
+
+def not_started(problem: object, level: Level) -> Finished:
+    """A program that could not even be tried, because of how it was asked for or because the host is full."""
+    text = f"toolyard: the program could not be started: {problem}\n"
+    return Finished(126, b"", text.encode(errors="replace"), None, Usage(), level)
+
+
+def resources_of(limits: Limits, *, lasting: bool, each_process: bool, processes: bool) -> dict[str, tuple[int, int]]:
+    """The limits that the kernel keeps for a process, by their names in `resource`, soft and hard.
+
+    `each_process`: memory is limited for each because it cannot be for all together. `processes`: their number is
+    counted for this sandbox alone, and not for all that the server's user runs.
+    """
+    most: dict[str, tuple[int, int]] = {
+        "NOFILE": (limits.open_files, limits.open_files),
+        "FSIZE": (limits.file_bytes, limits.file_bytes),
+        "CORE": (0, 0),
+    }
+    if each_process:
+        most["AS"] = (limits.memory_bytes, limits.memory_bytes)
+    if processes:
+        most["NPROC"] = (limits.processes, limits.processes)
+    if limits.cpu_seconds is not None and not lasting:
+        seconds = math.ceil(limits.cpu_seconds)
+        most["CPU"] = (seconds, seconds + 1)
+    return most
+
+
+def text_of(module: str) -> str:
+    """A module of ours that is run by another Python."""
+    return (resources.files("toolyard.sandboxes") / f"{module}.py").read_text()
+
+
+_RUN_TEXT = "import sys; exec(compile(sys.argv.pop(1), '<toolyard>', 'exec'))"
+
+
+def script(python: Sequence[str], module: str, *arguments: str) -> Sequence[str]:
+    """Run such a module where there is no file of it."""
+    return [*python, "-c", _RUN_TEXT, text_of(module), *arguments]
+
+
+def inside(path: str) -> str:
+    """A path relative to the workspace. That links do not lead out of it is seen to where it is opened."""
+    if path == WORKSPACE or path.startswith(WORKSPACE + "/"):
+        path = path.removeprefix(WORKSPACE).lstrip("/")
+    if path.startswith("/"):
+        raise WorkspaceError(f"{path}: not in the workspace, which is {WORKSPACE}")
+    if "\0" in path:
+        raise WorkspaceError(f"{path!r}: a path cannot hold a null character")
+    return posixpath.normpath(path or ".")
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """What goes wrong with a file, told with the path that was asked for."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkspaceError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:  # no path at all
+        raise WorkspaceError(f"{path!r}: {error}") from error

@@ -1,0 +1,173 @@
+"""A sandbox in a room, as its user sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from toolyard.core.errors import SandboxLost
+from toolyard.sandboxes.base import Entry, Executed, Finished, Level, Limits, Profile, Report
+from toolyard.sandboxes.pipes import feed
+from toolyard.sandboxes.rooms.bash import Bash
+from toolyard.sandboxes.rooms.programs import Program
+from toolyard.sandboxes.rooms.python import Python
+from toolyard.sandboxes.rooms.recording import Recording
+from toolyard.sandboxes.rooms.room import Room, Watch, end, inside, naming, not_started
+
+
+class RoomSandbox:
+    """`again` makes another one of its kind, in which nothing has run yet; a fork needs it."""
+
+    def __init__(
+        self,
+        room: Room,
+        limits: Limits,
+        profile: Profile,
+        *,
+        report: Callable[[], Report],
+        again: Callable[[], Awaitable[RoomSandbox]],
+        on_close: Callable[[RoomSandbox], None],
+    ) -> None:
+        self.limits = limits
+        self._room: Any = room  # rooms of one backend are of one kind, but that is more than types can say
+        self._report = report
+        self._again = again
+        self._on_close = on_close
+        self._programs: set[Program] = set()
+        self._python = Python(room, limits, profile, self._level)
+        self._bash = Bash(room, limits, self._level)
+        self._recording = Recording()
+        self._closed = False
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        env: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+    ) -> Finished:
+        self._check_open()
+        within = limits or self.limits
+        if not argv:
+            return not_started("it has no name", self._level())
+        try:
+            program = await self._room.start(argv, env=env or {}, limits=within)
+        except (OSError, ValueError) as error:
+            return not_started(error, self._level())
+        self._programs.add(program)
+        feeding = asyncio.ensure_future(feed(program.stdin, stdin))
+        program.stdin = -1
+        try:
+            return await self._finished(program, Watch(self._room, within, timeout))
+        finally:
+            feeding.cancel()
+            await asyncio.shield(self._give_up(program, feeding))
+
+    async def _finished(self, program: Program, watch: Watch) -> Finished:
+        exceeded = await watch.until(program, program.ended)
+        ending = await end(self._room, program)
+        self._check_open()
+        stdout, stderr = program.stdout.take(), program.stderr.take()
+        exceeded = watch.cause(program, exceeded, ending)
+        usage = watch.usage(ending.cpu_seconds, ending.memory_bytes)
+        return Finished(ending.code, stdout, stderr, exceeded, usage, self._level())
+
+    async def _give_up(self, program: Program, feeding: asyncio.Future[None]) -> None:
+        await asyncio.gather(feeding, return_exceptions=True)
+        if not program.ended.done():
+            await end(self._room, program)
+        program.close()
+        self._programs.discard(program)
+
+    async def exec(self, code: str, *, timeout: float | None = None) -> Executed:
+        self._check_open()
+        executed = await self._python.execute(code, timeout)
+        self._check_open()
+        self._recording.note(code, executed)
+        return executed
+
+    async def shell(self, command: str, *, timeout: float | None = None) -> Finished:
+        self._check_open()
+        finished = await self._bash.execute(command, timeout)
+        self._check_open()
+        return finished
+
+    # The workspace.
+
+    async def read(self, path: str) -> bytes:
+        self._check_open()
+        with naming(path):
+            data: bytes = await self._room.read(inside(path), self.limits.file_bytes)
+        return data
+
+    async def write(self, path: str, data: bytes) -> None:
+        self._check_open()
+        with naming(path):
+            await self._room.write(inside(path), data, self.limits.file_bytes)
+
+    async def list(self, path: str = ".") -> Sequence[Entry]:
+        self._check_open()
+        with naming(path):
+            found = await self._room.list(inside(path))
+        return [Entry(*entry) for entry in found]
+
+    # Branches.
+
+    async def fork(self, count: int = 1) -> Sequence[RoomSandbox]:
+        """By running the session's code again, in a copy of the workspace."""
+        self._check_open()
+        async with self._python.turn, self._bash.turn:
+            branches: list[RoomSandbox] = []
+            try:
+                for _ in range(count):
+                    branches.append(await self._again())
+                    await self._continue_in(branches[-1])
+            except BaseException:
+                for branch in branches:
+                    await branch.close()
+                raise
+        return branches
+
+    async def _continue_in(self, branch: RoomSandbox) -> None:
+        """The code finds the files as they are now. What it then does to them was done before."""
+        await branch._room.copy_from(self._room)
+        if self._recording.pieces:
+            await self._recording.play(branch)
+            await branch._room.copy_from(self._room)
+
+    # The end.
+
+    def report(self) -> Report:
+        return self._report()
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await asyncio.shield(self._free())
+
+    async def _free(self) -> None:
+        for program in list(self._programs):
+            await end(self._room, program)
+        await self._python.end()
+        await self._bash.end()
+        await self._room.close()
+        self._on_close(self)
+
+    def _level(self) -> Level:
+        return self._report().level
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SandboxLost("the sandbox is closed")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()

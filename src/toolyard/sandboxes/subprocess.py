@@ -1,0 +1,166 @@
+"""Programs as they are, without any walls: for development where there is nothing better, and for nothing else.
+
+Programs run as the server's own user, can read and change whatever that user can, and use the network. What is kept
+apart is a directory for each sandbox and the environment. Limits are those that the kernel keeps for a process, and
+what the server sees when it looks.
+
+Ending a program ends its process group, and on Linux also everything that still descends from it or has its
+environment. A process that leaves the group, loses its parents and clears its environment is not found, and on other
+systems it is enough to leave the group. If the server is killed, its programs live on until another one starts and
+finds them by their environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from toolyard.core.errors import SandboxUnavailable
+from toolyard.sandboxes.base import Limits, Missing, Profile, Report
+from toolyard.sandboxes.native import profiles
+from toolyard.sandboxes.rooms import origin
+from toolyard.sandboxes.rooms.launcher import environment, kill, processes, tree
+from toolyard.sandboxes.rooms.programs import Program, kill_recent, start, usage_below
+from toolyard.sandboxes.rooms.room import ENVIRONMENT, resources_of, script
+from toolyard.sandboxes.rooms.sandbox import RoomSandbox
+from toolyard.sandboxes.rooms.workspace import Workspace
+
+_log = logging.getLogger("toolyard.sandbox")
+
+_MARK = "TOOLYARD_SANDBOX"
+"""In the environment of each program: its sandbox and its own name."""
+_ROUNDS_MOST, _ROUND_SECONDS = 100, 0.002
+
+
+class SubprocessBackend:
+    name = "subprocess"
+
+    def __init__(self) -> None:
+        self._sandboxes: set[RoomSandbox] = set()
+
+    async def start(self) -> Report:
+        _log.warning(
+            "SANDBOXES DO NOT ISOLATE: the subprocess backend runs untrusted code as this user, with this user's files "
+            "and network. It is for development only."
+        )
+        await asyncio.to_thread(_sweep)
+        return self.report()
+
+    async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
+        if absent := profiles.missing(profile):
+            raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
+        limits = limits or Limits()
+        sandbox = RoomSandbox(
+            SubprocessRoom(origin.make_directory(self.name)),
+            limits,
+            profile,
+            report=self.report,
+            again=lambda: self.open(limits, profile=profile),
+            on_close=self._sandboxes.discard,
+        )
+        self._sandboxes.add(sandbox)
+        return sandbox
+
+    def report(self) -> Report:
+        nothing = "the subprocess backend isolates nothing"
+        layers = dict.fromkeys(("files", "network", "processes", "user", "system calls"), "none")
+        layers |= {"memory": "address space of each process, watched", "number of processes": "none", "disk": "none"}
+        return Report(self.name, "L0", layers, [Missing("isolation", nothing, "use the native backend")])
+
+    async def close(self) -> None:
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
+
+
+class SubprocessRoom:
+    watched = True
+    python: Sequence[str] = (sys.executable, "-I")
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._work = directory / "work"
+        self._temporary = directory / "tmp"
+        self._work.mkdir()
+        self._temporary.mkdir()
+        self._workspace = Workspace(str(self._work))
+        path = os.pathsep.join([f"{sys.prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin"])
+        places = {"PATH": path, "HOME": str(self._work), "TMPDIR": str(self._temporary)}
+        self._environment = {**ENVIRONMENT, **places}
+
+    async def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
+    ) -> Program:
+        name = f"{self._directory.name}/{secrets.token_hex(8)}"
+        orders = {
+            "do": "exec",
+            "env": {**env, _MARK: name},
+            "limits": resources_of(limits, lasting=lasting, each_process=True, processes=False),
+        }
+        return start(
+            [*script((*self.python, "-S"), "rooms/launcher", repr(orders)), *argv],
+            env=self._environment,
+            output_bytes=limits.output_bytes,
+            name=name,
+            cwd=str(self._work),
+        )
+
+    async def interrupt(self, program: Program) -> None:
+        if not program.ended.done():
+            os.kill(program.pid, signal.SIGINT)
+
+    async def relieve(self, program: Program, seconds: float) -> None:
+        if not program.ended.done():
+            kill_recent(program.pid, seconds)
+
+    async def kill(self, program: Program) -> None:
+        below = tree(program.pid)[1:] if not program.ended.done() else []
+        program.kill_group()
+        for pid in below:
+            kill(pid, signal.SIGKILL)
+        await _end_marked(program.name)
+
+    async def measure(self, program: Program) -> tuple[float, int]:
+        return usage_below(program.pid) if not program.ended.done() else (0.0, 0)
+
+    async def lost(self) -> str:
+        return ""  # there is nothing to it that could end
+
+    async def read(self, path: str, most: int) -> bytes:
+        return await asyncio.to_thread(self._workspace.read, path, most)
+
+    async def write(self, path: str, data: bytes, most: int) -> None:
+        await asyncio.to_thread(self._workspace.write, path, data, most)
+
+    async def list(self, path: str) -> Sequence[tuple[str, str, int]]:
+        return await asyncio.to_thread(self._workspace.list, path)
+
+    async def copy_from(self, other: SubprocessRoom) -> None:
+        await asyncio.to_thread(self._workspace.copy_from, other._workspace)
+
+    async def close(self) -> None:
+        await _end_marked(self._directory.name)
+        await asyncio.to_thread(origin.remove, self._directory)
+
+
+async def _end_marked(name: str) -> None:
+    """End what has this name in its environment, and what that starts meanwhile."""
+    wanted = f"{_MARK}={name}".encode()
+    for _ in range(_ROUNDS_MOST):
+        marked = [pid for pid in processes() if wanted in environment(pid)]
+        if not marked:
+            break
+        for pid in marked:
+            kill(pid, signal.SIGKILL)
+        await asyncio.sleep(_ROUND_SECONDS)
+
+
+def _sweep() -> None:
+    """Clear up after servers that were killed."""
+    for directory in origin.forsaken_directories(SubprocessBackend.name):
+        asyncio.run(_end_marked(directory.name))
+        origin.remove(directory)

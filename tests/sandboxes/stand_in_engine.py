@@ -1,0 +1,151 @@
+"""A stand-in for docker and podman: understands the commands that Toolyard gives, and runs them as local processes.
+
+It checks the form of each command as the engines do, and refuses what they would not understand. It isolates nothing:
+"containers" are directories. What runs against it shows that the backend says the right things and does the right
+things with the answers, and not that a container holds anybody.
+
+Started as `stand_in_engine.py STATE command …`; all commands are kept in STATE/log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+WORKSPACE = "/home/work"
+
+
+def main() -> None:
+    state = Path(sys.argv[1])
+    with open(state / "log", "a") as log:
+        log.write(json.dumps(sys.argv[2:]) + "\n")
+    command, *arguments = sys.argv[2:]
+    if (state / "down").exists():
+        sys.exit("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?")
+    {"version": version, "run": run, "exec": execute, "rm": remove, "ps": ps, "inspect": inspect}[command](
+        state / "containers", arguments
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+
+
+def version(containers: Path, arguments: list[str]) -> None:
+    assert arguments == ["--format", "{{.Server.Version}}"]
+    print("0.0.0 (stand-in)")
+
+
+def run(containers: Path, arguments: list[str]) -> None:
+    options = parser()
+    for flag in ("--rm", "--interactive", "--init", "--read-only"):
+        options.add_argument(flag, action="store_true", required=True)
+    for name in ("--name", "--label", "--network", "--user", "--hostname", "--workdir", "--memory", "--memory-swap"):
+        options.add_argument(name, required=True)
+    options.add_argument("--cap-drop", choices=["ALL"], required=True)
+    options.add_argument("--security-opt", choices=["no-new-privileges"], required=True)
+    options.add_argument("--pids-limit", type=int, required=True)
+    options.add_argument("--cpus", type=float, required=True)
+    options.add_argument("--tmpfs", action="append", required=True)
+    options.add_argument("--env", action="append", default=[])
+    options.add_argument("image")
+    options.add_argument("command", nargs=argparse.REMAINDER)
+    wanted = options.parse_args(arguments)
+    if wanted.image == "missing":
+        print(f"Unable to find image '{wanted.image}' locally", file=sys.stderr)
+        sys.exit(125)
+    container = containers / wanted.name
+    (container / "work").mkdir(parents=True)
+    (container / "label").write_text(wanted.label)
+    (container / "env").write_text(
+        json.dumps([pair.replace(WORKSPACE, str(container / "work")) for pair in wanted.env])
+    )
+    first = subprocess.Popen(wanted.command, env=environment(container), cwd=container / "work")
+    (container / "first").write_text(str(first.pid))
+    code = first.wait()
+    end(container)
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def execute(containers: Path, arguments: list[str]) -> None:
+    options = parser()
+    options.add_argument("--interactive", action="store_true", required=True)
+    options.add_argument("--workdir", required=True)
+    options.add_argument("--env", action="append", default=[])
+    options.add_argument("container")
+    options.add_argument("command", nargs=argparse.REMAINDER)
+    wanted = options.parse_args(arguments)
+    container = containers / wanted.container
+    if not container.exists():
+        sys.exit(f"Error response from daemon: No such container: {wanted.container}")
+    assert wanted.workdir == WORKSPACE
+    env = environment(container) | dict(pair.split("=", 1) for pair in wanted.env)
+    # Apart from this command, as in an engine: killing the command does not end the program.
+    program = subprocess.Popen(wanted.command, env=env, cwd=container / "work", start_new_session=True)
+    (container / f"exec-{program.pid}").touch()
+    code = program.wait()
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def remove(containers: Path, arguments: list[str]) -> None:
+    force, name = arguments
+    assert force == "--force"
+    if (containers / name).exists():
+        end(containers / name)
+    else:
+        sys.exit(f"Error response from daemon: No such container: {name}")
+
+
+def ps(containers: Path, arguments: list[str]) -> None:
+    assert arguments == ["--all", "--quiet", "--filter", "label=toolyard.server"]
+    print(*(container.name for container in containers.iterdir()), sep="\n")
+
+
+def inspect(containers: Path, arguments: list[str]) -> None:
+    option, template, name = arguments
+    assert option == "--format"
+    assert template == '{{index .Config.Labels "toolyard.server"}}'
+    print((containers / name / "label").read_text().removeprefix("toolyard.server="))
+
+
+def environment(container: Path) -> dict[str, str]:
+    path = os.pathsep.join([os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"])
+    return {"PATH": path, **dict(pair.split("=", 1) for pair in json.loads((container / "env").read_text()))}
+
+
+def end(container: Path) -> None:
+    """Whatever runs in it, and then its files."""
+    for entry in [*container.glob("exec-*"), container / "first"]:
+        try:
+            pid = int(entry.name.removeprefix("exec-")) if entry.name != "first" else int(entry.read_text())
+            for below in tree(pid):
+                os.kill(below, signal.SIGKILL)
+        except (OSError, ValueError):
+            continue
+    for _ in range(100):
+        shutil.rmtree(container, ignore_errors=True)
+        if not container.exists():
+            return
+        time.sleep(0.01)
+
+
+def tree(pid: int) -> list[int]:
+    found = [pid]
+    for parent in found:
+        try:
+            for thread in os.listdir(f"/proc/{parent}/task"):
+                found += map(int, Path(f"/proc/{parent}/task/{thread}/children").read_text().split())
+        except OSError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    main()
