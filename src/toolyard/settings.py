@@ -62,7 +62,9 @@ class Settings:
     replay_bytes: int = knob(64 * 2**20, "memory for kept results, of all sessions together", zero=True)
     # Untrusted code
     sandbox: str = knob(
-        "auto", "what isolates untrusted code: native, bubblewrap, docker, podman, or subprocess, which does not"
+        "auto",
+        "what isolates untrusted code: native, bubblewrap, docker, podman, subprocess (which does not, for "
+        "development), or auto, the first of them that does it well enough",
     )
     min_isolation: Level = knob(  # noqa: RUF009  # a Literal
         "L3-nolimit", "do not run untrusted code that is isolated less than this"

@@ -16,6 +16,7 @@ ZERO_MEANS_SOMETHING = {
     "port",
     "replay_bytes",
     "replay_seconds",
+    "sandboxes_ready",
     "starting_seconds",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import shlex
@@ -19,6 +20,7 @@ from toolyard.loading import load_targets
 from toolyard.testing import Running, running
 
 DOCS = ROOT / "docs"
+HOSTILE = [f"tests.sandboxes.{path.stem}" for path in (ROOT / "tests" / "sandboxes").glob("test_hostile_*.py")]
 
 
 def matching(pattern: str) -> list[Block]:
@@ -190,3 +192,16 @@ def test_every_folder_on_the_map_is_there():
 def test_the_readme_has_a_place_for_the_benchmark():
     readme = (ROOT / "README.md").read_text()
     assert readme.index("<!-- benchmark:begin -->") < readme.index("<!-- benchmark:end -->")
+
+
+def test_the_page_on_the_sandbox_has_a_place_for_the_benchmark():
+    page = (DOCS / "sandbox.md").read_text()
+    assert page.index("<!-- sandbox benchmark -->") < page.index("<!-- end -->")
+
+
+def test_the_table_of_attacks_names_every_hostile_program_and_no_other():
+    section = (DOCS / "sandbox.md").read_text().partition("\n## Attacks\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| .* \| ([^|]+) \|$", section, re.MULTILINE)[2:]
+    named = {number for row in rows for number in row.split(", ")}
+    played = {name.partition("-")[0] for module in HOSTILE for name in importlib.import_module(module).SUITE.cases}
+    assert named == played

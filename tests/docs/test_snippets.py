@@ -27,8 +27,28 @@ PLAYED = {
 }
 """Scripts that want a server: what it must serve, and what they print."""
 
-OTHERS = {"serve_sums.py", "test_sums.py"}
-ENVIRONMENTS = [path for path in SNIPPETS if path.name not in {*PLAYED, *OTHERS}]
+ALONE = {
+    "sandbox_tour.py": """\
+b'3\\n4\\n' ['numbers.txt']
+7 None
+IndexError list index out of range
+0 b'hello world from /home/work/deep\\n'
+0 b'b\\na\\n'
+wall True KeyboardInterrupt False
+'still here'
+the interpreter ended with code 3 True
+NameError
+../../etc/passwd: openat2: Invalid cross-device link
+['start', 'left'] b'left'
+['start', 'right'] b'start'
+['start'] b'start'
+""",
+}
+"""Scripts that want nothing, and what they print."""
+
+TESTS = ["test_backend.py", "test_sums.py"]
+OTHERS = {"serve_sums.py", *TESTS}
+ENVIRONMENTS = [path for path in SNIPPETS if path.name not in {*PLAYED, *ALONE, *OTHERS}]
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
@@ -72,9 +92,18 @@ def test_each_script_prints_what_it_should(name: str, tmp_path: Path):
     assert (done.returncode, done.stdout) == (0, printed), done.stderr
 
 
-def test_the_test_that_is_shown_passes():
+@pytest.mark.parametrize("name", ALONE)
+def test_each_script_without_a_server_prints_what_it_should(name: str):
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_sums.py"],
+        [sys.executable, "-W", "error", FOLDER / name], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ALONE[name]), done.stderr
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_each_test_that_is_shown_passes(name: str):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name],
         cwd=FOLDER,
         capture_output=True,
         text=True,
@@ -99,8 +128,11 @@ def test_the_server_script_serves(tmp_path: Path):
         process.communicate(timeout=60)
 
 
-def test_what_the_quickstart_says_is_printed_is_printed():
+def test_what_the_pages_say_is_printed_is_printed():
     assert PLAYED["play_sums.py"][1] in (ROOT / "docs" / "quickstart.md").read_text()
+    shown = re.search(r"```text\n(wall True.*?)```", (ROOT / "docs" / "sandbox.md").read_text(), re.DOTALL)
+    assert shown is not None
+    assert shown.group(1) in ALONE["sandbox_tour.py"]
 
 
 def test_the_report_on_the_testing_page_is_what_the_check_prints():

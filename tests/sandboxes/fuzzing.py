@@ -32,8 +32,17 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from tests.sandboxes.programs import Judge, Program, Untrue, Way, draw_limits, draw_program, draw_run_limits
-from toolyard.core.errors import CannotFork, SandboxError, SandboxLost
+from tests.sandboxes.programs import (
+    SANDBOX_PROCESSES,
+    Judge,
+    Program,
+    Untrue,
+    Way,
+    draw_limits,
+    draw_program,
+    draw_run_limits,
+)
+from toolyard.core.errors import CannotFork, SandboxError, SandboxLost, WorkspaceError
 from toolyard.sandboxes.base import Executed, Finished, Limits
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.sandbox import NativeSandbox
@@ -142,7 +151,10 @@ class Fuzz:
         )
 
     async def _scenario(self, backend: NativeBackend, family: Family, random: Random) -> None:
-        sandbox = await self._within(backend.open(family.limits if family.limits != Limits() else None), 0.0)
+        limits = None if family.limits == Limits() else family.limits
+        if random.random() < 0.1:
+            await self._open_in_vain(backend, limits, random)
+        sandbox = await self._within(backend.open(limits), 0.0)
         family.boxes.append(Box(sandbox, random.randrange(10**6)))
         try:
             await self._settle(family)
@@ -157,15 +169,27 @@ class Fuzz:
                 await self._within(box.sandbox.close(), 0.0)
         await self._check_gone(family)
 
+    async def _open_in_vain(self, backend: NativeBackend, limits: Limits | None, random: Random) -> None:
+        """Ask for a sandbox and do not wait for it."""
+        opening = asyncio.ensure_future(backend.open(limits))
+        await asyncio.sleep(random.uniform(0, 0.008))
+        opening.cancel()
+        try:
+            sandbox = await opening
+        except asyncio.CancelledError:
+            self.counts["opened in vain"] += 1
+        else:
+            await sandbox.close()
+
     async def _settle(self, family: Family) -> None:
         """Learn by what the family is known on the host."""
         box = family.boxes[0]
         code = "import os; os.stat('/proc/self/ns/pid').st_ino, int(open('/proc/self/uid_map').read().split()[1])"
-        told = await box.sandbox.exec(code)
+        told = await self._within(box.sandbox.exec(code), family.limits.wall_seconds)
         if told.killed_by != "wall":
             family.namespace, user = json.loads(f"[{(told.value or '')[1:-1]}]")
             family.user = user if os.geteuid() == 0 else -1
-        await self._plant(box)
+        await self._plant(family, box)
 
     async def _check_gone(self, family: Family) -> None:
         def left() -> list[str]:
@@ -189,12 +213,14 @@ class Fuzz:
         living = [box for box in family.boxes if not box.closed]
         box = random.choice(living)
         kind = random.choices(
-            ("call", "together", "give_up", "fork", "files", "close", "kill"), (62, 6, 12, 9, 6, 3.5, 1.5)
+            ("call", "together", "queue", "give_up", "fork", "files", "close", "kill"), (60, 6, 3, 12, 8, 6, 3.5, 1.5)
         )[0]
         if kind == "call":
             await self._call(family, box, random)
         elif kind == "together":
             await self._together(family, box, random)
+        elif kind == "queue":
+            await self._queue(family, box, random)
         elif kind == "give_up":
             await self._give_up(family, box, random)
         elif kind == "fork":
@@ -224,6 +250,28 @@ class Fuzz:
         await _all(call.done() for call in calls)
         await self._find_out(family, box)
 
+    async def _queue(self, family: Family, box: Box, random: Random) -> None:
+        """Give up what has to wait for its turn: it is never begun."""
+        ask, first, second, test = random.choice((
+            (box.sandbox.exec, "import time; time.sleep(0.2)", "queued = True", "assert 'queued' not in globals()"),
+            (box.sandbox.shell, "sleep 0.2", "queued=yes", '[ -z "$queued" ]'),
+        ))  # fmt: skip
+        self.executions += 3
+        began = asyncio.ensure_future(ask(first))
+        await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(ask(second))
+        await asyncio.sleep(random.uniform(0, 0.05))
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        with contextlib.suppress(SandboxError):  # a full sandbox may have no interpreter
+            await self._within(began, family.limits.wall_seconds)
+            came = await self._within(ask(test), family.limits.wall_seconds)
+            failed = came.error is not None if isinstance(came, Executed) else came.exit_code == 1
+            if failed and came.killed_by is None and not family.suspect:
+                raise Untrue(f"what was given up before its turn was done all the same: {came}")
+        self.counts["given up in the queue"] += 1
+
     async def _give_up(self, family: Family, box: Box, random: Random) -> None:
         """Stop waiting for an answer. What was begun ends, and the sandbox goes on."""
         call = self._draw(family, box, random)
@@ -247,16 +295,27 @@ class Fuzz:
         if len(family.boxes) >= 5:
             return
         running = [self._draw(family, box, random)] if random.random() < 0.4 else []
+        for call in running:
+            call.alone = False
         tasks = [asyncio.ensure_future(call.done()) for call in running]
         await asyncio.sleep(_delay(random) if running else 0)
-        count = random.randrange(1, 3)
+        count, began = random.randrange(1, 3), time.monotonic()
+        forking = asyncio.ensure_future(box.sandbox.fork(count))
         try:
-            branches = await self._within(box.sandbox.fork(count), family.limits.wall_seconds)
+            if random.random() < 0.2:
+                await asyncio.sleep(_delay(random) / 4)
+                forking.cancel()
+            branches = await self._within(forking, family.limits.wall_seconds * (count + 1))
+        except asyncio.CancelledError:
+            self.counts["forks given up"] += 1
+            branches = []
         except CannotFork as error:
             self.counts["cannot fork"] += 1
+            late = time.monotonic() - began > family.limits.wall_seconds
             scarce = family.suspect or family.left + 12 > family.limits.processes
-            if not (box.threads or box.children or scarce or running):
+            if not (box.threads or box.children or scarce or running or late):
                 raise Untrue(f"nothing is in the way, but {error}") from error
+            box.python_known = box.python_known and not late
             branches = []
         else:
             self.counts["forks"] += 1
@@ -267,12 +326,19 @@ class Fuzz:
         family.left += 4 * len(branches)
         new = [Box(branch, box.kept, python_known=box.python_known and not running) for branch in branches]
         family.boxes += new
-        for branch in new:
-            await self._find_out(family, branch)
+        if running:
+            box.python_known = box.shell_known = False
+        for each in [box, *new]:
+            await self._find_out(family, each)
 
     async def _files(self, box: Box, random: Random) -> None:
         path, data = f"d{random.randrange(3)}/f", random.randbytes(random.choice((0, 1, 1000, 300_000)))
-        await self._within(box.sandbox.write(path, data), 0.0)
+        try:
+            await self._within(box.sandbox.write(path, data), 0.0)
+        except WorkspaceError:
+            if len(data) <= box.sandbox.limits.file_bytes:
+                raise
+            return
         if await self._within(box.sandbox.read(path), 0.0) != data:
             raise Untrue("a file is read as it was not written")
         (entry,) = await self._within(box.sandbox.list(path.partition("/")[0]), 0.0)
@@ -282,6 +348,8 @@ class Fuzz:
     async def _close(self, family: Family, box: Box, random: Random) -> None:
         """Close the sandbox while something runs in it."""
         calls = [self._draw(family, box, random) for _ in range(random.randrange(3))]
+        for call in calls:
+            call.alone = False
         tasks = [asyncio.ensure_future(call.done()) for call in calls]
         await asyncio.sleep(_delay(random))
         box.closed = True
@@ -314,11 +382,11 @@ class Fuzz:
         self.counts["agents killed"] += 1
         async with asyncio.timeout(SLACK_SECONDS):
             await _all(tasks)
-        try:
-            await self._within(box.sandbox.exec("1"), 0.0)
-        except SandboxLost:
-            return
-        raise Untrue("code ran in a sandbox whose process 1 was killed")
+        deadline = time.monotonic() + GONE_SECONDS
+        with contextlib.suppress(SandboxLost):
+            while time.monotonic() < deadline:  # it is killed, but may not have heard of it
+                await self._within(box.sandbox.exec("1"), 0.0)
+            raise Untrue("code runs in a sandbox whose process 1 was killed")
 
     # ---- Calls
 
@@ -353,15 +421,18 @@ class Fuzz:
 
     # ---- State
 
-    async def _plant(self, box: Box) -> None:
-        """Put something into the sessions that must still be there later."""
-        told = await self._within(box.sandbox.exec(f"kept = {box.kept}"), 10.0)
-        box.python_known = told.killed_by is None and told.error is None
+    async def _plant(self, family: Family, box: Box) -> None:
+        """Put something into the interpreter that must still be there later."""
+        told = await self._ask(family, box, f"kept = {box.kept}")
+        box.python_known = told is not None and told.killed_by is None and told.error is None
         box.threads = box.children = False
 
     async def _find_out(self, family: Family, box: Box, *, lost: bool = False) -> None:
-        """Look after the interpreter's variable: it is there, or not if it was said to be lost."""
-        told = await self._within(box.sandbox.exec("kept if 'kept' in globals() else 'lost'"), 10.0)
+        """Look after it: it is there, or not if it was said to be lost."""
+        told = await self._ask(family, box, "kept if 'kept' in globals() else 'lost'")
+        if told is None:
+            box.python_known = False
+            return
         if told.error is not None or told.killed_by is not None:
             if box.python_known and not family.suspect and told.killed_by not in ("wall", "cpu"):
                 raise Untrue(f"the interpreter cannot be asked: {told}")
@@ -369,19 +440,30 @@ class Fuzz:
             expected = "'lost'" if lost else str(box.kept)
             if told.value != expected and not (family.suspect and told.value == "'lost'"):
                 raise Untrue(f"the interpreter has {told.value}, not {expected}")
-        if told.value != str(box.kept):
-            await self._plant(box)
-        box.python_known = True
+        box.python_known = told.value == str(box.kept)
+        if not box.python_known:
+            await self._plant(family, box)
+
+    async def _ask(self, family: Family, box: Box, code: str) -> Executed | None:
+        """None if there can be no interpreter, because the sandbox is full."""
+        try:
+            return await self._within(box.sandbox.exec(code), family.limits.wall_seconds)
+        except SandboxLost:
+            raise
+        except SandboxError:
+            if family.left + SANDBOX_PROCESSES <= family.limits.processes:
+                raise
+            return None
 
     async def _find_out_shell(self, family: Family, box: Box, *, lost: bool = False) -> None:
         """The same for the shell's."""
-        told = await self._within(box.sandbox.shell(f'[ "$kept" = {box.kept} ]'), 10.0)
+        told = await self._within(box.sandbox.shell(f'[ "$kept" = {box.kept} ]'), family.limits.wall_seconds)
         there = told.exit_code == 0 and told.killed_by is None
         if box.shell_known and there == lost and not family.suspect and told.killed_by is None:
-            scarce = family.left + 8 > family.limits.processes
+            scarce = family.left + SANDBOX_PROCESSES + 1 > family.limits.processes
             if not scarce:
                 raise Untrue(f"the shell's variable is {'there' if there else 'gone'}: {told}")
-        told = await self._within(box.sandbox.shell(f"kept={box.kept}"), 10.0)
+        told = await self._within(box.sandbox.shell(f"kept={box.kept}"), family.limits.wall_seconds)
         box.shell_known = told.exit_code == 0 and told.killed_by is None
 
 
@@ -416,6 +498,13 @@ class Call:
                 raise Untrue(f"nobody touched it, but {error}") from error
             self.family.log.append("lost")
             self.fuzz.counts["lost"] += 1
+            return
+        except SandboxError as error:
+            if not (self.way == "exec" and self.judge.may_lack_processes):
+                raise
+            self.family.log.append(str(error))
+            self.fuzz.counts["exec: not started"] += 1
+            self.box.python_known = False
             return
         seconds = time.monotonic() - began
         self.family.log.append(f"{_short(came)} after {seconds:.3f} s")

@@ -414,8 +414,12 @@ class Stage:
         assert members, "the sandbox's processes are not to be found on the host"
         names = {line.rpartition("/")[2].strip() for pid in members for line in _lines(f"/proc/{pid}/cgroup")}
         groups = [f"{group}/{name}" for group in self._groups for name in names if name]
+        [interpreter] = [pid for pid in members if _number_inside(pid) == said["pid"]]
         return Traces(
-            said["user"][1] if self.as_root else -1, namespace, tuple(group for group in groups if os.path.isdir(group))
+            said["user"][1] if self.as_root else -1,
+            int(_stat(interpreter)[1]),
+            namespace,
+            tuple(group for group in groups if os.path.isdir(group)),
         )
 
 
@@ -425,13 +429,15 @@ class Traces:
 
     user: int
     """That is nobody else; -1 if it is the server's own."""
+    agent: int
+    """Its process 1, as the host numbers it."""
     namespace: int
     groups: Sequence[str]
 
     def members(self) -> set[tuple[int, str]]:
         """Its processes, each with the moment of its start."""
-        roots, parents = set(_in_namespace(self.namespace)), _parents()
-        return {(pid, start) for pid in parents if _is_below(pid, roots, parents) and (start := _start(pid))}
+        parents = _parents()
+        return {(pid, start) for pid in parents if _is_below(pid, {self.agent}, parents) and (start := _start(pid))}
 
     async def check_gone(self, members: set[tuple[int, str]]) -> None:
         deadline = time.monotonic() + _GONE_SECONDS
@@ -527,6 +533,11 @@ def _groups_of(broker: int) -> list[str]:
                 found.append(f"{folder}/{name}")
                 names.remove(name)
     return found
+
+
+def _number_inside(pid: int) -> int:
+    """The number that a process has for itself."""
+    return next((int(line.split()[-1]) for line in _lines(f"/proc/{pid}/status") if line.startswith("NSpid:")), 0)
 
 
 def _lines(path: str) -> list[str]:

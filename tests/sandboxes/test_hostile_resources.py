@@ -7,7 +7,6 @@ limits a sandbox as a whole (level L3-nolimit), less is promised, and each case 
 from __future__ import annotations
 
 import asyncio
-import json
 import resource
 import time
 
@@ -20,7 +19,7 @@ from toolyard.sandboxes.base import Limits
 SUITE = Suite()
 
 MIB = 2**20
-FEW = Limits(processes=24, wall_seconds=3.0)
+FEW = Limits(processes=24, wall_seconds=1.0)
 SMALL = Limits(memory_bytes=160 * MIB, wall_seconds=10.0)
 
 
@@ -161,7 +160,7 @@ async def a_bomb_on_the_heap(stage: Stage, box: Box) -> None:
         assert executed.error is None or executed.error.name == "MemoryError"
         assert ran.killed_by == "memory" or b"MemoryError" in ran.stderr
         await box.sandbox.exec("hoard.clear()")
-    assert executed.usage.memory_bytes <= box.sandbox.limits.memory_bytes + 8 * MIB
+    assert executed.usage.memory_bytes <= box.sandbox.limits.memory_bytes + 32 * MIB, "and what it shares with others"
     await usable(box)
 
 
@@ -240,7 +239,8 @@ async def files_in_memory_that_have_no_name(stage: Stage, box: Box) -> None:
 async def files_in_memory_are_bounded_by_number_and_size(stage: Stage, box: Box) -> None:
     executed = await box.python(HOARD_FILES)
     ran = await box.run(["python3", "-c", HOARD_FILES])
-    assert executed.killed_by == ran.killed_by == "file_size", "a file that would be too large"
+    for done in (executed, ran):
+        assert done.killed_by == "file_size" or "27" in str(done.stdout), "a file that would be too large"  # EFBIG
     smaller = HOARD_FILES.replace("range(4)", "range(2)")
     executed = await box.python(smaller)
     error, _, count, size = executed.stdout.split()
@@ -306,7 +306,7 @@ except OSError as error:
     assert ran.killed_by == "file_size" or b"No space left" in ran.stderr
     await box.sandbox.run(["sh", "-c", "rm -f *"])
     ran = await box.run(["sh", "-c", "head -c 6000000 /dev/zero > large"])
-    assert ran.killed_by == "file_size" or b"File too large" in ran.stderr, ran
+    assert b"File size limit exceeded" in ran.stderr, "which the shell tells of its child"
     assert [entry.size <= 4 * MIB for entry in await box.sandbox.list()] == [True]
     await usable(box)
 
@@ -493,7 +493,13 @@ async def output_without_end(stage: Stage, box: Box) -> None:
 @SUITE.case("09a", limits=Limits(output_bytes=50_000))
 async def output_of_many_at_once(stage: Stage, box: Box) -> None:
     """Of processes that the code has left behind, too: they cannot fill the server while nobody looks."""
-    flood = "import os\nfor _ in range(4):\n    if os.fork() == 0:\n        while True:\n            os.write(1, b'x' * 65536)"
+    flood = """
+import os
+for _ in range(4):
+    if os.fork() == 0:
+        while True:
+            os.write(1, b'x' * 65536)
+"""
     executed = await box.python(flood, seconds=2)
     assert len(executed.stdout) <= 50_000
     await asyncio.sleep(0.3)

@@ -51,7 +51,9 @@ _NO_SANDBOX = 125
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    actions = parser.add_subparsers(dest="action", metavar="run|shell|report", required=True)
+    actions = parser.add_subparsers(
+        dest="action", metavar="run|shell|report", required=True, help="each of them has --help"
+    )
     run_ = actions.add_parser("run", help="run a file", description="Run a file in a sandbox.", epilog=EXIT_CODES)
     run_.add_argument("file", metavar="FILE", type=Path, help="Python if it ends in .py; else what its #! says, or sh")
     run_.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help="handed to it")

@@ -1,19 +1,7 @@
 """Where untrusted programs run. `base` is the contract; each backend is one module or folder, named in `choice`.
 
-from toolyard.sandboxes import Sandbox, open_sandbox, tool_output
-
-class MyEnvironment(Environment):
-    uses_sandbox = True
-
-    async def setup(self) -> None:
-        self.sandbox: Sandbox = await open_sandbox()
-
-    async def teardown(self) -> None:
-        await self.sandbox.close()
-
-    @tool
-    async def python(self, code: str) -> ToolOutput:
-        return tool_output(await self.sandbox.exec(code))
+An author writes `uses_sandbox = True` in the class, `self.sandbox = await open_sandbox()` in setup(),
+`await self.sandbox.close()` in teardown(), and in a tool `return tool_output(await self.sandbox.exec(code))`.
 """
 
 from toolyard.sandboxes.base import Executed, Finished, Level, Limits, Profile, Report, Sandbox

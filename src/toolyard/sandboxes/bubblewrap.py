@@ -27,8 +27,8 @@ from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes.base import WORKSPACE, Limits, Missing, Profile, Report
 from toolyard.sandboxes.native import profiles, seccomp
 from toolyard.sandboxes.rooms import origin
-from toolyard.sandboxes.rooms.launcher import kill, tree
-from toolyard.sandboxes.rooms.programs import Program, kill_recent, start, usage_below
+from toolyard.sandboxes.rooms.launcher import kill, kill_recent, tree
+from toolyard.sandboxes.rooms.programs import Program, start, usage_below
 from toolyard.sandboxes.rooms.room import ENVIRONMENT, resources_of, script
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
 from toolyard.sandboxes.rooms.trial import Trial, try_out
@@ -169,7 +169,8 @@ class BubblewrapRoom:
             (directory / name).chmod(0o444)
         prefix = ["setpriv", f"--reuid={owner}", f"--regid={owner}", "--clear-groups"] if owner >= 0 else []
         self._argv = [*prefix, program, *self._walls(limits)]
-        path = os.pathsep.join([*(f"{prefix}/bin" for prefix in profiles.prefixes()), "/usr/local/bin:/usr/bin:/bin"])
+        places = [f"{prefix}/bin" for prefix in reversed(profiles.prefixes())]
+        path = os.pathsep.join([*places, "/usr/local/bin:/usr/bin:/bin"])
         self._environment = {**ENVIRONMENT, "PATH": path}
 
     def _walls(self, limits: Limits) -> Iterator[str]:
@@ -215,9 +216,9 @@ class BubblewrapRoom:
         if inside := self._inside(program):
             kill(inside[0], signal.SIGINT)
 
-    async def relieve(self, program: Program, seconds: float) -> None:
+    async def relieve(self, program: Program, since: float) -> None:
         if inside := self._inside(program):
-            kill_recent(inside[0], seconds)
+            kill_recent(inside[0], since)
 
     async def kill(self, program: Program) -> None:
         if program.ended.done():

@@ -196,8 +196,9 @@ class ContainerRoom:
     watched = False
     python: Sequence[str] = ("python3", "-I")
 
-    def __init__(self, engine: Engine, container: str, holder: Program) -> None:
+    def __init__(self, engine: Engine, container: str, holder: Program, limits: Limits) -> None:
         self._engine = engine
+        self._limits = limits
         self._container = container
         self._holder = holder
         """Runs as long as the container does; its standard input keeps that alive."""
@@ -207,7 +208,7 @@ class ContainerRoom:
         container = f"toolyard-{secrets.token_hex(8)}"
         arguments = [*_walls(kind, container, limits), image, "cat"]
         holder = engine.begin("run", *arguments, output_bytes=_MESSAGE_MOST, name=container)
-        room = cls(engine, container, holder)
+        room = cls(engine, container, holder, limits)
         try:
             async with asyncio.timeout(seconds):
                 await room._is_up()
@@ -238,10 +239,11 @@ class ContainerRoom:
     ) -> Program:
         mark = "" if lasting else secrets.token_hex(16)
         name = secrets.token_hex(8)
+        less_memory = limits.memory_bytes < self._limits.memory_bytes  # than all programs have together
         orders = {
             "do": "spawn",
             "env": dict(env),
-            "limits": resources_of(limits, lasting=lasting, each_process=False, processes=False),
+            "limits": resources_of(limits, lasting=lasting, each_process=less_memory, processes=False),
             "mark": mark,
             "adopt": True,
         }
@@ -253,8 +255,8 @@ class ContainerRoom:
     async def interrupt(self, program: Program) -> None:
         await self._tell_launcher({"do": "signal", "name": program.name, "number": int(signal.SIGINT)})
 
-    async def relieve(self, program: Program, seconds: float) -> None:
-        """What a shell has started cannot be told from here, so the shell is given up with it."""
+    async def relieve(self, program: Program, since: float) -> None:
+        await self._tell_launcher({"do": "relieve", "name": program.name, "since": since})
 
     async def kill(self, program: Program) -> None:
         if program.ended.done():

@@ -61,7 +61,9 @@ class Capture:
     def take(self) -> bytes:
         """Everything kept, with what is in the pipe right now."""
         self._readable()
-        return bytes(self._kept + self._unread)[: self._limit]
+        self._keep(self._unread)
+        self._unread.clear()
+        return bytes(self._kept)
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -100,7 +100,8 @@ class Provider:
             # Shielded: who gives up waiting does not spoil it for the others who wait for the same.
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            if starting.cancelled():
+            waiting = asyncio.current_task()
+            if starting.cancelled() and not (waiting is not None and waiting.cancelling()):
                 raise SandboxLost("the sandboxes were closed before this one was there") from None
             raise
 

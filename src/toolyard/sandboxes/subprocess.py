@@ -25,8 +25,8 @@ from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes.base import Limits, Missing, Profile, Report
 from toolyard.sandboxes.native import profiles
 from toolyard.sandboxes.rooms import origin
-from toolyard.sandboxes.rooms.launcher import environment, kill, processes, tree
-from toolyard.sandboxes.rooms.programs import Program, kill_recent, start, usage_below
+from toolyard.sandboxes.rooms.launcher import environment, kill, kill_recent, processes, tree
+from toolyard.sandboxes.rooms.programs import Program, start, usage_below
 from toolyard.sandboxes.rooms.room import ENVIRONMENT, resources_of, script
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
 from toolyard.sandboxes.rooms.workspace import Workspace
@@ -113,9 +113,9 @@ class SubprocessRoom:
         if not program.ended.done():
             os.kill(program.pid, signal.SIGINT)
 
-    async def relieve(self, program: Program, seconds: float) -> None:
+    async def relieve(self, program: Program, since: float) -> None:
         if not program.ended.done():
-            kill_recent(program.pid, seconds)
+            kill_recent(program.pid, since)
 
     async def kill(self, program: Program) -> None:
         below = tree(program.pid)[1:] if not program.ended.done() else []

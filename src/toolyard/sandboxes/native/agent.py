@@ -15,7 +15,7 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -35,6 +35,8 @@ _KIN = 4
 """File descriptors of the interpreter: to the host, and to its agent."""
 
 _SWEEPS_MOST = 50
+_DYING_SECONDS = 1.0
+"""For what is killed to go. That takes processor time, of which a sandbox may have used up its share."""
 _CLOCK_SECONDS = 0.02
 """How wrong the kernel's notes of when a process was started can be."""
 
@@ -135,7 +137,7 @@ class Agent:
             case "measure":
                 return self._measure(request["program"]), b""
             case "end_since":
-                self._end_since(request["program"], request["seconds"])
+                self._end_since(request["program"], request["moment"])
             case "signal":
                 self._signal(request["program"], request["sent"])
             case "read":
@@ -190,9 +192,11 @@ class Agent:
                 ended, status, usage = os.wait3(0)
                 if ended == pid:
                     os.write(3, json.dumps(_ending(status, usage)).encode())
-                    break
+                    os._exit(0)
+        except BaseException as error:  # it was not even begun, and must not pass for a program that did well
+            os.write(fds[2], f"toolyard: the program could not be started: {error}\n".encode())
         finally:
-            os._exit(0)
+            os._exit(126)
 
     def _become(
         self, work: Callable[[], None], fds: Sequence[int], limits: Mapping[str, Any] | None = None
@@ -278,21 +282,22 @@ class Agent:
         used = [_used(pid) for pid in (below if program.apart else self._strays(parents))]
         return {"cpu": sum(cpu for cpu, _ in used), "memory": sum(memory for _, memory in used)}
 
-    def _end_since(self, id: int, seconds: float) -> None:
-        """End what a program has started in the last seconds, but not itself: the command that a shell hangs in, or
-        the processes of a piece of code."""
+    def _end_since(self, id: int, moment: float) -> None:
+        """End what a program has started since then, but not itself: the command that a shell hangs in, or the
+        processes of a piece of code. Should they be quicker than we are, it goes with them."""
         root, apart = next(((pid, known.apart) for pid, known in self._programs.items() if known.id == id), (0, True))
-        parents = _parents()
-        if apart:
-            started = [pid for pid in parents if parents[pid] != root and _is_below(pid, {root}, parents)]
-        else:
-            started = list(self._strays(parents))
-        with open("/proc/uptime") as file:
-            since = float(file.read().split()[0]) - seconds - _CLOCK_SECONDS
-        for pid in started:
-            if pid != root and _started(pid) >= since:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        spared = {root}
+        if apart:  # and its init's first child; the other children of that have lost the parent that they had
+            children = [pid for pid, parent in _parents().items() if parent == root]
+            spared.add(min(children, key=lambda pid: (_started(pid), pid), default=root))
+
+        def late() -> Iterable[int]:
+            parents = _parents()
+            started = [pid for pid in parents if _is_below(pid, {root}, parents)] if apart else self._strays(parents)
+            return [pid for pid in started if pid not in spared and _started(pid) >= moment - _CLOCK_SECONDS]
+
+        if not _end_all(late):
+            self._signal(id, signal.SIGKILL)
 
     def _strays(self, parents: Mapping[int, int]) -> Sequence[int]:
         """The interpreter, and what it started: all that is not below a process with its own namespace."""
@@ -301,15 +306,9 @@ class Agent:
 
     def _end_strays(self) -> None:
         """End what the interpreter started, wherever it went. Should it be quicker than we are, everything goes."""
-        for _ in range(_SWEEPS_MOST):
-            strays = self._strays(_parents())
-            if not strays:
-                return
-            for pid in strays:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
+        if not _end_all(lambda: self._strays(_parents())):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
 
     def _reap(self) -> None:
         while True:
@@ -409,6 +408,25 @@ def _parents() -> dict[int, int]:
                 if state not in (b"Z", b"X"):
                     found[int(name)] = int(parent)
     return found
+
+
+def _end_all(find: Callable[[], Iterable[int]]) -> bool:
+    """Kill what is found until no more is, and wait until it is gone. False if there were new ones all the time."""
+    killed: set[int] = set()  # starts nothing more, though it may take a while to go
+    for _ in range(_SWEEPS_MOST):
+        fresh = [pid for pid in find() if pid not in killed]
+        if not fresh:
+            break
+        for pid in fresh:
+            killed.add(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    else:
+        return False
+    deadline = time.monotonic() + _DYING_SECONDS
+    while not killed.isdisjoint(_parents()) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return True
 
 
 def _used(pid: int) -> tuple[float, int]:

@@ -19,6 +19,13 @@ _GRACE_SECONDS = 0.5
 class _Running:
     program: Program
     shell: Shell
+    command: asyncio.Future[int] | None = None
+
+    async def close(self) -> None:
+        if self.command is not None:
+            self.command.cancel()
+            await asyncio.gather(self.command, return_exceptions=True)  # before what it writes to is closed
+        self.program.close()
 
 
 class Bash:
@@ -39,28 +46,32 @@ class Bash:
                 running = await self._started()
             except OSError as error:
                 return self._not_started(str(error.strerror))
+            watch.check_wanted()
             program = running.program
-            done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))
+            running.command = done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))
             try:
                 exceeded = await watch.until(self._guest, program, done, program.ended)
                 if exceeded:
                     await self._guest.end_since(program, watch.seconds)
                     await asyncio.wait((done,), timeout=_GRACE_SECONDS)
-                if not done.done():
-                    return await self._executed_last(program, exceeded, watch)
+                    if done.done():
+                        await self._guest.end_since(program, watch.seconds)  # what it has started meanwhile
+                if not done.done() or done.cancelled():  # the latter when everything is closed
+                    return await self._executed_last(running, exceeded, watch)
             finally:
                 done.cancel()
             usage, level = Usage(watch.seconds), self._ground.report().level
-            finished = Finished(done.result(), program.stdout.take(), program.stderr.take(), exceeded, usage, level)
+            stdout, stderr = program.stdout.take(), program.stderr.take()
+            finished = Finished(done.result(), stdout, stderr, exceeded or program.cut, usage, level)
             program.rest()
             return finished
 
     async def end(self) -> None:
         if self._running is not None:
-            program, self._running = self._running.program, None
+            running, self._running = self._running, None
             if not self._guest.lost:
-                await self._guest.kill(program)
-            program.close()
+                await self._guest.kill(running.program)
+            await running.close()
 
     async def _started(self) -> _Running:
         if self._running is None:
@@ -69,9 +80,9 @@ class Bash:
             self._running = _Running(program, Shell(program.stdin, program.stdout, program.stderr))
         return self._running
 
-    async def _executed_last(self, program: Program, exceeded: Limit | None, watch: Watch) -> Finished:
+    async def _executed_last(self, running: _Running, exceeded: Limit | None, watch: Watch) -> Finished:
         """The shell has ended, or hangs and has to."""
-        self._running = None
+        self._running, program = None, running.program
         try:
             ending = await self._guest.kill(program)
             usage = Usage(watch.seconds, ending["cpu"], ending["peak"])
@@ -79,13 +90,13 @@ class Bash:
                 ending["code"],
                 program.stdout.take(),
                 program.stderr.take(),
-                exceeded or watch.enforced(ending),
+                exceeded or watch.enforced(ending) or program.cut,
                 usage,
                 self._ground.report().level,
                 state_lost=True,
             )
         finally:
-            program.close()
+            await running.close()
 
     def _not_started(self, problem: str) -> Finished:
         return not_started(problem, self._ground)

@@ -6,6 +6,7 @@ The interpreter has no capabilities and may not make namespaces. But it may ente
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -39,7 +40,8 @@ def make_branch(tells: int, limits: Mapping[str, Any], be_agent: Callable[[], No
             be_agent()
         os.write(tells, b"%d" % pid)
     except OSError as error:
-        os.write(tells, str(error).encode())
+        deep = "branches are nested as deeply as the kernel allows"
+        os.write(tells, (deep if error.errno in (errno.ENOSPC, errno.EUSERS) else str(error)).encode())
     finally:
         os._exit(0)
 

@@ -309,8 +309,9 @@ class Groups:
         return Group(self.trees, name)
 
     def close(self) -> None:
-        close(tree.fd for tree in self.trees)
-        self.trees = []
+        fds = [tree.fd for tree in self.trees]
+        self.trees.clear()  # which its groups see too: the numbers will soon mean other files
+        close(fds)
 
     def remove(self, patience: float = 2.0) -> bool:
         """End everything in every group and remove them all; False if something is left after so many seconds."""

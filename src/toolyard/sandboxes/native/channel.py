@@ -62,6 +62,7 @@ class Channel:
         self._turn = asyncio.Lock()
         self._cut_off: asyncio.Task[None] | None = None
         """Sends the rest of a message whose sender was cancelled."""
+        self._room = asyncio.Event()
         self.lost = ""
         """Why nothing can be said any more."""
         sock.setblocking(False)
@@ -99,6 +100,8 @@ class Channel:
             return
         self.lost = why
         self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)  # or the loop would hold it against the next of this number
+        self._room.set()
         self._sock.close()
         for answer in self._waiting.values():
             if not answer.done():
@@ -137,12 +140,13 @@ class Channel:
                 rights = []
 
     async def _writable(self) -> None:
-        writable = asyncio.Event()
-        self._loop.add_writer(self._sock, writable.set)
+        self._room.clear()
+        self._loop.add_writer(self._sock, self._room.set)
         try:
-            await writable.wait()
+            await self._room.wait()
         finally:
-            self._loop.remove_writer(self._sock)
+            if not self.lost:
+                self._loop.remove_writer(self._sock)
 
     def _readable(self) -> None:
         for _ in range(_AT_ONCE):

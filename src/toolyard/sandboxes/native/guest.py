@@ -8,12 +8,13 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from toolyard.core.errors import SandboxLost
-from toolyard.sandboxes.base import Limits
+from toolyard.sandboxes.base import Limit, Limits
 from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.channel import Answer, Channel
 from toolyard.sandboxes.pipes import Capture
@@ -39,6 +40,11 @@ class Program:
     """To the interpreter, if it is one."""
     on_full: Callable[[], None] = lambda: None
     """Is told when it writes more than is kept."""
+
+    @property
+    def cut(self) -> Limit | None:
+        """The limit of its output, if something of that was dropped. To be asked when it has been taken."""
+        return "output" if self.stdout.full or self.stderr.full else None
 
     def take_stdin(self) -> int:
         """Its standard input, for somebody who will close it."""
@@ -139,7 +145,8 @@ class Guest:
 
     async def end_since(self, program: Program, seconds: float) -> None:
         """End what it has started in the last seconds, but not itself."""
-        await self.ask("end_since", program=program.number, seconds=seconds)
+        moment = time.clock_gettime(time.CLOCK_BOOTTIME) - seconds  # the agent may not be heard soon
+        await self.ask("end_since", program=program.number, moment=moment)
 
     async def kill(self, program: Program) -> Mapping[str, Any]:
         """End it with everything that it started."""
@@ -197,6 +204,7 @@ class Guest:
             program.channel = Channel(
                 socket.socket(fileno=control[0]), on_event=_unasked, payload_most=_INTERPRETER_MOST
             )
+            os.close(program.take_stdin())  # code has no input, and is not to wait for any
         return program
 
     def _expect(self) -> tuple[int, asyncio.Future[Mapping[str, Any]]]:

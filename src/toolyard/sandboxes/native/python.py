@@ -43,6 +43,7 @@ class Python:
         async with self.turn:
             program = await self.program()
             assert program.channel is not None
+            watch.check_wanted()
             for stream in (program.stdout, program.stderr):
                 stream.begin(self._limits.output_bytes)
             payload = code.encode("utf-8", "surrogatepass")
@@ -50,7 +51,7 @@ class Python:
             try:
                 exceeded = await watch.until(self._guest, program, answer)
                 if exceeded:
-                    await self._interrupt(program, answer, watch.seconds)
+                    await self._interrupt(program, answer, watch)
                 reply = _reply(answer, watch.seconds)
                 if reply is None:
                     return await self._executed_last(program, exceeded, watch)
@@ -59,7 +60,7 @@ class Python:
             stdout, stderr = _output(program)
             program.rest()
             level = self._ground.report().level
-            return Executed(stdout, stderr, reply.value, reply.error, exceeded, reply.usage, level)
+            return Executed(stdout, stderr, reply.value, reply.error, exceeded or program.cut, reply.usage, level)
 
     async def program(self) -> Program:
         if self._program is None:
@@ -76,24 +77,27 @@ class Python:
                 await self._guest.kill(program)
             program.close()
 
-    async def _interrupt(self, program: Program, answer: asyncio.Future[Answer], seconds: float) -> None:
+    async def _interrupt(self, program: Program, answer: asyncio.Future[Answer], watch: Watch) -> None:
         """End the processes that the code has started, and ask it to stop. It is given little time to do so."""
         with contextlib.suppress(OSError):
-            await self._guest.end_since(program, seconds)
+            await self._guest.end_since(program, watch.seconds)  # it may wait for them
             await self._guest.signal(program, signal.SIGINT)
-        await asyncio.wait((answer,), timeout=_GRACE_SECONDS)
+            await asyncio.wait((answer,), timeout=_GRACE_SECONDS)
+            if answer.done():
+                await self._guest.end_since(program, watch.seconds)  # what it has started meanwhile
 
     async def _executed_last(self, program: Program, exceeded: Limit | None, watch: Watch) -> Executed:
         """The interpreter did not answer, or not sensibly: see to it that it is no more."""
         self._program = None
         try:
             ending = await self._guest.kill(program)
-            exceeded = exceeded or watch.enforced(ending)
+            stdout, stderr = _output(program)
+            exceeded = exceeded or watch.enforced(ending) or program.cut
             how = f"the interpreter ended with code {ending['code']}"
             error = None if exceeded else PythonError("InterpreterEnded", how, "")
             usage = Usage(watch.seconds, ending["cpu"], ending["peak"])
             level = self._ground.report().level
-            return Executed(*_output(program), None, error, exceeded, usage, level, state_lost=True)
+            return Executed(stdout, stderr, None, error, exceeded, usage, level, state_lost=True)
         finally:
             program.close()
 

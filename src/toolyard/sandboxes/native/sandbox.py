@@ -49,6 +49,8 @@ class NativeSandbox:
         self._branches: set[NativeSandbox] = set()
         self._under_way: set[asyncio.Task[Any]] = set()
         """What has been begun and nobody waits for any more."""
+        self._unwanted: set[asyncio.Task[Any]] = set()
+        """What closes branches that came too late. These wait for us to be closed, so we must not wait for them."""
         self._watches: set[Watch] = set()
         self._closing: asyncio.Task[None] | None = None
 
@@ -91,7 +93,7 @@ class NativeSandbox:
                 exit_code=ending["code"],
                 stdout=program.stdout.take(),
                 stderr=program.stderr.take(),
-                killed_by=exceeded or watch.enforced(ending),
+                killed_by=exceeded or watch.enforced(ending) or program.cut,
                 usage=Usage(watch.seconds, ending["cpu"], ending["peak"]),
                 isolation=self.report().level,
             )
@@ -136,15 +138,10 @@ class NativeSandbox:
             done = await asyncio.shield(task)
         except asyncio.CancelledError:
             watch.exceed("wall")
-            self._keep(task)
+            _keep(task, self._under_way)
             raise
         self._check_open()
         return done
-
-    def _keep(self, task: asyncio.Task[Any]) -> None:
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody is left to be told
 
     # Files.
 
@@ -153,19 +150,23 @@ class NativeSandbox:
         while True:
             piece = await self._file("read", path, inside, offset=len(whole), most=_PIECE)
             whole += piece
+            self._check_size(path, len(whole))
             if len(piece) < _PIECE:
                 return bytes(whole)
-            if len(whole) > self.limits.file_bytes:
-                raise WorkspaceError(f"{path}: larger than the {self.limits.file_bytes} bytes that a file may have")
 
     async def write(self, path: str, data: bytes) -> None:
         inside = _inside(path)
+        self._check_size(path, len(data))
         for at in range(0, max(len(data), 1), _PIECE):
             await self._file("write", path, inside, payload=data[at : at + _PIECE], more=at > 0)
 
     async def list(self, path: str = ".") -> Sequence[Entry]:
         found = json.loads((await self._file("list", path, _inside(path))).decode("utf-8", "surrogateescape"))
         return [Entry(str(name), kind, int(size)) for name, kind, size in found]
+
+    def _check_size(self, path: str, size: int) -> None:
+        if size > self.limits.file_bytes:
+            raise WorkspaceError(f"{path}: larger than the {self.limits.file_bytes} bytes that a file may have")
 
     async def _file(self, op: str, path: str, inside: str, **more: Any) -> bytes:
         self._check_open()
@@ -182,7 +183,7 @@ class NativeSandbox:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            self._keep(asyncio.ensure_future(_close_all(task)))
+            _keep(asyncio.ensure_future(_close_all(task)), self._unwanted)
             raise
 
     async def _fork(self, count: int) -> Sequence[NativeSandbox]:
@@ -275,6 +276,13 @@ class NativeSandbox:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _keep(task: asyncio.Task[Any], among: set[asyncio.Task[Any]]) -> None:
+    """Until it has ended."""
+    among.add(task)
+    task.add_done_callback(among.discard)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody is left to be told
 
 
 async def _close_all(forking: asyncio.Task[Sequence[NativeSandbox]]) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import resource
+import select
 import signal
 import socket
 import stat
@@ -69,13 +70,20 @@ def _fork(control: socket.socket, kin: socket.socket, fds: Sequence[int]) -> str
     `fds` are the branch's standard files and its way to the host; its namespaces come from the agent.
     """
     header, _, (*namespaces, new_kin) = wire.receive(kin)
+    while select.select([kin], [], [], 0)[0]:  # that was for a fork that was given up
+        for fd in (*namespaces, new_kin):
+            os.close(fd)
+        header, _, (*namespaces, new_kin) = wire.receive(kin)
     problem, helper = _unforkable(), 1
     if not problem:
         told, tells = os.pipe()
         drawn = random.getstate()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        helper = os.fork()
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            helper = os.fork()
+        except BaseException as error:  # a stream of the code's own, or there can be no more processes
+            os.write(tells, f"{type(error).__name__}: {error}".encode()[:1000])
         if helper == 0:
             _enter(dict(zip(namespaces, header["namespaces"], strict=True)), tells)
             for fd, place in zip((*fds, new_kin), (0, 1, 2, control.fileno(), kin.fileno()), strict=True):

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes.base import Limit, Limits, Report
 from toolyard.sandboxes.native.guest import Guest, Program
 
@@ -56,6 +57,11 @@ class Watch:
     def exceed(self, limit: Limit) -> None:
         if not self._over.done():
             self._over.set_result(limit)
+
+    def check_wanted(self) -> None:
+        """To be asked before something is begun that had to wait for its turn."""
+        if self._over.done():
+            raise SandboxLost("it was given up before it was begun")
 
     async def until(self, guest: Guest, program: Program, *ends: asyncio.Future[Any]) -> Limit | None:
         """Wait until one of the ends is done (None), or the program exceeds a limit."""

@@ -24,15 +24,17 @@ class _Running:
 class Bash:
     """Starts the shell when it is first needed, and again when it was lost. One command at a time."""
 
-    def __init__(self, room: Room, limits: Limits, level: Callable[[], Level]) -> None:
+    def __init__(self, room: Room, limits: Limits, level: Callable[[], Level], check_open: Callable[[], None]) -> None:
         self._room = room
         self._limits = limits
         self._level = level
+        self._check_open = check_open
         self._running: _Running | None = None
         self.turn = asyncio.Lock()
 
     async def execute(self, command: str, timeout: float | None) -> Finished:
         async with self.turn:
+            self._check_open()  # which it may not be any more
             if problem := refused(command):
                 return not_started(problem, self._level())
             try:
@@ -45,10 +47,13 @@ class Bash:
             try:
                 exceeded = await watch.until(program, done, program.ended)
                 if exceeded and not done.done():
-                    await self._room.relieve(program, watch.seconds)
+                    await self._room.relieve(program, watch.began)
                     await asyncio.wait((done, program.ended), timeout=_GRACE_SECONDS, return_when="FIRST_COMPLETED")
                 if not done.done():
                     return await self._executed_last(program, exceeded, watch)
+            except asyncio.CancelledError:  # nobody waits for this command any more
+                await asyncio.shield(self._abandon(program, done, watch.began))
+                raise
             finally:
                 done.cancel()
             stdout, stderr = program.stdout.take(), program.stderr.take()
@@ -66,6 +71,13 @@ class Bash:
             program = await self._room.start(ARGV, env={}, limits=self._limits, lasting=True)
             self._running = _Running(program, Shell(program.stdin, program.stdout, program.stderr))
         return self._running
+
+    async def _abandon(self, program: Program, done: asyncio.Future[int], since: float) -> None:
+        if not done.done():
+            await self._room.relieve(program, since)
+            await asyncio.wait((done, program.ended), timeout=_GRACE_SECONDS, return_when="FIRST_COMPLETED")
+        if not done.done():
+            await self.end()
 
     async def _executed_last(self, program: Program, exceeded: Limit | None, watch: Watch) -> Finished:
         """The shell has ended, or hangs and has to."""

@@ -7,6 +7,7 @@ to nothing. Its orders are a Python dictionary in its first argument, and the ot
     spawn   set the limits, run the program and end everything that it started. SIGINT is passed on to it, SIGTERM ends
             it all. With a mark, how it ended is said on standard output and error, each after the mark
     signal  send a signal to the launcher that has this name
+    relieve end what its program has started since a moment
     used    say what the launcher that has this name uses now, with all below it
 """
 
@@ -27,6 +28,8 @@ NAME = "TOOLYARD_LAUNCHER"
 """In its environment, and not in that of the program: the name by which it can be found."""
 _SUBREAPER = 36
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+_TICK_SECONDS = 0.02
+"""How exactly the system knows when a process has started."""
 _ROUNDS_MOST, _ROUND_SECONDS = 2000, 0.001
 
 
@@ -40,6 +43,10 @@ def main() -> None:
     elif orders["do"] == "signal":
         for pid in _launchers(orders["name"]):
             kill(pid, orders["number"])
+    elif orders["do"] == "relieve":
+        for launcher in _launchers(orders["name"]):
+            for program in tree(launcher)[1:2]:
+                kill_recent(program, orders["since"])
     else:
         uses = [used(pid) for launcher in _launchers(orders["name"]) for pid in tree(launcher)]
         sys.stdout.write(f"[{sum(cpu for cpu, _ in uses)}, {sum(memory for _, memory in uses)}]")
@@ -120,6 +127,16 @@ def kill(pid: int, number: int) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         return
+
+
+def kill_recent(pid: int, since: float) -> None:
+    """End what a process has started since that moment, with what that has started."""
+    below = tree(pid)[1:]
+    if below:
+        boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        for each in below:
+            if boot + started(each) >= since - _TICK_SECONDS:
+                kill(each, signal.SIGKILL)
 
 
 def processes() -> Sequence[int]:

@@ -10,15 +10,11 @@ import resource
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from toolyard.sandboxes.pipes import Capture
-from toolyard.sandboxes.rooms.launcher import kill, started, tree, used
-
-_TICK_SECONDS = 0.02
-"""How exactly the system knows when a process has started."""
+from toolyard.sandboxes.rooms.launcher import tree, used
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +158,3 @@ def usage_below(pid: int) -> tuple[float, int]:
     """Seconds of processor time and bytes of memory of a process and all below it."""
     uses = [used(one) for one in tree(pid)]
     return sum(cpu for cpu, _ in uses), sum(memory for _, memory in uses)
-
-
-def kill_recent(pid: int, seconds: float) -> None:
-    """End what a process has started within so many seconds, with what that has started."""
-    if not hasattr(time, "CLOCK_BOOTTIME"):  # nor does the system tell what a process has started
-        return
-    since = time.clock_gettime(time.CLOCK_BOOTTIME) - seconds - _TICK_SECONDS
-    for below in tree(pid)[1:]:
-        if started(below) >= since:
-            kill(below, signal.SIGKILL)

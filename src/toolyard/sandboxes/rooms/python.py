@@ -14,6 +14,7 @@ from toolyard.core.errors import SandboxError
 from toolyard.sandboxes.base import Executed, Level, Limit, Limits, Profile, PythonError
 from toolyard.sandboxes.pipes import send
 from toolyard.sandboxes.rooms.programs import Program
+from toolyard.sandboxes.rooms.recording import Recording
 from toolyard.sandboxes.rooms.room import Room, Watch, end, script
 
 _GRACE_SECONDS = 0.5
@@ -33,33 +34,40 @@ class Reply:
 class Python:
     """Starts the interpreter when it is first needed, and again when it was lost. One piece of code at a time."""
 
-    def __init__(self, room: Room, limits: Limits, profile: Profile, level: Callable[[], Level]) -> None:
+    def __init__(
+        self, room: Room, limits: Limits, profile: Profile, level: Callable[[], Level], check_open: Callable[[], None]
+    ) -> None:
         self._room = room
         self._limits = limits
         self._options = ["--ipython"] if profile == "ipython" else []
         self._level = level
+        self._check_open = check_open
         self._program: Program | None = None
         self.turn = asyncio.Lock()
+        self.recording = Recording()
 
     async def execute(self, code: str, timeout: float | None) -> Executed:
         async with self.turn:
+            self._check_open()  # which it may not be any more
             program = await self._started()
             watch = Watch(self._room, self._limits, timeout)
             answer = asyncio.ensure_future(self._ask(program, code))
             try:
                 exceeded = await watch.until(program, answer, program.ended)
-                if exceeded and not answer.done():
-                    await self._room.interrupt(program)
-                    await asyncio.wait((answer, program.ended), timeout=_GRACE_SECONDS, return_when="FIRST_COMPLETED")
+                if exceeded:
+                    await self._interrupt(program, answer, watch.began)
                 reply = _reply(answer)
                 if reply is None:
-                    return await self._executed_last(program, exceeded, watch)
+                    executed = await self._executed_last(program, exceeded, watch)
+                else:
+                    executed = self._executed(program, exceeded, watch, reply)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._abandon(program, answer, watch.began))
+                raise
             finally:
                 answer.cancel()
-            stdout, stderr = _output(program)
-            usage = watch.usage(reply.cpu_seconds, reply.memory_bytes)
-            exceeded = watch.cause(program, exceeded)
-            return Executed(stdout, stderr, reply.value, reply.error, exceeded, usage, self._level())
+            self.recording.note(code, executed)
+            return executed
 
     async def end(self) -> None:
         if self._program is not None:
@@ -84,6 +92,26 @@ class Python:
         answer, _ = await asyncio.gather(program.stdout.answer, program.stderr.answer)
         return answer
 
+    async def _interrupt(self, program: Program, answer: asyncio.Future[bytes], since: float) -> None:
+        """End the processes that the code has started, which it may be waiting for, and ask it to stop."""
+        if not answer.done():
+            await self._room.relieve(program, since)
+            await self._room.interrupt(program)
+            await asyncio.wait((answer, program.ended), timeout=_GRACE_SECONDS, return_when="FIRST_COMPLETED")
+
+    async def _abandon(self, program: Program, answer: asyncio.Future[bytes], since: float) -> None:
+        """Nobody waits for this code any more. If it does not stop, the interpreter is given up with it."""
+        await self._interrupt(program, answer, since)
+        if _reply(answer) is None:
+            self.recording.pieces.clear()
+            await self.end()
+
+    def _executed(self, program: Program, exceeded: Limit | None, watch: Watch, reply: Reply) -> Executed:
+        stdout, stderr = _output(program)
+        usage = watch.usage(reply.cpu_seconds, reply.memory_bytes)
+        exceeded = watch.cause(program, exceeded)
+        return Executed(stdout, stderr, reply.value, reply.error, exceeded, usage, self._level())
+
     async def _executed_last(self, program: Program, exceeded: Limit | None, watch: Watch) -> Executed:
         """The interpreter did not answer, or not sensibly: see to it that it is no more."""
         self._program = None
@@ -105,7 +133,7 @@ def _output(program: Program) -> tuple[str, str]:
 
 def _reply(answer: asyncio.Future[bytes]) -> Reply | None:
     """What the interpreter answered, if it is an answer: it is untrusted code's own word, so its form is checked."""
-    if not answer.done():
+    if not answer.done() or answer.cancelled():
         return None
     with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
         said: Mapping[str, Any] = json.loads(answer.result())

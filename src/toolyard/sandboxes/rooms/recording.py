@@ -35,9 +35,6 @@ class Recording:
             if executed.error is not None or executed.killed_by is not None:
                 raise CannotFork(f"code {number} of {len(self.pieces)} failed when it was run again: {_why(executed)}")
 
-    def copy(self) -> Recording:
-        return Recording(list(self.pieces))
-
 
 def _why(executed: Executed) -> str:
     if executed.error is None:

@@ -7,7 +7,9 @@ import contextlib
 import math
 import posixpath
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from typing import Any, Protocol, Self
 
@@ -49,8 +51,8 @@ class Room(Protocol):
     async def interrupt(self, program: Program) -> None:
         """Send SIGINT to a lasting program."""
 
-    async def relieve(self, program: Program, seconds: float) -> None:
-        """End what a lasting program has started within the last seconds, but not itself, where that can be done."""
+    async def relieve(self, program: Program, since: float) -> None:
+        """End what a lasting program has started since that moment, but not itself, where that can be done."""
 
     async def kill(self, program: Program) -> None:
         """End it with everything that it started, or has left behind. Nobody else waits for that."""
@@ -94,6 +96,7 @@ class Watch:
         self._loop = asyncio.get_running_loop()
         self._exceeded: asyncio.Future[Limit] = self._loop.create_future()
         self._began = self._loop.time()
+        self.began = time.time()
         self._cpu_seconds = 0.0
 
     @property
@@ -162,6 +165,17 @@ def not_started(problem: object, level: Level) -> Finished:
     """A program that could not even be tried, because of how it was asked for or because the host is full."""
     text = f"toolyard: the program could not be started: {problem}\n"
     return Finished(126, b"", text.encode(errors="replace"), None, Usage(), level)
+
+
+def narrowed(limits: Limits, own: Limits) -> Limits:
+    """The limits of one program, which cannot be wider than those of its sandbox."""
+    return replace(
+        limits,
+        memory_bytes=min(limits.memory_bytes, own.memory_bytes),
+        processes=min(limits.processes, own.processes),
+        open_files=min(limits.open_files, own.open_files),
+        file_bytes=min(limits.file_bytes, own.file_bytes),
+    )
 
 
 def resources_of(limits: Limits, *, lasting: bool, each_process: bool, processes: bool) -> dict[str, tuple[int, int]]:

