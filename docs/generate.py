@@ -44,15 +44,22 @@ def reference() -> str:
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    (action,) = (found for found in build_parser()._actions if isinstance(found, argparse._SubParsersAction))
-    parsers: dict[str, argparse.ArgumentParser] = action.choices
-    return parsers
+    return dict(commands_of(build_parser(), ()))
+
+
+def commands_of(parser: argparse.ArgumentParser, above: Sequence[str]) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """The commands of a parser by their whole names, each followed by its own."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, found in action.choices.items():
+                yield " ".join([*above, name]), found
+                yield from commands_of(found, [*above, name])
 
 
 def command(name: str, parser: argparse.ArgumentParser) -> str:
     knobs = {knob.name for knob in dataclasses.fields(Settings)} if name == "serve" else set()
     actions = [found for found in parser._actions if found.dest not in {*knobs, "help"}]
-    lines = [f"## `toolyard {name}`", "", f"{capital(parser.description or '')}.", ""]
+    lines = [f"## `toolyard {name}`", "", f"{capital(parser.description or '').rstrip('.')}.", ""]
     if actions:
         lines += table(("argument", "what it does"), ((spelled(found), found.help or "") for found in actions))
     if name == "serve":
