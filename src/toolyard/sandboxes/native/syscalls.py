@@ -7,6 +7,7 @@ processes, never in the server.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import struct
@@ -160,7 +161,13 @@ def pivot_root(new: str, old: str) -> None:
 def open_beneath(directory: int, path: str, flags: int, mode: int = 0) -> int:
     """Open a path that cannot lead out of the directory, neither by .. nor by any link."""
     how = struct.pack("=3Q", flags | os.O_CLOEXEC, mode, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
-    return _syscall("openat2", _NR_OPENAT2, ctypes.c_int(directory), os.fsencode(path), how, ctypes.c_size_t(len(how)))
+    opened: int = _libc.syscall(
+        ctypes.c_long(_NR_OPENAT2), ctypes.c_int(directory), os.fsencode(path), how, ctypes.c_size_t(len(how))
+    )
+    if opened < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, "it leads out of the workspace" if number == errno.EXDEV else os.strerror(number))
+    return opened
 
 
 # Giving up power. None of it can be undone.
