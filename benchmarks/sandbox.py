@@ -39,7 +39,7 @@ from benchmarks.sandbox_meter import (
 from benchmarks.sandbox_peers import Launcher, Peer, peers, with_packages
 from toolyard.sandboxes import Level, Profile, Sandbox, start
 from toolyard.sandboxes.base import Backend
-from toolyard.sandboxes.native import profiles
+from toolyard.sandboxes import profiles
 
 CODE = "print(1 + 1)"
 NUMPY = "import numpy; print(1 + 1)"

@@ -72,7 +72,9 @@ class Settings:
     sandbox_seconds: float = knob(_SANDBOX.wall_seconds, "stop a program in a sandbox after this long")
     sandbox_memory_bytes: int = knob(_SANDBOX.memory_bytes, "memory of a sandbox")
     sandbox_processes: int = knob(_SANDBOX.processes, "processes in a sandbox at once")
-    sandbox_disk_bytes: int = knob(_SANDBOX.disk_bytes, "files of a sandbox, all together")
+    sandbox_disk_bytes: int = knob(
+        _SANDBOX.disk_bytes, "files in the workspace of a sandbox, all together; as much again in /tmp"
+    )
     sandbox_output_bytes: int = knob(
         _SANDBOX.output_bytes, "output of a program in a sandbox; one that writes more is stopped"
     )

@@ -65,23 +65,21 @@ class Wrong(RoomSandbox):
         return [self] * count if self.fault == "is its own branch" else await super().fork(count)
 
     async def close(self) -> None:
-        if self.fault == "leaves things behind" and not self._closed:
-            self._closed = True
-            return
+        closed = self._closed
         await super().close()
+        if self.fault == "leaves a directory behind" and not closed:
+            self._room._directory.mkdir()
 
 
 class WrongBackend(SubprocessBackend):
     def __init__(self, fault: str) -> None:
         super().__init__()
         self.fault = fault
-        self.left: list[RoomSandbox] = []
 
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
         sandbox = await super().open(limits, profile=profile)
         sandbox.__class__ = Wrong
         sandbox.fault = self.fault
-        self.left.append(sandbox)
         return sandbox
 
     def report(self) -> Report:
@@ -101,7 +99,7 @@ class WrongBackend(SubprocessBackend):
         ("makes files up", "files"),
         ("lists backwards", "files"),
         ("is its own branch", "fork"),
-        ("leaves things behind", "end"),
+        ("leaves a directory behind", "shell"),
         ("boasts", "report"),
     ],
 )

@@ -182,7 +182,7 @@ for _ in range(16):
         hoard = bytearray(24 << 20)
         for at in range(0, len(hoard), 4096):
             hoard[at] = 1
-        time.sleep(3)
+        time.sleep(1)
         os._exit(0)
 ended = [os.wait()[1] for _ in range(16)]
 print(sum(map(bool, ended)))
@@ -202,7 +202,6 @@ async def many_children_that_each_take_little(stage: Stage, box: Box) -> None:
     else:
         assert executed.killed_by == "memory"
         assert ran.killed_by == "memory"
-        assert ran.usage.wall_seconds < 3
     await usable(box)
 
 
@@ -357,7 +356,7 @@ async def directories_in_directories(stage: Stage, box: Box) -> None:
 import os
 depth = 0
 try:
-    while depth < 5000:
+    while depth < 1500:
         os.mkdir("d")
         os.chdir("d")
         depth += 1

@@ -18,10 +18,9 @@ from typing import Any, get_args, get_type_hints
 
 from toolyard.cli._settings import add_knob
 from toolyard.core.errors import SandboxError, ToolyardError
-from toolyard.sandboxes import BACKENDS, Finished, Level, Profile, Report, Sandbox
+from toolyard.sandboxes import BACKENDS, Finished, Level, Profile, Report, Sandbox, profiles
 from toolyard.sandboxes.base import at_least
 from toolyard.sandboxes.choice import make
-from toolyard.sandboxes.native import profiles
 from toolyard.sandboxes.output import ended_by
 from toolyard.server import sandboxes_of
 from toolyard.settings import Settings

@@ -153,8 +153,9 @@ class Sandbox(Protocol):
     ) -> Finished:
         """Run a program to its end, in the workspace, and end everything that it started.
 
-        `timeout` and `limits` are those of this program, within what the sandbox has. `env` is added to a small
-        environment that holds nothing of the server's. A program that is not there has exit code 127.
+        `limits` are those of this program, and `timeout` takes the place of their wall time. Memory, processes and
+        files stay within what the sandbox has. `env` is added to a small environment that holds nothing of the
+        server's. A program that is not there has exit code 127.
         """
 
     async def exec(self, code: str, *, timeout: float | None = None) -> Executed:

@@ -24,8 +24,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from toolyard.core.errors import SandboxUnavailable
+from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import WORKSPACE, Limits, Missing, Profile, Report
-from toolyard.sandboxes.native import profiles, seccomp
+from toolyard.sandboxes.native import seccomp
 from toolyard.sandboxes.rooms import origin
 from toolyard.sandboxes.rooms.launcher import kill, kill_recent, tree
 from toolyard.sandboxes.rooms.programs import Program, start, usage_below

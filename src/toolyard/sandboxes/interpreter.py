@@ -19,10 +19,10 @@ import shutil
 import signal
 import sys
 import tempfile
-import traceback
 import types
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from traceback import TracebackException, format_exception_only
 from typing import Any
 
 _TEXT_BYTES = 64 * 1024
@@ -39,6 +39,7 @@ _before = dict(_now)
 """The builtins that our own code has, whatever untrusted code did to them. Between that code's last instruction and
 `_recover`, ours may name none that is not bound in this module."""
 _BaseException, _eval = BaseException, eval
+_sources = linecache.cache
 _HERE = (lambda: None).__code__.co_filename
 _name_of_type = type.__dict__["__name__"].__get__  # a metaclass could put something else in its place
 
@@ -110,7 +111,7 @@ class Interpreter:
         for name in set(vars(self._main)) - before:
             del vars(self._main)[name]
         for number in range(1, self._cells + 1):
-            linecache.cache.pop(f"<cell {number}>", None)
+            _sources.pop(f"<cell {number}>", None)
         _now.pop("_", None)
         self._cells = 0
 
@@ -132,7 +133,7 @@ class Interpreter:
         return None if value is None else _bounded(repr(value))
 
     def _in_main(self, code: str, name: str) -> object:
-        linecache.cache[name] = (len(code), None, [line + "\n" for line in code.split("\n")], name)
+        _sources[name] = (len(code), None, [line + "\n" for line in code.split("\n")], name)
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | self._futures
         tree = compile(code, name, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -250,6 +251,7 @@ class Interpreter:
             if _now.get(name, value) is not value:
                 self._replaced[name] = _now[name]
         _now.update(_before)
+        linecache.cache = _sources
         if sys.getrecursionlimit() < _RECURSION_LIMIT:
             sys.setrecursionlimit(_RECURSION_LIMIT)
         signal.signal(signal.SIGINT, self._interrupted)
@@ -309,13 +311,13 @@ def _described(error: BaseException) -> dict[str, str]:
         message = _bounded(str(error))
     except Exception as failure:  # the error's own __str__
         message = f"<its __str__ raised {_name(failure)}>"
-    told = traceback.TracebackException(type(error), error, error.__traceback__)
+    told = TracebackException(type(error), error, error.__traceback__)
     for one in _all_of(told):
         _leave_our_frames_out(one)
     return {"name": _name(error), "message": message, "traceback": _bounded("".join(told.format()).rstrip("\n"))}
 
 
-def _all_of(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+def _all_of(told: TracebackException) -> Iterator[TracebackException]:
     """It, what it came from, and what it is a group of."""
     waiting, seen = [told], set()
     while waiting:
@@ -327,7 +329,7 @@ def _all_of(told: traceback.TracebackException) -> Iterator[traceback.TracebackE
             waiting += getattr(one, "exceptions", None) or []
 
 
-def _leave_our_frames_out(told: traceback.TracebackException) -> None:
+def _leave_our_frames_out(told: TracebackException) -> None:
     """Code begins with the first frame of a cell. A signal's handler may be the last one."""
     stack = told.stack
     first = next((at for at, frame in enumerate(stack) if frame.filename.startswith("<cell ")), len(stack))
@@ -383,7 +385,7 @@ def main() -> None:
         try:
             line = requests.readline()
         except BaseException as error:  # a timer or signal handler that code has left behind
-            _tell(outputs[1], traceback.format_exception_only(error)[-1].encode())
+            _tell(outputs[1], format_exception_only(error)[-1].encode())
             continue
         if not line:
             break

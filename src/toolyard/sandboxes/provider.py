@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from toolyard.core.errors import SandboxLost
-from toolyard.sandboxes import choice
-from toolyard.sandboxes.base import Backend, Level, Limits, Profile, Report, Sandbox
+from toolyard.sandboxes import choice, profiles
+from toolyard.sandboxes.base import Backend, Executed, Level, Limits, Profile, Report, Sandbox
 
 log = logging.getLogger("toolyard.sandbox")
 
@@ -139,6 +139,15 @@ _of_loops: dict[asyncio.AbstractEventLoop, Provider] = {}
 async def open_sandbox(limits: Limits | None = None, profile: Profile = "plain") -> Sandbox:
     """A sandbox of one's own, to be closed by whoever opened it. Without limits it has those that the operator set."""
     return await _here().open(limits, profile)
+
+
+async def execute(code: str, *, timeout: float | None = None, limits: Limits | None = None) -> Executed:
+    """Run a piece of Python once, in a sandbox that nobody has used before and nobody will use again.
+
+    It is of the smallest profile that has loaded what the code imports.
+    """
+    async with await open_sandbox(limits, profiles.smallest(code)) as sandbox:
+        return await sandbox.exec(code, timeout=timeout)
 
 
 async def close_sandboxes() -> None:

@@ -48,8 +48,8 @@ class Shell:
         prelude, self._prelude = self._prelude, ""
         redirected = f"</dev/null >&{OUT} 2>&{ERR} {OUT}>&- {ERR}>&-"
         text = (
-            f"{prelude}builtin eval {shlex.quote(command)} {redirected}\n"
-            f"builtin printf '{mark}=%d\\n' \"$?\" >&{OUT}; builtin printf '{mark}=\\n' >&{ERR}\n"
+            f"{prelude}\\builtin eval {shlex.quote(command)} {redirected}\n"
+            f"\\builtin printf '{mark}=%d\\n' \"$?\" >&{OUT}; \\builtin printf '{mark}=\\n' >&{ERR}\n"
         )
         return text.encode("utf-8", "surrogateescape")
 

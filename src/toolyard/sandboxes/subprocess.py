@@ -22,8 +22,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolyard.core.errors import SandboxUnavailable
+from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import Limits, Missing, Profile, Report
-from toolyard.sandboxes.native import profiles
 from toolyard.sandboxes.rooms import origin
 from toolyard.sandboxes.rooms.launcher import environment, kill, kill_recent, processes, tree
 from toolyard.sandboxes.rooms.programs import Program, start, usage_below

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import itertools
 import os
 import signal
@@ -14,9 +15,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from toolyard.core.errors import SandboxUnavailable
+from toolyard.core.errors import SandboxLost, SandboxUnavailable
+from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import Limits, Profile, Report
-from toolyard.sandboxes.native import profiles, wire
+from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.native.cgroups import Groups
 from toolyard.sandboxes.native.channel import Channel
@@ -24,6 +26,7 @@ from toolyard.sandboxes.native.guest import Guest
 from toolyard.sandboxes.native.pool import Pool
 from toolyard.sandboxes.native.probe import probe, unavailable
 from toolyard.sandboxes.native.sandbox import NativeSandbox
+from toolyard.sandboxes.native.template import place
 from toolyard.sandboxes.native.watch import Ground
 from toolyard.sandboxes.native.zygote import FIRST_UID
 
@@ -67,10 +70,12 @@ class NativeBackend:
         self._groups = Groups([])
         self._support: Mapping[str, Sequence[Any]] = {}
         self._landlock = 0
+        self._own_users = False
         self._report: Report | None = None
         self._numbers: Iterator[int] = itertools.count()
         self._sandboxes: set[NativeSandbox] = set()
         self._starting = asyncio.Lock()
+        self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> Report:
         if sys.platform != "linux":
@@ -80,12 +85,16 @@ class NativeBackend:
             self._report = Report(self.name, "L0", {})  # until more is shown
             async with await self._make(Limits(), "plain") as sandbox:
                 self._report = await probe(sandbox, self._support, self._landlock)
+        except SandboxLost as error:
+            await self.close()
+            raise unavailable(str(error), errno.EPERM if os.strerror(errno.EPERM) in str(error) else 0) from error
         except BaseException:
             await self.close()
             raise
         return self._report
 
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> NativeSandbox:
+        self._check_open()
         if limits is not None and limits != self._limits:
             return await self._make(limits, profile)
         if profile not in self._pools:
@@ -98,6 +107,11 @@ class NativeBackend:
         return self._report
 
     async def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._end())
+        await asyncio.shield(self._closing)
+
+    async def _end(self) -> None:
         for pool in self._pools.values():
             await pool.close()
         self._pools.clear()
@@ -110,6 +124,10 @@ class NativeBackend:
         if self._process is not None:
             await asyncio.to_thread(self._process.wait, _SECONDS)
         self._groups.close()
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise SandboxUnavailable("the sandbox's backend is closed")
 
     # Processes.
 
@@ -128,41 +146,56 @@ class NativeBackend:
                 start_new_session=True,  # an interrupt at the terminal is the server's to handle
             )
         self._broker = Helper(ours)
-        told = await self._broker.ready()
+        try:
+            told = await self._broker.ready()
+        except BaseException:
+            self._broker.channel.close()
+            raise
         if "failed" in told:
             raise SandboxUnavailable(f"the sandbox's broker could not start: {told['failed']}")
-        self._support = told["support"]
+        self._check_support(told["support"])
         self._groups = Groups.at(told["groups"])
         self._numbers = itertools.count(self._process.pid % 2**12 * _UIDS_PER_SERVER)
+
+    def _check_support(self, support: Mapping[str, Sequence[Any]]) -> None:
+        """A broker that is started anew must enforce what its predecessor did: that is what the report says."""
+        if fallen := [name for name, found in self._support.items() if found[0] and not support[name][0]]:
+            raise SandboxUnavailable(f"limits can no longer be enforced: {', '.join(fallen)}")
+        self._support = support
 
     async def _template(self, profile: Profile, number: int) -> Helper:
         """One of the profile's template processes; those that are not there are started."""
         async with self._starting:
+            self._check_open()
             if self._broker is None or self._broker.channel.lost:
                 self._templates.clear()
                 await self._launch()
-            templates = self._templates.get(profile, ())
-            if not templates or any(template.channel.lost for template in templates):
-                if absent := profiles.missing(profile):
-                    raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
-                living = [template for template in templates if not template.channel.lost]
-                fresh = [await self._spawn(profile) for _ in range(self._templates_each - len(living))]
-                self._templates[profile] = templates = [*living, *fresh]
+            templates = [template for template in self._templates.get(profile, ()) if not template.channel.lost]
+            self._templates[profile] = templates
+            if not templates and (absent := profiles.missing(profile)):
+                raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
+            while len(templates) < self._templates_each:
+                templates.append(await self._spawn(profile))
         return templates[number % len(templates)]
 
     async def _spawn(self, profile: Profile) -> Helper:
-        assert self._broker is not None
         ours, theirs = wire.pair()
         template = Helper(ours)
+        try:
+            return await self._prepared(template, theirs, profile)
+        except BaseException:
+            template.channel.close()
+            raise
+
+    async def _prepared(self, template: Helper, theirs: socket.socket, profile: Profile) -> Helper:
+        assert self._broker is not None
         with theirs:
             await self._broker.channel.ask("zygote", fds=[theirs.fileno()])
         config = {
             "groups": self._groups.describe(),
             "ipython": profile == "ipython",
             "packages": profiles.packages(),
-            "path": os.pathsep.join(
-                [f"{prefix}/bin" for prefix in reversed(profiles.prefixes())] + ["/usr/local/bin:/usr/bin:/bin"]
-            ),
+            "path": os.pathsep.join([*_own_programs(), "/usr/local/bin", "/usr/bin", "/bin"]),
             "prefixes": profiles.prefixes(),
             "preload": profiles.preload(profile),
             "warm_up": profiles.warm_up(profile),
@@ -171,7 +204,7 @@ class NativeBackend:
         told = await template.ready()
         if "failed" in told:
             raise unavailable(str(told["failed"]), int(told.get("errno") or 0))
-        self._landlock = told["landlock"]
+        self._landlock, self._own_users = told["landlock"], told["own_users"]
         return template
 
     # Sandboxes.
@@ -181,7 +214,7 @@ class NativeBackend:
         template = await self._template(profile, number)
         ours, theirs = wire.pair()
         told = {**dataclasses.asdict(limits), "memory_enforced": self._memory_enforced}
-        owner = FIRST_UID + number if os.geteuid() == 0 else -1
+        owner = FIRST_UID + number if self._own_users else -1
         guest = Guest(ours, owner=owner)
         process: Process | None = None
         try:
@@ -191,6 +224,7 @@ class NativeBackend:
                 raise unavailable(str(problem), 0)
             process = Process(made.fds[0])
             await guest.ready()
+            self._check_open()
         except BaseException:
             guest.close()
             if process is not None:
@@ -209,7 +243,8 @@ class NativeBackend:
                 group.unthrottle()  # or it would die no faster than it was allowed to run
             await process.kill()
             if template.channel.lost:  # who would have removed it
-                group.remove()
+                with contextlib.suppress(OSError):  # a new broker has swept
+                    group.remove()
             self._sandboxes.discard(sandbox)
 
         ground = Ground(self.report, owner, self._memory_enforced, oom_kills)
@@ -220,6 +255,11 @@ class NativeBackend:
     @property
     def _memory_enforced(self) -> bool:
         return bool(self._support["memory"][0])
+
+
+def _own_programs() -> Sequence[str]:
+    """Where the interpreter's own programs are found inside; those of a virtual environment first."""
+    return [f"{place(prefix)}/bin" for prefix in reversed(profiles.prefixes())]
 
 
 class Process:

@@ -13,6 +13,7 @@ from toolyard.sandboxes.shell import ARGV, Shell, refused
 
 _GRACE_SECONDS = 0.5
 """For the shell to go on when the command that it hung in was ended, which saves its variables."""
+_TIMES = 5
 
 
 @dataclass(slots=True)
@@ -52,8 +53,7 @@ class Bash:
             try:
                 exceeded = await watch.until(self._guest, program, done, program.ended)
                 if exceeded:
-                    await self._guest.end_since(program, watch.seconds)
-                    await asyncio.wait((done,), timeout=_GRACE_SECONDS)
+                    await self._relieve(program, done, watch)
                     if done.done():
                         await self._guest.end_since(program, watch.seconds)  # what it has started meanwhile
                 if not done.done() or done.cancelled():  # the latter when everything is closed
@@ -65,6 +65,13 @@ class Bash:
             finished = Finished(done.result(), stdout, stderr, exceeded or program.cut, usage, level)
             program.rest()
             return finished
+
+    async def _relieve(self, program: Program, done: asyncio.Future[int], watch: Watch) -> None:
+        """End what the command has started; more than once, in case it was only about to."""
+        for _ in range(_TIMES):
+            await self._guest.end_since(program, watch.seconds)
+            if (await asyncio.wait((done,), timeout=_GRACE_SECONDS / _TIMES))[0]:
+                return
 
     async def end(self) -> None:
         if self._running is not None:

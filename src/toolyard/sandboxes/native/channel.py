@@ -162,6 +162,7 @@ class Channel:
                 self.close(str(error))
                 return
             if not packet:
+                _close(fds)
                 self.close("it ended")
                 return
             try:
@@ -186,10 +187,13 @@ class Channel:
         if len(payload) == header["size"]:
             self._arriving = None
             self._deliver(header, bytes(payload), fds)
+        else:
+            _close(fds)  # only an answer that is one packet has any
 
     def _deliver(self, header: Mapping[str, Any], payload: bytes, fds: Sequence[int]) -> None:
         if "id" not in header:
             self._on_event(header)
+            _close(fds)
             return
         answer = self._waiting.pop(header["id"], None)
         if answer is None or answer.done():

@@ -115,7 +115,8 @@ class Guest:
             self.close("it does not answer")
             raise SandboxLost("the sandbox does not answer") from None
         if problem := answer.header.get("problem"):
-            raise OSError(int(answer.header.get("errno") or 0), str(problem))
+            number = answer.header.get("errno")
+            raise OSError(number if isinstance(number, int) and 0 < number < 4096 else 0, str(problem)[:1000])
         return answer
 
     async def run(
@@ -141,12 +142,20 @@ class Guest:
         return ended
 
     async def signal(self, program: Program, number: int) -> None:
-        await self.ask("signal", program=program.number, sent=number)
+        await self._demand("signal", program=program.number, sent=number)
 
     async def end_since(self, program: Program, seconds: float) -> None:
         """End what it has started in the last seconds, but not itself."""
         moment = time.clock_gettime(time.CLOCK_BOOTTIME) - seconds  # the agent may not be heard soon
-        await self.ask("end_since", program=program.number, moment=moment)
+        await self._demand("end_since", program=program.number, moment=moment)
+
+    async def _demand(self, op: str, **more: Any) -> None:
+        """Ask for something that an agent can do. One that says it cannot is given up."""
+        try:
+            await self.ask(op, **more)
+        except OSError as error:
+            self.close(f"it cannot end programs: {error.strerror}")
+            raise SandboxLost(f"the sandbox is gone: {self.lost}") from error
 
     async def kill(self, program: Program) -> Mapping[str, Any]:
         """End it with everything that it started."""
@@ -214,6 +223,7 @@ class Guest:
 
     def _event(self, event: Mapping[str, Any]) -> None:
         if "ended" in event:
+            _check_ending(event)
             ended = self._endings.pop(event["ended"], None)
             if ended is not None and not ended.done():
                 ended.set_result(event)
@@ -231,6 +241,15 @@ class Guest:
                 ended.set_result({"code": -signal.SIGKILL, "cpu": 0.0, "peak": 0, "wall": 0.0})
         self._endings.clear()
         self._on_lost(why)
+
+
+def _check_ending(event: Mapping[str, Any]) -> None:
+    """It goes into what is told of a program, so it has to have the right form, be it true or not."""
+    code, cpu, peak = (event[name] for name in ("code", "cpu", "peak"))
+    if type(code) is not int or type(peak) is not int or type(cpu) not in (int, float):
+        raise ValueError(event)
+    if not (abs(code) < 2**31 and 0 <= peak < 2**63 and 0 <= cpu < 2**53):
+        raise ValueError(event)
 
 
 def _unasked(event: Mapping[str, Any]) -> None:

@@ -18,6 +18,8 @@ from toolyard.sandboxes.native.watch import Ground, Watch
 
 _GRACE_SECONDS = 0.5
 """For code that is interrupted to stop by itself, which saves the session's variables."""
+_TIMES = 5
+_TIMES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,13 @@ class Python:
     async def _interrupt(self, program: Program, answer: asyncio.Future[Answer], watch: Watch) -> None:
         """End the processes that the code has started, and ask it to stop. It is given little time to do so."""
         with contextlib.suppress(OSError):
-            await self._guest.end_since(program, watch.seconds)  # it may wait for them
-            await self._guest.signal(program, signal.SIGINT)
-            await asyncio.wait((answer,), timeout=_GRACE_SECONDS)
-            if answer.done():
-                await self._guest.end_since(program, watch.seconds)  # what it has started meanwhile
+            for _ in range(_TIMES):  # it may only have been about to begin
+                await self._guest.end_since(program, watch.seconds)  # it may wait for them
+                await self._guest.signal(program, signal.SIGINT)
+                await asyncio.wait((answer,), timeout=_GRACE_SECONDS / _TIMES)
+                if answer.done():
+                    await self._guest.end_since(program, watch.seconds)  # what it has started meanwhile
+                    return
 
     async def _executed_last(self, program: Program, exceeded: Limit | None, watch: Watch) -> Executed:
         """The interpreter did not answer, or not sensibly: see to it that it is no more."""

@@ -161,8 +161,12 @@ class NativeSandbox:
             await self._file("write", path, inside, payload=data[at : at + _PIECE], more=at > 0)
 
     async def list(self, path: str = ".") -> Sequence[Entry]:
-        found = json.loads((await self._file("list", path, _inside(path))).decode("utf-8", "surrogateescape"))
-        return [Entry(str(name), kind, int(size)) for name, kind, size in found]
+        told = await self._file("list", path, _inside(path))
+        try:
+            return [_entry(*about) for about in json.loads(told.decode("utf-8", "surrogateescape"))]
+        except (ValueError, TypeError, RecursionError) as error:
+            self._guest.close("it sent something that is not a list of names")
+            raise SandboxLost("the sandbox is gone: it sent something that is not a list of names") from error
 
     def _check_size(self, path: str, size: int) -> None:
         if size > self.limits.file_bytes:
@@ -289,6 +293,16 @@ async def _close_all(forking: asyncio.Task[Sequence[NativeSandbox]]) -> None:
     """Close the branches of a fork that nobody waits for any more."""
     for branch in await forking:
         await branch.close()
+
+
+def _entry(name: object, kind: object, size: object) -> Entry:
+    """What the guest says of a file, if it has the right form."""
+    if not isinstance(name, str) or type(size) is not int:
+        raise TypeError((name, size))
+    match kind:
+        case "file" | "directory" | "link" | "other":
+            return Entry(name, kind, size)
+    raise ValueError(kind)
 
 
 def _inside(path: str) -> str:

@@ -27,6 +27,7 @@ _FILES = {
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
+_ROOMS = ("/tmp", "/mnt", "/media", "/srv", "/run", "/var")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _LINKS = {
     "tmp": TEMPORARY,
@@ -39,12 +40,17 @@ _LINKS = {
 }
 
 
+def place(path: str) -> str:
+    """Where a path of the host's is found inside: in the same place, unless something private covers that."""
+    return f"/opt{path}" if path.startswith(("/tmp/", f"{WORK}/", f"{TEMPORARY}/")) else path
+
+
 def enter(prefixes: Sequence[str]) -> None:
     """Make the template this process's root. `prefixes` are the interpreters that must be there."""
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
-    root = Path("/tmp")  # any directory will do: it is covered only for us
+    root = _room(prefixes)
     syscalls.mount("template", str(root), "tmpfs", syscalls.MS_NOSUID, "mode=755,size=4m")
-    for name in ("proc", "dev", "dev/pts", "etc", "run", "var", "home", "home/work", "home/tmp"):
+    for name in ("opt", "proc", "dev", "dev/pts", "etc", "run", "var", "home", "home/work", "home/tmp"):
         (root / name).mkdir()
     for path in (*_PROGRAMS, *prefixes):
         _show(Path(path), root)
@@ -68,9 +74,15 @@ def enter(prefixes: Sequence[str]) -> None:
     syscalls.mount("none", "/", flags=read_only)
 
 
+def _room(prefixes: Sequence[str]) -> Path:
+    """A directory to build in, which will be covered, but only for us: any will do that no interpreter lies in."""
+    places = [place for place in _ROOMS if not any(f"{prefix}/".startswith(f"{place}/") for prefix in prefixes)]
+    return next(Path(place) for place in places if os.path.isdir(place))
+
+
 def _show(path: Path, root: Path) -> None:
-    """Bind a host path read-only at the same place. Links are made anew; what is not there is left out."""
-    target = root / path.relative_to("/")
+    """Bind a host path read-only. Links are made anew; what is not there is left out."""
+    target = _target(path, root)
     if path.is_symlink() and not target.is_symlink() and not target.exists():
         target.symlink_to(os.readlink(path))
     elif path.exists() and not target.exists():
@@ -79,10 +91,14 @@ def _show(path: Path, root: Path) -> None:
 
 
 def _bind(path: Path, root: Path) -> None:
-    target = root / path.relative_to("/")
+    target = _target(path, root)
     target.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         target.mkdir()
     else:
         target.touch()
     syscalls.mount(str(path), str(target), flags=syscalls.MS_BIND | syscalls.MS_REC)
+
+
+def _target(path: Path, root: Path) -> Path:
+    return root / place(str(path)).lstrip("/")

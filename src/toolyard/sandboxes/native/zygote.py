@@ -34,12 +34,12 @@ def main(control_fd: int, parent: int) -> NoReturn:
     try:
         config, _, _ = wire.receive(control)
         zygote = Zygote(control, config)
-    except wire.Closed:
+        wire.send(control, {"landlock": syscalls.landlock_version(), "own_users": zygote.own_users})
+    except (wire.Closed, ConnectionError):
         os._exit(0)
     except OSError as error:
         wire.send(control, {"failed": str(error), "errno": error.errno})
         os._exit(1)
-    wire.send(control, {"ready": True, "landlock": syscalls.landlock_version()})
     syscalls.hide_arguments()
     nowhere = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     os.dup2(nowhere, 2)  # until now a mistake of ours could be read where the server writes
@@ -53,7 +53,6 @@ class Zygote:
         self._groups = Groups.at(config["groups"])
         self._born: dict[int, Group] = {}
         """Sandboxes by the process number of their agents, each with its cgroup."""
-        self._root = os.getuid() == 0
         self._path = config["path"]
         sys.path[:] = config["packages"]
         os.environ.update(environment(self._path))  # before libraries are loaded that would start threads
@@ -68,12 +67,9 @@ class Zygote:
             # a lock that one of them holds would stay held in every copy
             raise OSError(0, f"a preloaded library has started {threads - 1} threads")
         self._processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        if self._root:
-            os.setgroups([])
-            syscalls.unshare(syscalls.CLONE_NEWNS)
-        else:
-            _be_root_of_own_namespace()
+        self.own_users = _part_from_host()
         template.enter(config["prefixes"])
+        _find_modules_again(config["packages"])
         self._rules = {tcp: Rules.make(tcp=tcp) for tcp in (True, False)}
         gc.collect()
         gc.freeze()
@@ -153,7 +149,7 @@ class Zygote:
         agent.live(socket.socket(fileno=host), setup, prepare)
 
     def _map_user(self, pid: int, number: int) -> None:
-        outside = FIRST_UID + number if self._root else 0
+        outside = FIRST_UID + number if self.own_users else 0
         maps = [("uid_map", outside), ("gid_map", outside)]
         for file, user in maps:
             fd = os.open(f"{pid}/{file}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._processes)
@@ -174,8 +170,31 @@ class Zygote:
                 group.remove()
 
 
+def _part_from_host() -> bool:
+    """Have a mount namespace of our own. Whether sandboxes can each have a user of their own, too."""
+    if os.getuid() == 0:
+        try:
+            os.setgroups([])
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+        except PermissionError:  # not all of root's power, as in a container
+            pass
+        else:
+            return True
+    _be_root_of_own_namespace()
+    return False
+
+
+def _find_modules_again(packages: Sequence[str]) -> None:
+    """Let Python look where things are now."""
+    sys.path[:] = map(template.place, packages)
+    for module in list(sys.modules.values()):
+        if isinstance(where := getattr(module, "__path__", None), list):
+            where[:] = map(template.place, where)
+    sys.path_importer_cache.clear()
+
+
 def _be_root_of_own_namespace() -> None:
-    """Without root, whoever makes namespaces must first own the one that they are made in."""
+    """Without root's power, whoever makes namespaces must first own the one that they are made in."""
     user, group = os.geteuid(), os.getegid()
     syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
     for file, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):

@@ -1,0 +1,105 @@
+"""Which Python a piece of code gets, and what that has loaded."""
+
+import pytest
+
+from toolyard.core.errors import SandboxUnavailable
+from toolyard.sandboxes import Provider, execute, profiles
+from toolyard.sandboxes.native.backend import NativeBackend
+from toolyard.sandboxes.native.template import place
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def backend(anyio_backend: str):
+    started = NativeBackend(templates=1)
+    await started.start()
+    yield started
+    await started.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "profile"),
+    [
+        ("import math, json", "plain"),
+        ("import numpy", "scientific"),
+        ("def f():\n    from numpy.linalg import inv", "scientific"),
+        ("from . import numpy", "plain"),
+        ("numpy = 1", "plain"),
+        ("import", "plain"),
+        ("\0", "plain"),
+        ("(" * 10_000, "plain"),
+    ],
+)
+def test_the_smallest_profile_that_has_loaded_what_is_imported_is_chosen(code: str, profile: str):
+    assert profiles.smallest(code) == profile
+
+
+async def test_code_is_executed_once_in_a_sandbox_that_nobody_else_uses():
+    async with Provider("native"):
+        first = await execute("import os\nleft = open('left', 'w').write('x')\nos.listdir()")
+        second = await execute("import os\n(os.listdir(), 'left' in dir())")
+        slow = await execute("while True: pass", timeout=0.2)
+        science = await execute("import numpy, sys\nfloat(numpy.ones(3).sum())")
+    assert (first.value, second.value, science.value) == ("['left']", "([], False)", "3.0")
+    assert slow.timed_out
+
+
+async def test_a_template_has_loaded_everyday_modules_and_no_threads(backend: NativeBackend):
+    async with await backend.open() as sandbox:
+        executed = await sandbox.exec("import sys, os\n('json' in sys.modules, len(os.listdir('/proc/self/task')))")
+    assert executed.value == "(True, 1)"
+
+
+async def test_ipython_is_ready_to_go_with_its_magics(backend: NativeBackend):
+    async with await backend.open(profile="ipython") as sandbox:
+        assert (await sandbox.exec("!echo from a shell")).stdout.strip() == "from a shell"
+        assert (await sandbox.exec("%%capture said\nprint(1)\n")).error is None
+        assert (await sandbox.exec("said.stdout")).value == r"'1\n'"
+        assert (await sandbox.exec("1 / 0")).error.name == "ZeroDivisionError"
+        assert (await sandbox.exec("x = 20; x + 1")).value == "21"
+        (branch,) = await sandbox.fork()
+        async with branch:
+            assert (await branch.exec("x + 2")).value == "22"
+
+
+async def test_each_scientific_sandbox_draws_its_own_numbers_and_its_branches_the_same(backend: NativeBackend):
+    draw = "import numpy, random\n(numpy.random.rand(), random.random())"
+    async with await backend.open(profile="scientific") as one, await backend.open(profile="scientific") as other:
+        assert (await one.exec(draw)).value != (await other.exec(draw)).value
+        left, right = await one.fork(2)
+        async with left, right:
+            drawn = {(await sandbox.exec(draw)).value for sandbox in (one, left, right)}
+        assert len(drawn) == 1
+
+
+async def test_modules_that_were_not_preloaded_can_be_imported(backend: NativeBackend):
+    async with await backend.open(profile="scientific") as sandbox:
+        executed = await sandbox.exec("import numpy.polynomial.legendre, wave, threading, subprocess, hypothesis\n1")
+    assert (executed.value, executed.error) == ("1", None)
+
+
+async def test_a_profile_whose_packages_are_not_installed_is_refused_by_name(
+    backend: NativeBackend, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(profiles, "missing", lambda profile: ["IPython"] if profile == "ipython" else [])
+    other = NativeBackend(templates=1)
+    await other.start()
+    try:
+        with pytest.raises(SandboxUnavailable, match="'ipython' needs IPython"):
+            await other.open(profile="ipython")
+    finally:
+        await other.close()
+
+
+def test_what_a_private_directory_would_cover_is_shown_elsewhere():
+    assert place("/usr/lib/python3") == "/usr/lib/python3"
+    assert place("/tmp/venv") == "/opt/tmp/venv"
+    assert place("/home/work/venv") == "/opt/home/work/venv"
+    assert place("/home/worker/venv") == "/home/worker/venv"
+    assert place("/tmpfs/venv") == "/tmpfs/venv"
