@@ -37,9 +37,8 @@ from benchmarks.sandbox_meter import (
     wait_until_gone,
 )
 from benchmarks.sandbox_peers import Launcher, Peer, peers, with_packages
-from toolyard.sandboxes import Level, Profile, Sandbox, start
+from toolyard.sandboxes import Level, Profile, Sandbox, profiles, start
 from toolyard.sandboxes.base import Backend
-from toolyard.sandboxes import profiles
 
 CODE = "print(1 + 1)"
 NUMPY = "import numpy; print(1 + 1)"

@@ -95,6 +95,16 @@ class Family:
     namespace: int = 0
     log: list[str] = field(default_factory=list)
 
+    def processes(self) -> Sequence[int]:
+        """Those that can be its own: of its user, which nobody else has if we are root."""
+        return [pid for pid in _pids() if _user(pid) == (self.user if self.user > 0 else os.geteuid())]
+
+    def first_process(self) -> int:
+        """Process 1 of its first sandbox, which hides its namespaces: found by its children. 0 if there are none."""
+        members = [pid for pid in self.processes() if _namespace(pid) == self.namespace]
+        found = [pid for pid in members if _number_inside(pid) == 1]
+        return next(iter(found or [int(_status(pid, "PPid")) for pid in members]), 0)
+
 
 class Fuzz:
     """Plays scenarios, each with its number, until it has played enough."""
@@ -193,10 +203,9 @@ class Fuzz:
 
     async def _check_gone(self, family: Family) -> None:
         def left() -> list[str]:
-            found = [f"process {pid} of its user" for pid in _pids() if 0 < family.user == _user(pid)]
-            if family.namespace:
-                found += [f"process {pid} of its namespace" for pid in _pids() if _namespace(pid) == family.namespace]
-            return found
+            if family.user > 0:
+                return [f"process {pid} of its user" for pid in family.processes()]
+            return [f"process {pid} of its namespace" for pid in _pids() if _namespace(pid) == family.namespace]
 
         await self._until_nothing(left)
 
@@ -262,14 +271,13 @@ class Fuzz:
         waiting = asyncio.ensure_future(ask(second))
         await asyncio.sleep(random.uniform(0, 0.05))
         waiting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await waiting
         with contextlib.suppress(SandboxError):  # a full sandbox may have no interpreter
-            await self._within(began, family.limits.wall_seconds)
+            await self._within(_all([began]), family.limits.wall_seconds)
             came = await self._within(ask(test), family.limits.wall_seconds)
             failed = came.error is not None if isinstance(came, Executed) else came.exit_code == 1
             if failed and came.killed_by is None and not family.suspect:
                 raise Untrue(f"what was given up before its turn was done all the same: {came}")
+        await asyncio.gather(waiting, return_exceptions=True)
         self.counts["given up in the queue"] += 1
 
     async def _give_up(self, family: Family, box: Box, random: Random) -> None:
@@ -369,8 +377,8 @@ class Fuzz:
 
     async def _kill(self, family: Family, box: Box, random: Random) -> None:
         """Kill process 1 of the family's first sandbox while something runs, and with it all of them."""
-        first = [pid for pid in _pids() if _namespace(pid) == family.namespace and _number_inside(pid) == 1]
-        if not first or family.namespace == 0:
+        first = family.first_process() if family.namespace else 0
+        if _number_inside(first) != 1:
             return
         calls = [self._draw(family, box, random) for _ in range(random.randrange(1, 3))]
         tasks = [asyncio.ensure_future(call.done()) for call in calls]
@@ -378,7 +386,7 @@ class Fuzz:
         family.lost = True
         for call in calls:
             call.may_be_lost = True
-        os.kill(first[0], signal.SIGKILL)
+        os.kill(first, signal.SIGKILL)
         self.counts["agents killed"] += 1
         async with asyncio.timeout(SLACK_SECONDS):
             await _all(tasks)
@@ -397,9 +405,9 @@ class Fuzz:
         own = draw_run_limits(random, family.limits) if way == "run" and random.random() < 0.5 else None
         timeout = random.choice((None, None, None, 0.05, 0.2)) if random.random() < 0.5 else None
         most = own or family.limits
-        endless = program.story(way, most).code is None
+        alone = program.story(way, most)
         wall = most.wall_seconds if timeout is None else min(timeout, most.wall_seconds)
-        if endless and wall > 0.6:
+        if alone.code is None and not alone.surely_exceeds and wall > 0.6:
             timeout = random.choice((0.1, 0.3, 0.6))
         elif timeout is not None:
             timeout = wall
@@ -520,7 +528,7 @@ class Call:
         if self.way != "run":
             return ()
         mark = f"TOOLYARD_FUZZ={self.mark}".encode()
-        return [f"process {pid} of {self.mark}" for pid in _pids() if mark in _environment(pid)]
+        return [f"process {pid} of {self.mark}" for pid in self.family.processes() if mark in _environment(pid)]
 
     async def _work(self) -> Executed | Finished:
         sandbox = self.box.sandbox
@@ -585,7 +593,8 @@ def _namespace(pid: int) -> int:
 
 def _environment(pid: int) -> bytes:
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read()
     except OSError:  # gone, or not ours to see
         return b""
 
@@ -597,10 +606,10 @@ def _number_inside(pid: int) -> int:
 
 def _status(pid: int, name: str) -> str:
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        with open(f"/proc/{pid}/status") as file:
+            return next(line.partition(":")[2].strip() for line in file if line.startswith(f"{name}:"))
     except (FileNotFoundError, ProcessLookupError):
         return "0"
-    return next(line.partition(":")[2] for line in lines if line.startswith(f"{name}:"))
 
 
 def _children(parent: int) -> list[int]:

@@ -598,6 +598,7 @@ async def _play(suite: Suite, names: Sequence[str], report: Callable[..., None])
             try:
                 await _play_all(stage, [suite.cases[name] for name in names], report)
                 await stage.end()
+                report(calls=[len(stage.latencies), statistics.median(stage.latencies), max(stage.latencies)])
             finally:
                 calling.cancel()
         finally:
@@ -638,8 +639,8 @@ async def _check_clean(brokers: Sequence[int], before: Sequence[str]) -> None:
     assert not [pid for pid in brokers if _start(pid)], "the broker lives"
     assert not _children(os.getpid()), "a child of the server lives"
     if os.getuid() > 0x6F00_0000:  # nobody else's: see STRANGER
-        left = [pid for pid in _processes() if _user(pid) == os.getuid() and pid != os.getpid()]
-        assert not left, f"left behind: {left}"
+        left = [pid for pid in _processes() if _user(pid) == os.getuid() and pid != os.getpid() and _start(pid)]
+        assert not left, f"left behind: {[_lines(f'/proc/{pid}/status') for pid in left]}"
     assert not [path for pid in brokers for path in _groups_of(pid)], "a cgroup is left"
     assert not any("/home/work" in mount for mount in _lines("/proc/self/mountinfo")), "a mount is left"
     deadline = time.monotonic() + _GONE_SECONDS
@@ -685,6 +686,8 @@ class Played:
     begun: list[str] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    calls: Sequence[float] = ()
+    """Of the neighbour, meanwhile: how many, how many seconds one took in the middle, and at worst."""
     end: str = "the server did not get to the end"
 
     def check(self, name: str) -> None:
@@ -730,6 +733,8 @@ def play(module: str, mode: Mode, names: Sequence[str]) -> Played:
         elif "case" in told:
             played.problems[told["case"]] = told["problem"]
             played.seconds[told["case"]] = told["seconds"]
+        elif "calls" in told:
+            played.calls = told["calls"]
         elif "end" in told:
             played.end = told["end"]
         else:

@@ -137,6 +137,14 @@ class Story:
     def end(self, code: int | None, *, session: bool) -> None:
         self.code, self.ends_session, self.over = code, session, True
 
+    @property
+    def surely_exceeds(self) -> bool:
+        """It ends soon, even if it would go on without limits."""
+        limits = self.limits
+        too_much = max(len(self.stdout), len(self.stderr)) > limits.output_bytes
+        too_large = self.surely_holds > limits.memory_bytes and limits.memory_bytes < 100 * MIB
+        return too_much or too_large or (self.burns >= 1000 and limits.cpu_seconds is not None)
+
     def output(self, stream: int) -> bytearray:
         return self.stdout if stream == 1 else self.stderr
 
@@ -538,7 +546,7 @@ class Program:
 
 def draw_program(random: Random, way: Way, *, input_size: int = 0) -> Program:
     language: Language = {"run": random.choice(("python", "sh", "sh")), "exec": "python", "shell": "sh"}[way]
-    steps = [_draw_step(random, way, input_size) for _ in range(random.randrange(5))]
+    steps = [_draw_step(random, input_size) for _ in range(random.randrange(5))]
     if way != "run":  # what is left behind stays as long as the session does
         steps = [step for step in steps if not isinstance(step, Threads) or random.random() < 0.3]
     reads = [step for step in steps if isinstance(step, Read)]
@@ -546,16 +554,16 @@ def draw_program(random: Random, way: Way, *, input_size: int = 0) -> Program:
     if random.random() < 0.15:
         at = random.randrange(len(steps) + 1)
         other: Language = "sh" if language == "python" else "python"
-        rest = Program(other, [*steps[at:], _draw_end(random, "run")])
+        rest = Program(other, [*steps[at:], _draw_end(random)])
         return Program(language, steps[:at], rest)
     padding = random.choice((3000, 70_000, 100_000 if way == "run" else 500_000)) if random.random() < 0.05 else 0
-    return Program(language, [*steps, _draw_end(random, way)], padding=padding)
+    return Program(language, [*steps, _draw_end(random)], padding=padding)
 
 
-def _draw_step(random: Random, way: Way, input_size: int) -> Step:
+def _draw_step(random: Random, input_size: int) -> Step:
     kind = random.choices(
         ("say", "sleep", "burn", "hold", "store", "open", "child", "leave", "daemon", "threads", "read", "ignore"),
-        (30, 8, 5, 6, 8, 4, 10, 4, 8, 3, 4 if way != "exec" else 0, 3),
+        (30, 8, 5, 6, 8, 4, 10, 4, 8, 3, 4, 3),
     )[0]
     match kind:
         case "sleep":
@@ -563,7 +571,7 @@ def _draw_step(random: Random, way: Way, input_size: int) -> Step:
         case "burn":
             return Burn(random.choice((0.01, 0.05, 0.1)))
         case "hold":
-            return Hold(random.choice((1, 8, 30, 60)) * MIB)
+            return Hold(random.choice((1, 8, 30, 60, 120)) * MIB)
         case "store":
             return Store(random.choice((0, 900, 1100, 70_000, 2 * MIB)))
         case "open":
@@ -600,7 +608,7 @@ def _draw_say(random: Random) -> Say:
     return Say(random.choice((1, 1, 2)), random.choice("abcdefgh"), count)
 
 
-def _draw_end(random: Random, way: Way) -> Step:
+def _draw_end(random: Random) -> Step:
     kind = random.choices(("fall", "exit", "raise", "signal", "endless"), (35, 25, 10, 12, 18))[0]
     match kind:
         case "exit":
@@ -610,7 +618,7 @@ def _draw_end(random: Random, way: Way) -> Step:
         case "signal":
             return Signal(random.choice((1, 6, 9, 10, 11, 13, 14, 15, 24, 25, 31)))
         case "endless":
-            weights = (20, 10, 15, 25, 20, 10)
+            weights = (15, 10, 25, 20, 20, 10)
             return Endless(random.choices(("hang", "stop", "spin", "flood", "hoard", "spin_all"), weights)[0])
         case _:
             return Fall()
@@ -622,8 +630,8 @@ def draw_limits(random: Random, *, enforced: bool) -> Limits:
         return Limits()
     return Limits(
         wall_seconds=random.choice((0.4, 1.0, 3.0, 10.0)),
-        cpu_seconds=random.choice((None, None, 0.3, 1.0)),
-        memory_bytes=random.choice((64, 96, 512) if enforced else (256, 512)) * MIB,
+        cpu_seconds=random.choice((None, None, 0.1, 0.3)),
+        memory_bytes=random.choice((48, 64, 96, 512) if enforced else (256, 512)) * MIB,
         processes=random.choice((6, 8, 12, 64, 64)),
         open_files=random.choice((96, 256)),
         file_bytes=random.choice((1000, 65_536, MIB, 64 * MIB)),
@@ -636,7 +644,7 @@ def draw_run_limits(random: Random, limits: Limits) -> Limits:
     return replace(
         limits,
         wall_seconds=min(limits.wall_seconds, random.choice((0.05, 0.3, 1.0, 10.0))),
-        cpu_seconds=random.choice((limits.cpu_seconds, limits.cpu_seconds or 0.3)),
+        cpu_seconds=random.choice((limits.cpu_seconds, limits.cpu_seconds or 0.2)),
         open_files=min(limits.open_files, random.choice((32, 64, 256))),
         file_bytes=min(limits.file_bytes, random.choice((1000, 65_536, 64 * MIB))),
         output_bytes=min(limits.output_bytes, random.choice((1, 100, 65_536))),

@@ -238,9 +238,9 @@ for name in os.listdir("/proc"):
             killed.append(int(name))
         except PermissionError:
             refused.append(int(name))
-print(1 in refused, len(killed) <= 2, len(refused) >= 3)
+print(1 in refused, len(refused))
 """
-    assert (await box.python(attack)).stdout == "True True True\n"
+    assert (await box.python(attack)).stdout == "True 3\n", "its own agent and those of the two"
     for branch in (one, two):
         told = await branch.sandbox.exec("x")
         assert told.value == "1" or told.state_lost

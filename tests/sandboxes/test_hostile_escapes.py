@@ -16,6 +16,7 @@ import pytest
 
 from tests.sandboxes.hostile import HIDDEN, PRELUDE, ROOT, SECRET, Box, Played, Stage, Suite, refused
 from toolyard.sandboxes.base import Limits
+from toolyard.sandboxes.native import template
 
 SUITE = Suite()
 
@@ -236,7 +237,7 @@ async def read_files_of_the_host(stage: Stage, box: Box) -> None:
         await box.outcomes(f"""
 for path in ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/machine-id", "/etc/hostname", "/etc/fstab",
              "/root/.ssh", "/root/.bash_history", "/root/.netrc", "/var/log", "/var/lib", "/run/docker.sock",
-             "/run/systemd", "/run/secrets", "/sys/kernel", "/sys/fs/cgroup", "/boot", "/opt", "/srv", "/mnt",
+             "/run/systemd", "/run/secrets", "/sys/kernel", "/sys/fs/cgroup", "/boot", "/media", "/srv", "/mnt",
              {str(stage.marker)!r}, {str(stage.folder)!r}, {str(ROOT / "pyproject.toml")!r}, {str(ROOT / "tests")!r}):
     attempt(path, lambda: os.listdir(path) if os.path.isdir(path) else open(path).read())
 tell()"""),
@@ -248,9 +249,11 @@ tell()"""),
 async def only_known_names_are_in_the_root(stage: Stage, box: Box) -> None:
     """And the host's users, whose names may be secret, are not there."""
     listed = await box.python("import os; print(*os.listdir('/'))")
-    ways = {Path(prefix).parts[1] for prefix in (sys.prefix, sys.base_prefix)}
-    usual = {"bin", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "tmp", "usr", "var"}
-    assert set(listed.stdout.split()) <= usual | ways
+    interpreters = [Path(template.place(prefix)).parts for prefix in (sys.prefix, sys.base_prefix)]
+    usual = "bin dev etc home lib lib32 lib64 libx32 opt proc run sbin tmp usr var"
+    assert set(listed.stdout.split()) <= {*usual.split(), *(parts[1] for parts in interpreters)}
+    listed = await box.python("print(*os.listdir('/opt'))")
+    assert set(listed.stdout.split()) <= {parts[2] for parts in interpreters if parts[1] == "opt"}
     listed = await box.python("print(*os.listdir('/home'), *os.listdir('/run'), *os.listdir('/var'))")
     assert set(listed.stdout.split()) == {"work", "tmp"}
     listed = await box.python("print(open('/etc/passwd').read().count(chr(10)))")

@@ -69,17 +69,17 @@ async def test_only_the_last_line_has_a_value(box):
 async def test_a_traceback_shows_the_code_and_nothing_of_ours(box):
     await box.exec("def outer():\n    return inner()\ndef inner():\n    raise ValueError('deep')")
     executed = await box.exec("outer()")
-    assert executed.error.traceback == (
-        "Traceback (most recent call last):\n"
-        '  File "<cell 2>", line 1, in <module>\n'
-        "    outer()\n"
-        '  File "<cell 1>", line 2, in outer\n'
-        "    return inner()\n"
-        + ("           ^^^^^^^\n" if sys.version_info < (3, 13) else "")
-        + '  File "<cell 1>", line 4, in inner\n'
-        "    raise ValueError('deep')\n"
-        "ValueError: deep"
-    )
+    lines = [line for line in executed.error.traceback.split("\n") if line.strip(" ~^")]
+    assert lines == [
+        "Traceback (most recent call last):",
+        '  File "<cell 2>", line 1, in <module>',
+        "    outer()",
+        '  File "<cell 1>", line 2, in outer',
+        "    return inner()",
+        '  File "<cell 1>", line 4, in inner',
+        "    raise ValueError('deep')",
+        "ValueError: deep",
+    ]
 
 
 async def test_a_syntax_error_shows_the_place(box):
@@ -116,7 +116,7 @@ async def test_causes_groups_and_notes_are_told(plain):
         ("1 +", "SyntaxError"),
         ("  1", "IndentationError"),
         ("x = '", "SyntaxError"),
-        ("x = 1\0", "SyntaxError"),
+        ("x = 1\0", "SyntaxError" if sys.version_info >= (3, 11, 4) else "ValueError"),
         ("'\ud800'", "UnicodeEncodeError"),
         ("(" * 5000, "SyntaxError"),
         ("yield 1", "SyntaxError"),

@@ -303,9 +303,11 @@ def test_an_interrupt_of_the_whole_group_leaves_nothing(
 # ---- A backend in this process
 
 
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param}
+_ON_BOTH_LOOPS = pytest.mark.parametrize(
+    "anyio_backend",
+    [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})],
+    ids=["asyncio", "uvloop"],
+)
 
 
 @dataclass(frozen=True)
@@ -395,6 +397,7 @@ async def _each_is_told(waiting: Sequence[asyncio.Future[Any]]) -> None:
                     await branch.close()
 
 
+@_ON_BOTH_LOOPS
 @pytest.mark.anyio
 async def test_closing_a_sandbox_tells_everybody_who_waits(backend: NativeBackend) -> None:
     await (await backend.open()).close()
@@ -422,6 +425,7 @@ async def test_closing_a_sandbox_tells_everybody_who_waits(backend: NativeBacken
     await before.check()
 
 
+@_ON_BOTH_LOOPS
 @pytest.mark.anyio
 async def test_who_stops_waiting_leaves_a_sandbox_that_works(backend: NativeBackend) -> None:
     """Whatever is cancelled, at whatever moment: it ends, and the sandbox can be used as before."""
@@ -467,6 +471,7 @@ async def test_who_stops_waiting_leaves_a_sandbox_that_works(backend: NativeBack
     await sandbox.close()
 
 
+@_ON_BOTH_LOOPS
 @pytest.mark.anyio
 async def test_who_stops_waiting_for_a_sandbox_leaves_nothing() -> None:
     backend = NativeBackend(ready=0)
@@ -524,6 +529,7 @@ async def test_the_first_one_to_wait_for_a_template_may_stop_waiting(backend: Na
         await asyncio.sleep(0.02)
 
 
+@_ON_BOTH_LOOPS
 @pytest.mark.anyio
 async def test_closing_the_backend_ends_everything_that_is_busy() -> None:
     descriptors, tasks = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
@@ -623,6 +629,16 @@ async def test_a_broker_that_is_killed_is_replaced(backend: NativeBackend) -> No
         await sandbox.close()
     assert (await fresh.run(["echo", "hello"])).stdout == b"hello\n"
     await fresh.close()
+
+
+@pytest.mark.anyio
+async def test_a_backend_whose_broker_was_killed_leaves_nothing_either(backend: NativeBackend) -> None:
+    sandboxes = [await backend.open() for _ in range(2)]
+    broker, _ = _helpers()
+    os.kill(broker, signal.SIGKILL)
+    for sandbox in sandboxes:
+        assert await _lost(sandbox.run(["sleep", "1000"]))
+    await sandboxes[0].close()
 
 
 @pytest.mark.anyio

@@ -278,9 +278,10 @@ class ContainerRoom:
         return await self.command(*script((*self.python, "-S"), "rooms/launcher", repr(orders)))
 
     async def lost(self) -> str:
-        if not self._holder.ended.done():
-            return ""
-        return self._holder.stderr.take().decode(errors="replace").strip() or "its container has ended"
+        if self._holder.ended.done():
+            return self._holder.stderr.take().decode(errors="replace").strip() or "its container has ended"
+        answer = await self.command("true")
+        return answer.problem if answer.code else ""
 
     async def read(self, path: str, most: int) -> bytes:
         return await self._file("read", path, most)

@@ -40,8 +40,8 @@ class Capture:
         """What the program says at the end of a command, if that was begun with a mark."""
         self._loop.add_reader(fd, self._readable)
 
-    def begin(self, limit: int, mark: bytes = b"") -> None:
-        """For a pipe that serves one command after the other: forget what came before this one.
+    def begin(self, limit: int, mark: bytes = b"", *, forget: bool = True) -> None:
+        """For a pipe that serves one command after the other: forget what came before this one, if there was one.
 
         A program that knows the mark ends its answer with lines of `mark + more` and `mark = last`, right after what
         others have written and at most 4096 bytes each, which no other writer to the pipe can tear.
@@ -50,9 +50,10 @@ class Capture:
         if self._paused and self._fd >= 0:
             self._paused = False
             self._loop.add_reader(self._fd, self._readable)
-        self._readable()
-        for buffer in (self._kept, self._unread, self._said):
-            buffer.clear()
+        if forget:
+            self._readable()
+            for buffer in (self._kept, self._unread, self._said):
+                buffer.clear()
         self._limit = limit
         self.full = False
         self._mark = mark

@@ -121,8 +121,8 @@ class NativeBackend:
         self._templates.clear()
         if self._broker is not None:
             self._broker.channel.close()
-        if self._process is not None:
-            await asyncio.to_thread(self._process.wait, _SECONDS)
+        if self._process is not None and await asyncio.to_thread(self._process.wait, _SECONDS) != 0:
+            await asyncio.to_thread(self._groups.remove)  # the broker could not
         self._groups.close()
 
     def _check_open(self) -> None:

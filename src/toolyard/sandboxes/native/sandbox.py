@@ -174,8 +174,12 @@ class NativeSandbox:
 
     async def _file(self, op: str, path: str, inside: str, **more: Any) -> bytes:
         self._check_open()
+        asking = asyncio.ensure_future(self._guest.ask(op, path=inside, **more))
         try:
-            return (await self._guest.ask(op, path=inside, **more)).payload
+            return (await asyncio.shield(asking)).payload
+        except asyncio.CancelledError:
+            self._keep(asking)  # a message of which only half was sent would be waited for
+            raise
         except OSError as error:
             raise WorkspaceError(f"{path}: {error.strerror}") from error
 

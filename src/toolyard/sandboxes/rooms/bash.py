@@ -57,6 +57,7 @@ class Bash:
             finally:
                 done.cancel()
             stdout, stderr = program.stdout.take(), program.stderr.take()
+            program.rest()
             exceeded = watch.cause(program, exceeded)
             return Finished(done.result(), stdout, stderr, exceeded, watch.usage(), self._level())
 

@@ -59,9 +59,10 @@ def forsaken_directories(kind: str) -> Iterator[Path]:
 
 
 def remove(directory: Path) -> None:
-    """With whatever programs may have done to its permissions."""
-    for folder, _, _ in os.walk(directory):
-        os.chmod(folder, 0o700)
+    """With whatever programs may have done to its permissions, which are nothing to root."""
+    if os.geteuid() != 0:
+        for folder, _, _ in os.walk(directory):
+            os.chmod(folder, 0o700)
     shutil.rmtree(directory)
 
 

@@ -42,7 +42,9 @@ class Program:
         self.stdout = Capture(stdout, output_bytes, self._full)
         self.stderr = Capture(stderr, output_bytes, self._full)
         for stream in (self.stdout, self.stderr):
-            stream.begin(output_bytes, mark.encode())
+            stream.begin(output_bytes, mark.encode(), forget=False)  # it may have begun to write
+        self.used = False
+        """Whether a lasting program has been asked for anything yet."""
         self._process = process
         self._peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._loop = asyncio.get_running_loop()
@@ -54,15 +56,24 @@ class Program:
         await asyncio.wait((self.ended,))
         return self.ended.result()
 
+    @property
+    def told(self) -> bool:
+        """Whether a launcher that was given a mark has said how it ended."""
+        return bool(self.mark) and self.stdout.answer.done()
+
     async def ending(self) -> Ending:
-        """How it ended, in the launcher's own words if it was started with a mark and lived to say them."""
+        """How it ended, in the launcher's own words if there are any."""
         ending = await self.end()
         self.stdout.take()
-        if self.mark and self.stdout.answer.done():
+        if self.told:
             with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 said = json.loads(self.stdout.answer.result())
                 return Ending(int(said["code"]), float(said["cpu"]), int(said["peak"]), bool(said["out_of_memory"]))
         return replace(ending, code=-signal.SIGKILL) if self.killed else ending
+
+    def rest(self) -> None:
+        """Nothing is asked of it until the next command."""
+        self.stdout.idle = self.stderr.idle = True
 
     def close(self) -> None:
         if self.stdin >= 0:

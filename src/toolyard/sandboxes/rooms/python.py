@@ -87,7 +87,8 @@ class Python:
     async def _ask(self, program: Program, code: str) -> bytes:
         mark = secrets.token_hex(16)
         for stream in (program.stdout, program.stderr):
-            stream.begin(self._limits.output_bytes, mark.encode())
+            stream.begin(self._limits.output_bytes, mark.encode(), forget=program.used)  # or why it could not start
+        program.used = True
         await send(program.stdin, json.dumps({"mark": mark, "code": code}).encode() + b"\n")
         answer, _ = await asyncio.gather(program.stdout.answer, program.stderr.answer)
         return answer
@@ -108,6 +109,7 @@ class Python:
 
     def _executed(self, program: Program, exceeded: Limit | None, watch: Watch, reply: Reply) -> Executed:
         stdout, stderr = _output(program)
+        program.rest()
         usage = watch.usage(reply.cpu_seconds, reply.memory_bytes)
         exceeded = watch.cause(program, exceeded)
         return Executed(stdout, stderr, reply.value, reply.error, exceeded, usage, self._level())

@@ -81,7 +81,7 @@ async def end(room: Room, program: Program) -> Ending:
     await room.kill(program)
     async with asyncio.timeout(_END_SECONDS):
         ending = await program.ending()
-    if not program.killed and (why := await room.lost()):
+    if not (program.killed or program.told) and (why := await room.lost()):
         raise SandboxLost(f"the sandbox is gone: {why}")
     return ending
 

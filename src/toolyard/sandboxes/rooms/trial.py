@@ -70,7 +70,8 @@ async def try_out(sandbox: RoomSandbox, *, uid: int, memory_bytes: int | None = 
     try:
         held = json.loads(tried.stdout)
     except ValueError:
-        return Trial(f"it does not run Python: {tried.stdout}{tried.stderr}{tried.error or ''}"[:1000], ())
+        said = tried.stderr.strip() or (tried.error.message if tried.error else tried.stdout)
+        return Trial(f"it does not run Python: {' '.join(said.split())[:1000]}", ())
     return Trial("", [wall for wall, holds in held.items() if not holds])
 
 
