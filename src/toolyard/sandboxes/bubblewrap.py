@@ -93,8 +93,9 @@ class BubblewrapBackend:
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
         if absent := profiles.missing(profile):
             raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
+        if self._program is None:
+            raise SandboxUnavailable("the sandbox has not been started")
         limits = limits or Limits()
-        assert self._program is not None
         owner = _FIRST_UID + next(self._numbers) % _UIDS if self._own_users else -1
         sandbox = RoomSandbox(
             BubblewrapRoom(self._program, origin.make_directory(self.name), limits, owner),

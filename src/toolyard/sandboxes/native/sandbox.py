@@ -178,7 +178,7 @@ class NativeSandbox:
         try:
             return (await asyncio.shield(asking)).payload
         except asyncio.CancelledError:
-            self._keep(asking)  # a message of which only half was sent would be waited for
+            _keep(asking, self._under_way)  # a message of which only half was sent would be waited for
             raise
         except OSError as error:
             raise WorkspaceError(f"{path}: {error.strerror}") from error
