@@ -15,6 +15,7 @@ from tests.sandboxes import stand_in_engine
 from toolyard.sandboxes.base import Backend
 from toolyard.sandboxes.bubblewrap import BubblewrapBackend, find_program
 from toolyard.sandboxes.containers import ContainerBackend
+from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.subprocess import SubprocessBackend
 
 LOOPS = [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})]
@@ -62,5 +63,7 @@ def backend(name: str, directory: Path) -> Backend:
             return SubprocessBackend()
         case "bubblewrap":
             return bubblewrap()
+        case "native":
+            return NativeBackend(templates=1)
         case _:
             return StandIn(directory).backend(name)

@@ -6,6 +6,7 @@ itself could not do its work: `SandboxUnavailable` before it is there, `SandboxL
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -28,6 +29,17 @@ or space."""
 WORKSPACE = "/home/work"
 """Where programs find their workspace, whichever backend runs them, if that has a file system of its own."""
 
+ENVIRONMENT: Mapping[str, str] = {
+    "HOME": WORKSPACE,
+    "LANG": "C.UTF-8",
+    "USER": "agent",
+    "TERM": "dumb",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+"""What programs find in their environment, beside PATH: nothing of the server's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -47,6 +59,16 @@ class Limits:
     output_bytes: int = 64 * 1024
     """For each of standard output and standard error of one program."""
     network: Network = "none"
+
+    def within(self, sandbox: Limits) -> Limits:
+        """As those of one program, which cannot be wider than its sandbox's."""
+        return dataclasses.replace(
+            self,
+            memory_bytes=min(self.memory_bytes, sandbox.memory_bytes),
+            processes=min(self.processes, sandbox.processes),
+            open_files=min(self.open_files, sandbox.open_files),
+            file_bytes=min(self.file_bytes, sandbox.file_bytes),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +99,12 @@ class Finished:
     @property
     def timed_out(self) -> bool:
         return self.killed_by == "wall"
+
+    @classmethod
+    def unstarted(cls, problem: object, isolation: Level) -> Self:
+        """Of a program that could not even begin, because of how it was asked for or because the sandbox is full."""
+        text = f"toolyard: the program could not be started: {problem}\n"
+        return cls(126, b"", text.encode(errors="replace"), None, Usage(), isolation)
 
 
 @dataclass(frozen=True, slots=True)

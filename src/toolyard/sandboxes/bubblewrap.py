@@ -25,12 +25,12 @@ from pathlib import Path
 
 from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import profiles
-from toolyard.sandboxes.base import WORKSPACE, Limits, Missing, Profile, Report
+from toolyard.sandboxes.base import ENVIRONMENT, WORKSPACE, Limits, Missing, Profile, Report
 from toolyard.sandboxes.native import seccomp
 from toolyard.sandboxes.rooms import origin
 from toolyard.sandboxes.rooms.launcher import kill, kill_recent, tree
 from toolyard.sandboxes.rooms.programs import Program, start, usage_below
-from toolyard.sandboxes.rooms.room import ENVIRONMENT, resources_of, script
+from toolyard.sandboxes.rooms.room import resources_of, script
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
 from toolyard.sandboxes.rooms.trial import Trial, try_out
 from toolyard.sandboxes.rooms.workspace import Workspace

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolyard.core.errors import SandboxUnavailable
-from toolyard.sandboxes.base import WORKSPACE, Level, Limits, Missing, Profile, Report
+from toolyard.sandboxes.base import ENVIRONMENT, WORKSPACE, Level, Limits, Missing, Profile, Report
 from toolyard.sandboxes.pipes import feed, send
 from toolyard.sandboxes.rooms import origin
 from toolyard.sandboxes.rooms.launcher import NAME
 from toolyard.sandboxes.rooms.programs import Program, start
-from toolyard.sandboxes.rooms.room import ENVIRONMENT, resources_of, script
+from toolyard.sandboxes.rooms.room import resources_of, script
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
 from toolyard.sandboxes.rooms.trial import Trial, try_out
 

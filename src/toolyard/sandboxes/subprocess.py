@@ -23,11 +23,11 @@ from pathlib import Path
 
 from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import profiles
-from toolyard.sandboxes.base import Limits, Missing, Profile, Report
+from toolyard.sandboxes.base import ENVIRONMENT, Limits, Missing, Profile, Report
 from toolyard.sandboxes.rooms import origin
 from toolyard.sandboxes.rooms.launcher import environment, kill, kill_recent, processes, tree
 from toolyard.sandboxes.rooms.programs import Program, start, usage_below
-from toolyard.sandboxes.rooms.room import ENVIRONMENT, resources_of, script
+from toolyard.sandboxes.rooms.room import resources_of, script
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
 from toolyard.sandboxes.rooms.workspace import Workspace
 

@@ -115,7 +115,8 @@ class NativeBackend:
         for pool in self._pools.values():
             await pool.close()
         self._pools.clear()
-        await asyncio.gather(*(sandbox.close_family() for sandbox in list(self._sandboxes)))
+        closing = (sandbox.close_family() for sandbox in list(self._sandboxes))
+        await asyncio.gather(*closing, return_exceptions=True)  # whatever they ran into: the broker ends the rest
         for template in itertools.chain.from_iterable(self._templates.values()):
             template.channel.close()
         self._templates.clear()

@@ -42,11 +42,11 @@ class Bash:
     async def execute(self, command: str, watch: Watch) -> Finished:
         async with self._turn:
             if problem := refused(command):
-                return self._not_started(problem)
+                return Finished.unstarted(problem, self._ground.report().level)
             try:
                 running = await self._started()
             except OSError as error:
-                return self._not_started(str(error.strerror))
+                return Finished.unstarted(error.strerror, self._ground.report().level)
             watch.check_wanted()
             program = running.program
             running.command = done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))
@@ -76,9 +76,11 @@ class Bash:
     async def end(self) -> None:
         if self._running is not None:
             running, self._running = self._running, None
-            if not self._guest.lost:
-                await self._guest.kill(running.program)
-            await running.close()
+            try:
+                if not self._guest.lost:
+                    await self._guest.kill(running.program)
+            finally:
+                await running.close()
 
     async def _started(self) -> _Running:
         if self._running is None:
@@ -104,12 +106,3 @@ class Bash:
             )
         finally:
             await running.close()
-
-    def _not_started(self, problem: str) -> Finished:
-        return not_started(problem, self._ground)
-
-
-def not_started(problem: str, ground: Ground) -> Finished:
-    """A program that could not even begin, because the sandbox is full or because of how it was asked for."""
-    text = f"toolyard: the program could not be started: {problem}\n"
-    return Finished(126, b"", text.encode(), None, Usage(), ground.report().level)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from toolyard.sandboxes.base import ENVIRONMENT
 from toolyard.sandboxes.native import seccomp, syscalls, template
 
 UID = 1000
@@ -30,16 +31,6 @@ NAMESPACES = (
 
 _FILES_MOST = 4096
 """More than any of our processes has open."""
-
-_ENVIRONMENT = {
-    "HOME": template.WORK,
-    "LANG": "C.UTF-8",
-    "USER": "agent",
-    "TERM": "dumb",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +57,7 @@ class Rules:
 
 def environment(path: str) -> dict[str, str]:
     """What a program finds in its environment: nothing of the server's."""
-    return {"PATH": path, **_ENVIRONMENT}
+    return {"PATH": path, **ENVIRONMENT}
 
 
 def furnish(rules: Rules, limits: Mapping[str, Any]) -> None:

@@ -82,6 +82,7 @@ async def probe(sandbox: NativeSandbox, support: Mapping[str, Sequence[Any]], la
             "memory": limits["memory"] if support["memory"][0] else "address space of each process, watched",
             "number of processes": limits["pids"] if support["pids"][0] else "RLIMIT_NPROC",
             "processor time": limits["cpu"],
+            "disk": "tmpfs",
         },
         tuple(missing),
     )

@@ -75,9 +75,11 @@ class Python:
     async def end(self) -> None:
         if self._program is not None:
             program, self._program = self._program, None
-            if not self._guest.lost:
-                await self._guest.kill(program)
-            program.close()
+            try:
+                if not self._guest.lost:
+                    await self._guest.kill(program)
+            finally:
+                program.close()
 
     async def _interrupt(self, program: Program, answer: asyncio.Future[Answer], watch: Watch) -> None:
         """End the processes that the code has started, and ask it to stop. It is given little time to do so."""

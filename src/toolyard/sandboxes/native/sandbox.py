@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
-import os
-import posixpath
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from toolyard.core.errors import CannotFork, SandboxLost, WorkspaceError
-from toolyard.sandboxes.base import WORKSPACE, Entry, Executed, Finished, Limits, Report, Usage
+from toolyard.sandboxes import paths
+from toolyard.sandboxes.base import Entry, Executed, Finished, Limits, Report, Usage
 from toolyard.sandboxes.native import wire
-from toolyard.sandboxes.native.bash import Bash, not_started
+from toolyard.sandboxes.native.bash import Bash
 from toolyard.sandboxes.native.guest import Guest, Program
 from toolyard.sandboxes.native.python import Python
 from toolyard.sandboxes.native.watch import Ground, Watch
@@ -23,7 +21,6 @@ from toolyard.sandboxes.pipes import feed
 T = TypeVar("T")
 
 _PIECE = 256 * 1024
-_PATH_MOST = 4096
 
 
 class NativeSandbox:
@@ -73,7 +70,7 @@ class NativeSandbox:
         limits: Limits | None = None,
     ) -> Finished:
         self._check_open()
-        within = self._within(limits) if limits else self.limits
+        within = limits.within(self.limits) if limits else self.limits
         ground = self._ground if within.memory_bytes == self.limits.memory_bytes else self._ground.unenforced()
         watch = Watch(within, timeout, ground)
         return await self._wind_up_if_cancelled(self._run(argv, stdin, env or {}, within, watch), watch)
@@ -84,7 +81,7 @@ class NativeSandbox:
         try:
             program = await self._guest.run(argv, env, limits, memory_enforced=watch.memory_enforced)
         except OSError as error:
-            return not_started(str(error.strerror), self._ground)
+            return Finished.unstarted(error.strerror, self.report().level)
         feeding = asyncio.ensure_future(feed(program.take_stdin(), stdin))
         try:
             exceeded = await watch.until(self._guest, program, program.ended)
@@ -101,17 +98,6 @@ class NativeSandbox:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
             program.close()
-
-    def _within(self, limits: Limits) -> Limits:
-        """The limits of one program, which cannot be wider than those of the sandbox."""
-        own = self.limits
-        return dataclasses.replace(
-            limits,
-            memory_bytes=min(limits.memory_bytes, own.memory_bytes),
-            processes=min(limits.processes, own.processes),
-            open_files=min(limits.open_files, own.open_files),
-            file_bytes=min(limits.file_bytes, own.file_bytes),
-        )
 
     async def exec(self, code: str, *, timeout: float | None = None) -> Executed:
         self._check_open()
@@ -146,7 +132,7 @@ class NativeSandbox:
     # Files.
 
     async def read(self, path: str) -> bytes:
-        inside, whole = _inside(path), bytearray()
+        inside, whole = paths.inside(path), bytearray()
         while True:
             piece = await self._file("read", path, inside, offset=len(whole), most=_PIECE)
             whole += piece
@@ -155,13 +141,13 @@ class NativeSandbox:
                 return bytes(whole)
 
     async def write(self, path: str, data: bytes) -> None:
-        inside = _inside(path)
+        inside = paths.inside(path)
         self._check_size(path, len(data))
         for at in range(0, max(len(data), 1), _PIECE):
             await self._file("write", path, inside, payload=data[at : at + _PIECE], more=at > 0)
 
     async def list(self, path: str = ".") -> Sequence[Entry]:
-        told = await self._file("list", path, _inside(path))
+        told = await self._file("list", path, paths.inside(path))
         try:
             return [_entry(*about) for about in json.loads(told.decode("utf-8", "surrogateescape"))]
         except (ValueError, TypeError, RecursionError) as error:
@@ -258,7 +244,7 @@ class NativeSandbox:
         if self._branches:
             for watch in list(self._watches):
                 watch.exceed("wall")
-            await asyncio.gather(self._python.end(), self._bash.end())
+            await asyncio.gather(self._python.end(), self._bash.end(), return_exceptions=True)  # it may just be dying
             return
         await self._end()
         await asyncio.gather(self._python.end(), self._bash.end(), *self._under_way, return_exceptions=True)
@@ -307,20 +293,3 @@ def _entry(name: object, kind: object, size: object) -> Entry:
         case "file" | "directory" | "link" | "other":
             return Entry(name, kind, size)
     raise ValueError(kind)
-
-
-def _inside(path: str) -> str:
-    """A path relative to the workspace. That it stays inside, links and all, is seen to where it is opened."""
-    if path == WORKSPACE or path.startswith(WORKSPACE + "/"):
-        path = path.removeprefix(WORKSPACE).lstrip("/")
-    if path.startswith("/"):
-        raise WorkspaceError(f"{path}: not in the workspace, which is {WORKSPACE}")
-    if "\0" in path:
-        raise WorkspaceError(f"{path!r}: a path cannot hold a null character")
-    try:
-        size = len(os.fsencode(path))
-    except UnicodeEncodeError as error:
-        raise WorkspaceError(f"{path!r}: no file can have this name: {error.reason}") from None
-    if size >= _PATH_MOST:
-        raise WorkspaceError(f"{path[:40]}…: a path of {size} bytes; it must be shorter than {_PATH_MOST}")
-    return posixpath.normpath(path or ".")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from toolyard.sandboxes.base import Finished, Level, Limit, Limits
 from toolyard.sandboxes.rooms.programs import Program
-from toolyard.sandboxes.rooms.room import Room, Watch, end, not_started
+from toolyard.sandboxes.rooms.room import Room, Watch, end
 from toolyard.sandboxes.shell import ARGV, Shell, refused
 
 _GRACE_SECONDS = 0.5
@@ -36,11 +36,11 @@ class Bash:
         async with self.turn:
             self._check_open()  # which it may not be any more
             if problem := refused(command):
-                return not_started(problem, self._level())
+                return Finished.unstarted(problem, self._level())
             try:
                 running = await self._started()
             except (OSError, ValueError) as error:
-                return not_started(error, self._level())
+                return Finished.unstarted(error, self._level())
             program = running.program
             watch = Watch(self._room, self._limits, timeout)
             done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))

@@ -5,28 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import posixpath
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from importlib import resources
 from typing import Any, Protocol, Self
 
 from toolyard.core.errors import SandboxLost, WorkspaceError
-from toolyard.sandboxes.base import WORKSPACE, Finished, Level, Limit, Limits, Usage
+from toolyard.sandboxes.base import Limit, Limits, Usage
 from toolyard.sandboxes.rooms.programs import Ending, Program
-
-ENVIRONMENT = {
-    "HOME": WORKSPACE,
-    "LANG": "C.UTF-8",
-    "USER": "agent",
-    "TERM": "dumb",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
-"""What programs find in their environment, beside PATH: nothing of the server's."""
 
 _MEASURE_SECONDS = 0.1
 _END_SECONDS = 30.0
@@ -161,23 +148,6 @@ class Watch:
                 self._exceed("memory")
 
 
-def not_started(problem: object, level: Level) -> Finished:
-    """A program that could not even be tried, because of how it was asked for or because the host is full."""
-    text = f"toolyard: the program could not be started: {problem}\n"
-    return Finished(126, b"", text.encode(errors="replace"), None, Usage(), level)
-
-
-def narrowed(limits: Limits, own: Limits) -> Limits:
-    """The limits of one program, which cannot be wider than those of its sandbox."""
-    return replace(
-        limits,
-        memory_bytes=min(limits.memory_bytes, own.memory_bytes),
-        processes=min(limits.processes, own.processes),
-        open_files=min(limits.open_files, own.open_files),
-        file_bytes=min(limits.file_bytes, own.file_bytes),
-    )
-
-
 def resources_of(limits: Limits, *, lasting: bool, each_process: bool, processes: bool) -> dict[str, tuple[int, int]]:
     """The limits that the kernel keeps for a process, by their names in `resource`, soft and hard.
 
@@ -210,17 +180,6 @@ _RUN_TEXT = "import sys; exec(compile(sys.argv.pop(1), '<toolyard>', 'exec'))"
 def script(python: Sequence[str], module: str, *arguments: str) -> Sequence[str]:
     """Run such a module where there is no file of it."""
     return [*python, "-c", _RUN_TEXT, text_of(module), *arguments]
-
-
-def inside(path: str) -> str:
-    """A path relative to the workspace. That links do not lead out of it is seen to where it is opened."""
-    if path == WORKSPACE or path.startswith(WORKSPACE + "/"):
-        path = path.removeprefix(WORKSPACE).lstrip("/")
-    if path.startswith("/"):
-        raise WorkspaceError(f"{path}: not in the workspace, which is {WORKSPACE}")
-    if "\0" in path:
-        raise WorkspaceError(f"{path!r}: a path cannot hold a null character")
-    return posixpath.normpath(path or ".")
 
 
 @contextlib.contextmanager

@@ -9,11 +9,12 @@ from typing import Any, Self
 
 from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes.base import Entry, Executed, Finished, Level, Limits, Profile, Report
+from toolyard.sandboxes.paths import inside
 from toolyard.sandboxes.pipes import feed
 from toolyard.sandboxes.rooms.bash import Bash
 from toolyard.sandboxes.rooms.programs import Program
 from toolyard.sandboxes.rooms.python import Python
-from toolyard.sandboxes.rooms.room import Room, Watch, end, inside, naming, narrowed, not_started
+from toolyard.sandboxes.rooms.room import Room, Watch, end, naming
 
 
 class RoomSandbox:
@@ -49,13 +50,13 @@ class RoomSandbox:
         limits: Limits | None = None,
     ) -> Finished:
         self._check_open()
-        within = narrowed(limits, self.limits) if limits else self.limits
+        within = limits.within(self.limits) if limits else self.limits
         if not argv:
-            return not_started("it has no name", self._level())
+            return Finished.unstarted("it has no name", self._level())
         try:
             program = await self._room.start(argv, env=env or {}, limits=within)
         except (OSError, ValueError) as error:
-            return not_started(error, self._level())
+            return Finished.unstarted(error, self._level())
         self._programs.add(program)
         feeding = asyncio.ensure_future(feed(program.stdin, stdin))
         program.stdin = -1
