@@ -292,6 +292,8 @@ class Fuzz:
         except asyncio.CancelledError:
             if call.way == "exec":
                 box.python_known = False
+                box.threads = box.threads or call.judge.story.leaves_threads
+                box.children = True
             elif call.way == "shell":
                 box.shell_known = False
             family.suspect = family.suspect or call.judge.story.touches > family.limits.memory_bytes / 4

@@ -698,7 +698,7 @@ class Judge:
         elif came.killed_by is None:
             self._check_value(came)
         natural = came.killed_by in (None, "file_size") and code in (None, self.story.code)
-        told = "" if self.story.language == "sh" and came.killed_by else came.stderr  # so does dash
+        told = "" if self.story.language == "sh" and not natural else came.stderr  # so does dash
         self._check_output(came.stdout.encode(), told.encode(), whole=natural, killed=came.killed_by is not None)
         self._check_usage(came, seconds, natural=False)
 

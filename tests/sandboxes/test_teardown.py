@@ -216,11 +216,21 @@ def _groups_of(*brokers: int) -> set[str]:
     }
 
 
-def _reap() -> None:
-    """Orphans that have become ours."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            os.waitpid(-1, os.WNOHANG)
+def _reap(orphans: set[int]) -> None:
+    """Those that have become our children."""
+    for pid in orphans:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _brokers() -> list[int]:
+    """Of backends in this process."""
+    found = []
+    for pid in _children(os.getpid()):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if b"native.broker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def _check_gone(before: set[int], ours: set[int], mounts: str) -> tuple[float, float]:
@@ -231,11 +241,11 @@ def _check_gone(before: set[int], ours: set[int], mounts: str) -> tuple[float, f
             pid: Path(f"/proc/{pid}/status").read_text().splitlines()[:8] for pid in left
         }
         ours |= left
-        _reap()
+        _reap(ours)
     processes = time.monotonic() - began
     while groups := _groups_of(*ours):
         assert time.monotonic() - began < _GONE_SECONDS, groups
-    _reap()
+    _reap(ours)
     assert Path("/proc/self/mountinfo").read_text() == mounts
     return processes, time.monotonic() - began
 
@@ -322,7 +332,7 @@ class _Seen:
     def now(cls) -> _Seen:
         gc.collect()
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        own = _groups_of(*_children(os.getpid()))
+        own = _groups_of(*_brokers())
         return cls(
             len(os.listdir("/proc/self/fd")),
             len(asyncio.all_tasks()),
@@ -347,14 +357,14 @@ async def backend() -> AsyncIterator[NativeBackend]:
     descriptors = len(os.listdir("/proc/self/fd"))
     backend = NativeBackend(ready=0)
     await backend.start()
-    brokers = set(_children(os.getpid()))
+    brokers = set(_brokers())
     try:
         yield backend
     finally:
-        brokers |= set(_children(os.getpid()))
+        brokers |= set(_brokers())
         async with asyncio.timeout(_SOON):
             await backend.close()
-    assert not _children(os.getpid())
+    assert not _brokers()
     assert not _groups_of(*brokers)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
@@ -479,7 +489,7 @@ async def test_who_stops_waiting_for_a_sandbox_leaves_nothing() -> None:
     await asyncio.sleep(0.05)
     early.cancel()
     await asyncio.gather(early, return_exceptions=True)
-    assert not _children(os.getpid())
+    assert not _brokers()
     backend = NativeBackend(ready=2)
     await backend.start()
     try:
@@ -502,7 +512,7 @@ async def test_who_stops_waiting_for_a_sandbox_leaves_nothing() -> None:
         await asyncio.gather(closing, return_exceptions=True)
     finally:
         await backend.close()
-    assert not _children(os.getpid())
+    assert not _brokers()
 
 
 @pytest.mark.anyio
@@ -510,7 +520,7 @@ async def test_the_first_one_to_wait_for_a_template_may_stop_waiting(backend: Na
     """To start a template takes long. Whoever gives up half-way leaves no half of one."""
     before = len(_below({os.getpid()}))
     for delay in (0.01, 0.1, 0.2):
-        for broker in _children(os.getpid()):
+        for broker in _brokers():
             for template in _children(broker):
                 os.kill(template, signal.SIGKILL)
         await asyncio.sleep(0.05)
@@ -536,7 +546,7 @@ async def test_closing_the_backend_ends_everything_that_is_busy() -> None:
     for delay in (0.0, 0.02, 0.2):
         backend = NativeBackend()
         await backend.start()
-        brokers = _children(os.getpid())
+        brokers = _brokers()
         sandboxes = [await backend.open() for _ in range(3)]
         branches = [*await sandboxes[0].fork(2), *await sandboxes[1].fork(1)]
         branches += await branches[0].fork(1)
@@ -561,7 +571,7 @@ async def test_closing_the_backend_ends_everything_that_is_busy() -> None:
             await backend.open()
         with pytest.raises(SandboxUnavailable):
             await backend.open(_OTHER)
-        assert not _children(os.getpid())
+        assert not _brokers()
         assert not _groups_of(*brokers)
     deadline = time.monotonic() + _SOON
     while len(os.listdir("/proc/self/fd")) > descriptors or len(asyncio.all_tasks()) > tasks:
@@ -597,7 +607,7 @@ async def test_200_sandboxes_leave_nothing(backend: NativeBackend) -> None:
 
 def _helpers() -> tuple[int, list[int]]:
     """The broker of this process's backend, and its templates."""
-    (broker,) = _children(os.getpid())
+    (broker,) = _brokers()
     return broker, _children(broker)
 
 

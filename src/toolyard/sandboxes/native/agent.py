@@ -13,7 +13,6 @@ import resource
 import select
 import signal
 import socket
-import stat
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,14 +28,13 @@ from toolyard.sandboxes.native.confine import (
     mount_processes,
     reset_signals,
 )
+from toolyard.sandboxes.native.files import Files
+from toolyard.sandboxes.native.processes import end_all, is_below, parents_of_all, start_of, used_by
 
 _CONTROL = 3
 _KIN = 4
 """File descriptors of the interpreter: to the host, and to its agent."""
 
-_SWEEPS_MOST = 50
-_DYING_SECONDS = 1.0
-"""For what is killed to go. That takes processor time, of which a sandbox may have used up its share."""
 _CLOCK_SECONDS = 0.02
 """How wrong the kernel's notes of when a process was started can be."""
 
@@ -88,7 +86,7 @@ class Agent:
         self._kin = kin
         """To the interpreter: only for what it needs to branch."""
         self._programs: dict[int, Program] = {}  # by pid
-        self._work = os.open(template.WORK, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._files = Files(template.WORK)
         os.chdir(template.WORK)
         os.umask(0o022)
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -141,11 +139,11 @@ class Agent:
             case "signal":
                 self._signal(request["program"], request["sent"])
             case "read":
-                return {}, self._read(request["path"], request["offset"], request["most"])
+                return {}, self._files.read(request["path"], request["offset"], request["most"])
             case "write":
-                self._write(request["path"], payload, more=request["more"])
+                self._files.write(request["path"], payload, more=request["more"])
             case "list":
-                return {}, self._list(request["path"])
+                return {}, self._files.list(request["path"])
         return {}, b""
 
     # Programs.
@@ -170,10 +168,16 @@ class Agent:
     def _run(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Start a program in a pid namespace of its own: when its init goes, everything that it started goes."""
         told, tells = os.pipe2(os.O_CLOEXEC)
-        pid, pidfd = syscalls.clone(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS)
-        if pid == 0:
-            self._be_init(request, fds, tells)
-        os.close(tells)
+        try:
+            pid, pidfd = syscalls.clone(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS)
+        except OSError:
+            os.close(told)
+            raise
+        else:
+            if pid == 0:
+                self._be_init(request, fds, tells)
+        finally:
+            os.close(tells)
         os.close(pidfd)
         self._programs[pid] = Program(request["id"], time.monotonic(), told)
 
@@ -206,12 +210,11 @@ class Agent:
             os.setsid()
             signal.set_wakeup_fd(-1)
             reset_signals()
-            confine_last = {**self._setup.limits, **(limits or {})}
             for number, fd in enumerate(fds):
                 os.dup2(fd, number)
             rules = self._setup.rules.move(len(fds))
             os.closerange(len(fds) + 1, 4096)
-            confine(rules, confine_last)
+            confine(rules, {**self._setup.limits, **(limits or {})})
             work()
         except BaseException as error:  # nobody is left to be told but the program's own standard error
             os.write(2, f"toolyard: {type(error).__name__}: {error}\n".encode())
@@ -267,7 +270,7 @@ class Agent:
 
     def _adopt(self, id: int) -> None:
         """Know the interpreter that has just been forked into this branch: our only child that we did not make."""
-        mine = [pid for pid, parent in _parents().items() if parent == os.getpid() and pid not in self._programs]
+        mine = [pid for pid, parent in parents_of_all().items() if parent == os.getpid() and pid not in self._programs]
         if len(mine) != 1:
             raise OSError(0, "the forked interpreter is not there")
         self._programs[mine[0]] = Program(id, time.monotonic(), apart=False)
@@ -277,9 +280,9 @@ class Agent:
         root, program = next(((pid, known) for pid, known in self._programs.items() if known.id == id), (0, None))
         if program is None:
             return {"cpu": 0.0, "memory": 0}
-        parents = _parents()
-        below = [pid for pid in parents if _is_below(pid, {root}, parents)]
-        used = [_used(pid) for pid in (below if program.apart else self._strays(parents))]
+        parents = parents_of_all()
+        below = [pid for pid in parents if is_below(pid, {root}, parents)]
+        used = [used_by(pid) for pid in (below if program.apart else self._strays(parents))]
         return {"cpu": sum(cpu for cpu, _ in used), "memory": sum(memory for _, memory in used)}
 
     def _end_since(self, id: int, moment: float) -> None:
@@ -288,25 +291,25 @@ class Agent:
         root, apart = next(((pid, known.apart) for pid, known in self._programs.items() if known.id == id), (0, True))
         spared = {root}
         if apart:  # and its init's first child; the other children of that have lost the parent that they had
-            children = [pid for pid, parent in _parents().items() if parent == root]
-            spared.add(min(children, key=lambda pid: (_started(pid), pid), default=root))
+            children = [pid for pid, parent in parents_of_all().items() if parent == root]
+            spared.add(min(children, key=lambda pid: (start_of(pid), pid), default=root))
 
         def late() -> Iterable[int]:
-            parents = _parents()
-            started = [pid for pid in parents if _is_below(pid, {root}, parents)] if apart else self._strays(parents)
-            return [pid for pid in started if pid not in spared and _started(pid) >= moment - _CLOCK_SECONDS]
+            parents = parents_of_all()
+            started = [pid for pid in parents if is_below(pid, {root}, parents)] if apart else self._strays(parents)
+            return [pid for pid in started if pid not in spared and start_of(pid) >= moment - _CLOCK_SECONDS]
 
-        if not _end_all(late):
+        if not end_all(late):
             self._signal(id, signal.SIGKILL)
 
     def _strays(self, parents: Mapping[int, int]) -> Sequence[int]:
         """The interpreter, and what it started: all that is not below a process with its own namespace."""
         apart = {pid for pid, program in self._programs.items() if program.apart}
-        return [pid for pid in parents if not _is_below(pid, apart, parents)]
+        return [pid for pid in parents if not is_below(pid, apart, parents)]
 
     def _end_strays(self) -> None:
         """End what the interpreter started, wherever it went. Should it be quicker than we are, everything goes."""
-        if not _end_all(lambda: self._strays(_parents())):
+        if not end_all(lambda: self._strays(parents_of_all())):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
 
@@ -330,64 +333,6 @@ class Agent:
                 self._end_strays()
             wire.send(self._host, {"ended": program.id, "wall": time.monotonic() - program.started, **ending})
 
-    # Files.
-
-    def _read(self, path: str, offset: int, most: int) -> bytes:
-        fd = syscalls.open_beneath(self._work, path, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            _check_regular(fd)
-            return os.pread(fd, most, offset)
-        finally:
-            os.close(fd)
-
-    def _write(self, path: str, data: bytes, *, more: bool) -> None:
-        """Write a file from its beginning, or with `more` at its end."""
-        self._make_parents(path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | (os.O_APPEND if more else 0)
-        fd = syscalls.open_beneath(self._work, path, flags, 0o644)
-        try:
-            _check_regular(fd)
-            if not more:
-                os.truncate(fd, 0)
-            while data:
-                data = data[os.write(fd, data) :]
-        finally:
-            os.close(fd)
-
-    def _make_parents(self, path: str) -> None:
-        parts = path.split("/")[:-1]
-        for depth, name in enumerate(parts):
-            above = syscalls.open_beneath(self._work, "/".join(parts[:depth]) or ".", os.O_PATH | os.O_DIRECTORY)
-            try:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o755, dir_fd=above)
-            finally:
-                os.close(above)
-
-    def _list(self, path: str) -> bytes:
-        fd = syscalls.open_beneath(self._work, path, os.O_RDONLY | os.O_DIRECTORY)
-        found = []
-        try:
-            for name in sorted(os.listdir(fd)):
-                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                    found.append(_entry(name, os.stat(name, dir_fd=fd, follow_symlinks=False)))
-        finally:
-            os.close(fd)
-        listed = json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogateescape")
-        if len(listed) > wire.LIST_MOST:
-            raise OSError(0, f"its {len(found)} names are too many to be listed")
-        return listed
-
-
-def _entry(name: str, about: os.stat_result) -> tuple[str, str, int]:
-    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
-    return name, kinds.get(stat.S_IFMT(about.st_mode), "other"), about.st_size
-
-
-def _check_regular(fd: int) -> None:
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        raise OSError(0, "not a regular file")
-
 
 def _ending(status: int, usage: resource.struct_rusage) -> dict[str, Any]:
     return {
@@ -395,60 +340,3 @@ def _ending(status: int, usage: resource.struct_rusage) -> dict[str, Any]:
         "cpu": usage.ru_utime + usage.ru_stime,
         "peak": usage.ru_maxrss * 1024,
     }
-
-
-def _parents() -> dict[int, int]:
-    """The living processes of this namespace but ourselves, each with its parent."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and name != "1":
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]
-                if state not in (b"Z", b"X"):
-                    found[int(name)] = int(parent)
-    return found
-
-
-def _end_all(find: Callable[[], Iterable[int]]) -> bool:
-    """Kill what is found until no more is, and wait until it is gone. False if there were new ones all the time."""
-    killed: set[int] = set()  # starts nothing more, though it may take a while to go
-    for _ in range(_SWEEPS_MOST):
-        fresh = [pid for pid in find() if pid not in killed]
-        if not fresh:
-            break
-        for pid in fresh:
-            killed.add(pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    else:
-        return False
-    deadline = time.monotonic() + _DYING_SECONDS
-    while not killed.isdisjoint(_parents()) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return True
-
-
-def _used(pid: int) -> tuple[float, int]:
-    """Seconds of processor time, with those of children that have ended, and bytes of memory."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0, 0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"), int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _started(pid: int) -> float:
-    """When, in seconds since the machine was started."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-
-
-def _is_below(pid: int, roots: set[int], parents: Mapping[int, int]) -> bool:
-    while pid in parents and pid not in roots:
-        pid = parents[pid]
-    return pid in roots

@@ -234,7 +234,7 @@ class NativeBackend:
         group = self._groups.group(str(number))
 
         def oom_kills() -> int:
-            with contextlib.suppress(FileNotFoundError):  # it is gone, and so is the group
+            with contextlib.suppress(OSError):  # it is gone, and so is the group
                 return group.oom_kills()
             return 0
 

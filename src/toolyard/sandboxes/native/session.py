@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import resource
 import select
 import signal
@@ -137,11 +138,10 @@ def _unforkable() -> str:
         children = [pid for pid in file.read().split() if not _is_zombie(pid)]
     if children:
         return f"the interpreter has child processes: {', '.join(children)}"
-    with open("/proc/self/maps", errors="surrogateescape") as file:
-        maps = [line.split(maxsplit=5) for line in file]
-    shared = {fields[-1].strip() for fields in maps if fields[1][1] == "w" and fields[1][3] == "s"}
+    with open("/proc/self/maps", "rb") as file:
+        shared = set(re.findall(rb"^\S+ .w.s \S+ \S+ \S+ *(.*)$", file.read(), re.MULTILINE))
     if shared:
-        return f"memory is shared with others, as that of {', '.join(sorted(shared))}"
+        return f"memory is shared with others, as that of {os.fsdecode(b', '.join(sorted(shared)))}"
     files = [path for _, path, about in _open_files() if stat.S_ISREG(about.st_mode) and path.startswith("/")]
     nameless = [path for path in files if not os.path.exists(path)]
     return f"open files have no name: {', '.join(nameless)}" if nameless else ""

@@ -1,0 +1,70 @@
+"""The processes of a sandbox, as its agent sees them in /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+_SWEEPS_MOST = 50
+_DYING_SECONDS = 1.0
+"""For what is killed to go. That takes processor time, of which a sandbox may have used up its share."""
+
+
+def parents_of_all() -> dict[int, int]:
+    """The living processes of this namespace but ourselves, each with its parent."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and name != "1":
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+                if state not in (b"Z", b"X"):
+                    found[int(name)] = int(parent)
+    return found
+
+
+def end_all(find: Callable[[], Iterable[int]]) -> bool:
+    """Kill what is found until no more is, and wait until it is gone. False if there were new ones all the time."""
+    killed: set[int] = set()  # starts nothing more, though it may take a while to go
+    for _ in range(_SWEEPS_MOST):
+        fresh = [pid for pid in find() if pid not in killed]
+        if not fresh:
+            break
+        for pid in fresh:
+            killed.add(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    else:
+        return False
+    deadline = time.monotonic() + _DYING_SECONDS
+    while not killed.isdisjoint(parents_of_all()) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return True
+
+
+def used_by(pid: int) -> tuple[float, int]:
+    """Seconds of processor time, with those of children that have ended, and bytes of memory."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0, 0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"), int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def start_of(pid: int) -> float:
+    """When, in seconds since the machine was started."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+
+
+def is_below(pid: int, roots: set[int], parents: Mapping[int, int]) -> bool:
+    while pid in parents and pid not in roots:
+        pid = parents[pid]
+    return pid in roots
