@@ -8,7 +8,7 @@ choice comes from one `Random`, so that the same seed makes the same programs.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
@@ -77,8 +77,7 @@ def daemon(seconds, holds):
         os.setsid()
         if fork() == 0:
             if not holds:
-                for stream in (0, 1, 2):
-                    os.close(stream)
+                os.closerange(0, 3)
             time.sleep(seconds)
         os._exit(0)
     os.waitpid(pid, 0)
@@ -129,6 +128,10 @@ class Story:
     files: int = 0
     largest: int = 0
     """The largest file that it tries to write."""
+    closed: set[int] = field(default_factory=set)
+    """Streams that it has closed."""
+    severed: bool = False
+    """It has meddled with what connects its interpreter to the server, and anything can be its end."""
     leaves_threads: bool = False
     leaves_children: bool = False
     over: bool = False
@@ -257,6 +260,8 @@ class Store(Step):
             story.processes = max(story.processes, 2)
         elif self.size > story.limits.file_bytes:
             story.end(-signal.SIGXFSZ if story.way == "exec" else REFUSED_SIZE, session=True)
+        elif self.size > story.limits.disk_bytes:
+            story.end(REFUSED_SIZE, session=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +379,42 @@ class Read(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class Close(Step):
+    stream: int
+
+    def python(self) -> Sequence[str]:
+        return [f"os.close({self.stream})"]
+
+    def sh(self) -> str:
+        return f"exec {self.stream}>&-"
+
+    def tell(self, story: Story) -> None:
+        story.closed.add(self.stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Meddle(Step):
+    """With the socket to the server, which only the interpreter of a session has."""
+
+    what: Literal["close", "garble", "answer"]
+
+    def python(self) -> Sequence[str]:
+        action = {
+            "close": "os.close(3)",
+            "garble": "os.write(3, b'garbage')",
+            "answer": """os.write(3, b'{"id": 1, "size": 0}')""",
+        }[self.what]
+        return ["try:", f"    {action}", "except OSError:", "    pass"]
+
+    def sh(self) -> str:
+        return ":"
+
+    def tell(self, story: Story) -> None:
+        if story.way == "exec" and story.language == "python":
+            story.severed = True
+
+
+@dataclass(frozen=True, slots=True)
 class Ignore(Step):
     """Signals that it does not want to hear of."""
 
@@ -433,7 +474,7 @@ class Raise(Step):
     def tell(self, story: Story) -> None:
         if story.language == "python" and story.way == "exec":
             story.error = "ValueError"
-        elif story.language == "python":
+        elif story.language == "python" and 2 not in story.closed:
             story.stderr.extend(b"ValueError: no\n")
         story.end(1, session=False)
 
@@ -551,21 +592,42 @@ def draw_program(random: Random, way: Way, *, input_size: int = 0) -> Program:
         steps = [step for step in steps if not isinstance(step, Threads) or random.random() < 0.3]
     reads = [step for step in steps if isinstance(step, Read)]
     steps = [step for step in steps if not isinstance(step, Read) or step is reads[0]]
+    closed: set[int] = set()
+    steps = list(_without_closed(steps, closed))
+    end = _draw_end(random)
+    if end == Endless("flood") and 1 in closed:
+        end = Endless("hang")
     if random.random() < 0.15:
         at = random.randrange(len(steps) + 1)
         other: Language = "sh" if language == "python" else "python"
-        rest = Program(other, [*steps[at:], _draw_end(random)])
+        rest = Program(other, [*steps[at:], end])
         return Program(language, steps[:at], rest)
     padding = random.choice((3000, 70_000, 100_000 if way == "run" else 500_000)) if random.random() < 0.05 else 0
-    return Program(language, [*steps, _draw_end(random)], padding=padding)
+    return Program(language, [*steps, end], padding=padding)
+
+
+def _without_closed(steps: Sequence[Step], closed: set[int]) -> Iterator[Step]:
+    """Without what would be written to a stream that is closed, or would close it again."""
+    for step in steps:
+        if isinstance(step, Child):
+            yield Child(list(_without_closed(step.steps, closed)) or [Sleep(0.001)])
+        elif isinstance(step, Close):
+            if step.stream not in closed:
+                closed.add(step.stream)
+                yield step
+        elif not (isinstance(step, Say) and step.stream in closed) and not (isinstance(step, Read) and 1 in closed):
+            yield step
+
+
+_STEPS = {
+    **{"say": 30, "sleep": 8, "burn": 5, "hold": 6, "store": 8, "open": 4, "child": 10, "leave": 4, "daemon": 8},
+    **{"threads": 3, "read": 4, "ignore": 3, "close": 3, "meddle": 1},
+}
+"""How often each of them is drawn."""
 
 
 def _draw_step(random: Random, input_size: int) -> Step:
-    kind = random.choices(
-        ("say", "sleep", "burn", "hold", "store", "open", "child", "leave", "daemon", "threads", "read", "ignore"),
-        (30, 8, 5, 6, 8, 4, 10, 4, 8, 3, 4, 3),
-    )[0]
-    match kind:
+    match random.choices(list(_STEPS), list(_STEPS.values()))[0]:
         case "sleep":
             return Sleep(random.choice((0.001, 0.01, 0.05, 0.2)))
         case "burn":
@@ -573,7 +635,7 @@ def _draw_step(random: Random, input_size: int) -> Step:
         case "hold":
             return Hold(random.choice((1, 8, 30, 60, 120)) * MIB)
         case "store":
-            return Store(random.choice((0, 900, 1100, 70_000, 2 * MIB)))
+            return Store(random.choice((0, 900, 1100, 70_000, 2 * MIB, 8 * MIB)))
         case "open":
             return OpenMany(random.choice((1, 10, 100, 300)))
         case "child":
@@ -588,6 +650,10 @@ def _draw_step(random: Random, input_size: int) -> Step:
             return Read(input_size)
         case "ignore":
             return Ignore()
+        case "close":
+            return Close(random.choice((1, 2)))
+        case "meddle":
+            return Meddle(random.choice(("close", "garble", "answer")))
         case _:
             return _draw_say(random)
 
@@ -635,6 +701,7 @@ def draw_limits(random: Random, *, enforced: bool) -> Limits:
         processes=random.choice((6, 8, 12, 64, 64)),
         open_files=random.choice((96, 256)),
         file_bytes=random.choice((1000, 65_536, MIB, 64 * MIB)),
+        disk_bytes=random.choice((4 * MIB, 256 * MIB)),
         output_bytes=random.choice((1, 100, 4096, 65_536, 65_536)),
     )
 
@@ -691,6 +758,10 @@ class Judge:
 
     def executed(self, came: Executed, seconds: float) -> None:
         """The same for a piece of code."""
+        if self.story.severed:
+            if not came.state_lost and came.killed_by is None and came.value != "'done'" and came.error is None:
+                raise Untrue("it has come to no end")
+            return
         code = interpreters_end(came)
         self._check_limit(came, code, seconds)
         if came.killed_by is None and code is not None:
