@@ -50,6 +50,8 @@ from toolyard.sandboxes.native.sandbox import NativeSandbox
 T = TypeVar("T")
 
 AT_ONCE = 8
+ACTIONS = {"call": 60, "together": 6, "queue": 3, "give up": 12, "fork": 8, "files": 6, "close": 3.5, "kill": 1.5}
+"""What happens in a scenario, and how often."""
 DOOMED_AT_ONCE = 2
 DOOMED_EVERY = 10
 """Scenarios with such numbers are played on a backend that loses its own processes now and then."""
@@ -164,7 +166,7 @@ class Fuzz:
         limits = None if family.limits == Limits() else family.limits
         if random.random() < 0.1:
             await self._open_in_vain(backend, limits, random)
-        sandbox = await self._within(backend.open(limits), 0.0)
+        sandbox = await self.within(backend.open(limits), 0.0)
         family.boxes.append(Box(sandbox, random.randrange(10**6)))
         try:
             await self._settle(family)
@@ -176,7 +178,7 @@ class Fuzz:
         finally:
             random.shuffle(family.boxes)
             for box in family.boxes:
-                await self._within(box.sandbox.close(), 0.0)
+                await self.within(box.sandbox.close(), 0.0)
         await self._check_gone(family)
 
     async def _open_in_vain(self, backend: NativeBackend, limits: Limits | None, random: Random) -> None:
@@ -195,7 +197,7 @@ class Fuzz:
         """Learn by what the family is known on the host."""
         box = family.boxes[0]
         code = "import os; os.stat('/proc/self/ns/pid').st_ino, int(open('/proc/self/uid_map').read().split()[1])"
-        told = await self._within(box.sandbox.exec(code), family.limits.wall_seconds)
+        told = await self.within(box.sandbox.exec(code), family.limits.wall_seconds)
         if told.killed_by != "wall":
             family.namespace, user = json.loads(f"[{(told.value or '')[1:-1]}]")
             family.user = user if os.geteuid() == 0 else -1
@@ -219,45 +221,43 @@ class Fuzz:
     # ---- What happens in one
 
     async def _act(self, family: Family, random: Random) -> None:
-        living = [box for box in family.boxes if not box.closed]
-        box = random.choice(living)
-        kind = random.choices(
-            ("call", "together", "queue", "give_up", "fork", "files", "close", "kill"), (60, 6, 3, 12, 8, 6, 3.5, 1.5)
-        )[0]
-        if kind == "call":
-            await self._call(family, box, random)
-        elif kind == "together":
-            await self._together(family, box, random)
-        elif kind == "queue":
-            await self._queue(family, box, random)
-        elif kind == "give_up":
-            await self._give_up(family, box, random)
-        elif kind == "fork":
-            await self._fork(family, box, random)
-        elif kind == "files":
-            await self._files(box, random)
-        elif kind == "close":
-            await self._close(family, box, random)
-        else:
-            await self._kill(family, box, random)
-
-    async def _call(self, family: Family, box: Box, random: Random) -> None:
-        await self._draw(family, box, random).done()
+        box = random.choice([box for box in family.boxes if not box.closed])
+        match random.choices(list(ACTIONS), list(ACTIONS.values()))[0]:
+            case "call":
+                await self._draw(family, box, random).done()
+            case "together":
+                await self._together(family, box, random)
+            case "queue":
+                await self._queue(family, box, random)
+            case "give up":
+                await self._give_up(family, box, random)
+            case "fork":
+                await self._fork(family, box, random)
+            case "files":
+                await self._files(box, random)
+            case "close":
+                await self._close(family, box, random)
+            case "kill":
+                await self._kill(family, box, random)
+        if family.suspect and not family.lost:
+            for each in family.boxes:
+                if not each.closed:
+                    await self.find_out(family, each)
+                    await self.find_out_shell(family, each)
+            family.suspect = False  # what was ended then has been missed by now
 
     async def _together(self, family: Family, box: Box, random: Random) -> None:
         """Several in one sandbox. Each may be ended for the memory of another."""
         calls = [self._draw(family, box, random) for _ in range(random.randrange(2, 5))]
         family.left += sum(call.judge.story.processes + 2 for call in calls)
-        family.suspect = (
-            family.suspect or sum(call.judge.story.touches for call in calls) > family.limits.memory_bytes / 2
-        )
+        family.suspect = sum(call.judge.story.touches for call in calls) > family.limits.memory_bytes / 2
         for call in calls:
             call.judge = dataclasses.replace(call.judge, left=family.left, suspect=family.suspect)
             call.alone = False
         box.python_known = box.python_known and all(call.way != "exec" for call in calls)
         box.shell_known = box.shell_known and all(call.way != "shell" for call in calls)
         await _all(call.done() for call in calls)
-        await self._find_out(family, box)
+        await self.find_out(family, box)
 
     async def _queue(self, family: Family, box: Box, random: Random) -> None:
         """Give up what has to wait for its turn: it is never begun."""
@@ -272,8 +272,8 @@ class Fuzz:
         await asyncio.sleep(random.uniform(0, 0.05))
         waiting.cancel()
         with contextlib.suppress(SandboxError):  # a full sandbox may have no interpreter
-            await self._within(_all([began]), family.limits.wall_seconds)
-            came = await self._within(ask(test), family.limits.wall_seconds)
+            await self.within(_all([began]), family.limits.wall_seconds)
+            came = await self.within(ask(test), family.limits.wall_seconds)
             failed = came.error is not None if isinstance(came, Executed) else came.exit_code == 1
             if failed and came.killed_by is None and not family.suspect:
                 raise Untrue(f"what was given up before its turn was done all the same: {came}")
@@ -296,9 +296,9 @@ class Fuzz:
                 box.children = True
             elif call.way == "shell":
                 box.shell_known = False
-            family.suspect = family.suspect or call.judge.story.touches > family.limits.memory_bytes / 4
+            family.suspect = call.judge.story.touches > family.limits.memory_bytes / 4
             await self._until_nothing(call.processes_left)
-            await self._find_out(family, box)
+            await self.find_out(family, box)
 
     async def _fork(self, family: Family, box: Box, random: Random) -> None:
         """Fork it, perhaps while a program runs in it."""
@@ -315,7 +315,7 @@ class Fuzz:
             if random.random() < 0.2:
                 await asyncio.sleep(_delay(random) / 4)
                 forking.cancel()
-            branches = await self._within(forking, family.limits.wall_seconds * (count + 1))
+            branches = await self.within(forking, family.limits.wall_seconds * (count + 1))
         except asyncio.CancelledError:
             self.counts["forks given up"] += 1
             branches = []
@@ -339,19 +339,19 @@ class Fuzz:
         if running:
             box.python_known = box.shell_known = False
         for each in [box, *new]:
-            await self._find_out(family, each)
+            await self.find_out(family, each)
 
     async def _files(self, box: Box, random: Random) -> None:
         path, data = f"d{random.randrange(3)}/f", random.randbytes(random.choice((0, 1, 1000, 300_000)))
         try:
-            await self._within(box.sandbox.write(path, data), 0.0)
+            await self.within(box.sandbox.write(path, data), 0.0)
         except WorkspaceError:
             if len(data) <= box.sandbox.limits.file_bytes and box.sandbox.limits.disk_bytes > 2**26:
                 raise
             return
-        if await self._within(box.sandbox.read(path), 0.0) != data:
+        if await self.within(box.sandbox.read(path), 0.0) != data:
             raise Untrue("a file is read as it was not written")
-        (entry,) = await self._within(box.sandbox.list(path.partition("/")[0]), 0.0)
+        (entry,) = await self.within(box.sandbox.list(path.partition("/")[0]), 0.0)
         if (entry.name, entry.kind, entry.size) != ("f", "file", len(data)):
             raise Untrue(f"the file is listed as {entry}")
 
@@ -365,7 +365,7 @@ class Fuzz:
         box.closed = True
         for call in calls:
             call.may_be_lost = True
-        await self._within(box.sandbox.close(), 0.0)
+        await self.within(box.sandbox.close(), 0.0)
         self.counts["closed"] += 1
         async with asyncio.timeout(SLACK_SECONDS):
             await _all(tasks)
@@ -375,7 +375,7 @@ class Fuzz:
                 raise Untrue(f"{way}() in a sandbox that is closed")
         for other in family.boxes:
             if not other.closed:
-                await self._find_out(family, other)
+                await self.find_out(family, other)
 
     async def _kill(self, family: Family, box: Box, random: Random) -> None:
         """Kill process 1 of the family's first sandbox while something runs, and with it all of them."""
@@ -395,7 +395,7 @@ class Fuzz:
         deadline = time.monotonic() + GONE_SECONDS
         with contextlib.suppress(SandboxLost):
             while time.monotonic() < deadline:  # it is killed, but may not have heard of it
-                await self._within(box.sandbox.exec("1"), 0.0)
+                await self.within(box.sandbox.exec("1"), 0.0)
             raise Untrue("code runs in a sandbox whose process 1 was killed")
 
     # ---- Calls
@@ -418,7 +418,7 @@ class Fuzz:
         judge = Judge(story, family.enforced, family.left, family.suspect)
         return Call(self, family, box, way, program, judge, own, timeout, stdin)
 
-    async def _within(self, work: Awaitable[T], seconds: float) -> T:
+    async def within(self, work: Awaitable[T], seconds: float) -> T:
         """The answer, unless it takes much longer than so many seconds."""
         began = time.monotonic()
         try:
@@ -437,7 +437,7 @@ class Fuzz:
         box.python_known = told is not None and told.killed_by is None and told.error is None
         box.threads = box.children = False
 
-    async def _find_out(self, family: Family, box: Box, *, lost: bool = False) -> None:
+    async def find_out(self, family: Family, box: Box, *, lost: bool = False) -> None:
         """Look after it: it is there, or not if it was said to be lost."""
         told = await self._ask(family, box, "kept if 'kept' in globals() else 'lost'")
         if told is None:
@@ -457,7 +457,7 @@ class Fuzz:
     async def _ask(self, family: Family, box: Box, code: str) -> Executed | None:
         """None if there can be no interpreter, because the sandbox is full."""
         try:
-            return await self._within(box.sandbox.exec(code), family.limits.wall_seconds)
+            return await self.within(box.sandbox.exec(code), family.limits.wall_seconds)
         except SandboxLost:
             raise
         except SandboxError:
@@ -465,15 +465,15 @@ class Fuzz:
                 raise
             return None
 
-    async def _find_out_shell(self, family: Family, box: Box, *, lost: bool = False) -> None:
+    async def find_out_shell(self, family: Family, box: Box, *, lost: bool = False) -> None:
         """The same for the shell's."""
-        told = await self._within(box.sandbox.shell(f'[ "$kept" = {box.kept} ]'), family.limits.wall_seconds)
+        told = await self.within(box.sandbox.shell(f'[ "$kept" = {box.kept} ]'), family.limits.wall_seconds)
         there = told.exit_code == 0 and told.killed_by is None
         if box.shell_known and there == lost and not family.suspect and told.killed_by is None:
             scarce = family.left + SANDBOX_PROCESSES + 1 > family.limits.processes
             if not scarce:
                 raise Untrue(f"the shell's variable is {'there' if there else 'gone'}: {told}")
-        told = await self._within(box.sandbox.shell(f"kept={box.kept}"), family.limits.wall_seconds)
+        told = await self.within(box.sandbox.shell(f"kept={box.kept}"), family.limits.wall_seconds)
         box.shell_known = told.exit_code == 0 and told.killed_by is None
 
 
@@ -502,7 +502,7 @@ class Call:
         self.family.log.append(f"{self.way} timeout={self.timeout} {self.judge}\n{self.program}")
         began = time.monotonic()
         try:
-            came = await self.fuzz._within(self._work(), self.judge.limits.wall_seconds)
+            came = await self.fuzz.within(self._work(), self.judge.limits.wall_seconds)
         except SandboxLost as error:
             if not (self.may_be_lost or self.family.doomed):
                 raise Untrue(f"nobody touched it, but {error}") from error
@@ -564,9 +564,9 @@ class Call:
             return
         try:
             if self.way == "exec":
-                await self.fuzz._find_out(family, box, lost=came.state_lost)
+                await self.fuzz.find_out(family, box, lost=came.state_lost)
             elif self.way == "shell":
-                await self.fuzz._find_out_shell(family, box, lost=came.state_lost)
+                await self.fuzz.find_out_shell(family, box, lost=came.state_lost)
         except SandboxLost:
             if not (self.may_be_lost or box.closed or family.doomed):
                 raise

@@ -1,4 +1,7 @@
-"""Hostile programs that will not end, that end badly, or that want to outlast their end: SANDBOX.md's 33 to 63."""
+"""Hostile programs that will not end, that end badly, or that want to outlast their end.
+
+Numbers are those of the list that the design started from, 33 to 63; those with a letter were added to it.
+"""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class BubblewrapRoom:
         yield from ("--cap-drop", "ALL", "--uid", str(_UID), "--gid", str(_UID))
         if limits.network == "host":
             yield "--share-net"
-        for path in (*_PROGRAMS, *profiles.prefixes()):
+        for path in _PROGRAMS:
             yield from _shown(Path(path))
         for name in _ETC:
             yield from _shown(Path("/etc") / name)
@@ -189,6 +189,8 @@ class BubblewrapRoom:
         yield from ("--proc", "/proc", "--dev", "/dev")
         for place in ("/tmp", "/dev/shm"):
             yield from ("--perms", "1777", "--size", str(limits.disk_bytes), "--tmpfs", place)
+        for path in profiles.prefixes():  # now, or one that lies in /tmp would be covered
+            yield from _shown(Path(path))
         yield from ("--bind", str(self._work), WORKSPACE, "--chdir", WORKSPACE)
         yield from ("--remount-ro", "/dev", "--remount-ro", "/")
 
