@@ -187,6 +187,8 @@ def _part_from_host() -> bool:
 def _find_modules_again(packages: Sequence[str]) -> None:
     """Let Python look where things are now."""
     sys.path[:] = map(template.place, packages)
+    for name in ("executable", "_base_executable", "prefix", "exec_prefix", "base_prefix", "base_exec_prefix"):
+        setattr(sys, name, template.place(getattr(sys, name)))
     for module in list(sys.modules.values()):
         if isinstance(where := getattr(module, "__path__", None), list):
             where[:] = map(template.place, where)
