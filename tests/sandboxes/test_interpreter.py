@@ -197,7 +197,7 @@ async def test_a_long_answer_is_whole(box):
         "import json, traceback, linecache; linecache.cache = None; del traceback.TracebackException",
         "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)",
         "import gc; gc.disable(); gc.set_threshold(1)",
-        "import threading; threading.Thread(target=lambda: 1 / 0).start()",
+        "import threading; t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()",
         "import os; os.chdir('/')",
         "import os, sys; os.environ.clear(); sys.path.clear(); sys.argv.clear()",
     ],
