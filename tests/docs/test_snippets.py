@@ -38,7 +38,7 @@ wall True KeyboardInterrupt False
 'still here'
 the interpreter ended with code 3 True
 NameError
-../../etc/passwd: openat2: Invalid cross-device link
+../../etc/passwd: it leads out of the workspace
 ['start', 'left'] b'left'
 ['start', 'right'] b'start'
 ['start'] b'start'

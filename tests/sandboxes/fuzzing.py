@@ -383,6 +383,8 @@ class Fuzz:
         if _number_inside(first) != 1:
             return
         calls = [self._draw(family, box, random) for _ in range(random.randrange(1, 3))]
+        for call in calls:
+            call.alone = False
         tasks = [asyncio.ensure_future(call.done()) for call in calls]
         await asyncio.sleep(_delay(random))
         family.lost = True

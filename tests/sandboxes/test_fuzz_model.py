@@ -287,5 +287,5 @@ def family(request: pytest.FixtureRequest) -> Iterator[type[Family]]:
 
 def test_a_family_of_sandboxes_is_as_a_few_dictionaries(family: type[Family]) -> None:
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    wanted = settings(max_examples=12, stateful_step_count=40, deadline=None, suppress_health_check=checks)
+    wanted = settings(max_examples=10, stateful_step_count=40, deadline=None, suppress_health_check=checks)
     run_state_machine_as_test(family, settings=wanted)
