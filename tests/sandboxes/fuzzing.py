@@ -411,8 +411,8 @@ class Fuzz:
         most = own or family.limits
         alone = program.story(way, most)
         wall = most.wall_seconds if timeout is None else min(timeout, most.wall_seconds)
-        if alone.code is None and not alone.surely_exceeds and wall > 0.6:
-            timeout = random.choice((0.1, 0.3, 0.6))
+        if alone.code is None and not alone.surely_exceeds and wall > 0.4:
+            timeout = random.choice((0.1, 0.2, 0.4))
         elif timeout is not None:
             timeout = wall
         effective = dataclasses.replace(most, wall_seconds=wall if timeout is None else timeout)
@@ -695,7 +695,7 @@ async def wreck(fuzz: Fuzz, spared: int) -> None:
     """Kill templates and brokers, but not this broker and what is below it."""
     random = Random(f"{fuzz.seed}/wreck")
     while True:
-        await asyncio.sleep(random.uniform(0.2, 1.5))
+        await asyncio.sleep(random.uniform(0.5, 4.0))
         brokers = [pid for pid in _children(os.getpid()) if pid != spared and _status(pid, "State").split()[0] != "Z"]
         templates = [pid for broker in brokers for pid in _children(broker)]
         which = random.choice(("brokers", "templates", "templates"))

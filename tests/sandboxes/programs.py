@@ -675,7 +675,7 @@ def _draw_say(random: Random) -> Say:
 
 
 def _draw_end(random: Random) -> Step:
-    kind = random.choices(("fall", "exit", "raise", "signal", "endless"), (35, 25, 10, 12, 18))[0]
+    kind = random.choices(("fall", "exit", "raise", "signal", "endless"), (37, 26, 10, 12, 15))[0]
     match kind:
         case "exit":
             return Exit(random.choice((0, 1, 2, 3, 42, 126, 127, 130, 137, 255)), random.random() < 0.5)
@@ -684,7 +684,7 @@ def _draw_end(random: Random) -> Step:
         case "signal":
             return Signal(random.choice((1, 6, 9, 10, 11, 13, 14, 15, 24, 25, 31)))
         case "endless":
-            weights = (15, 10, 25, 20, 20, 10)
+            weights = (20, 12, 15, 20, 20, 5)
             return Endless(random.choices(("hang", "stop", "spin", "flood", "hoard", "spin_all"), weights)[0])
         case _:
             return Fall()

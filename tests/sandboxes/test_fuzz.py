@@ -21,12 +21,14 @@ import pytest
 
 from tests.sandboxes import hostile
 
-EXECUTIONS: Mapping[hostile.Mode, int] = {"root": 2400, "rootless": 600}
+EXECUTIONS: Mapping[hostile.Mode, int] = {"root": 2000, "rootless": 700}
 STRANGER = 0x6E00_0000 + os.getpid()
 """A user that nobody else is, for the one without root."""
 LONGEST_SECONDS = 400.0
 """For that, on a machine that has other things to do as well."""
 
+USUAL_SEED = "yard"
+"""The same programs each time, though not at the same moments; for others, name a seed or a time."""
 SECONDS = float(os.environ.get("TOOLYARD_FUZZ_SECONDS", "0"))
 
 
@@ -58,7 +60,7 @@ def play(mode: hostile.Mode, seed: str) -> dict[str, Any]:
 @pytest.mark.timeout(SECONDS + LONGEST_SECONDS + 30)
 @pytest.mark.parametrize("mode", hostile.modes())
 def test_every_random_program_gets_a_true_answer_and_nothing_is_left(mode: hostile.Mode) -> None:
-    seed = os.environ.get("TOOLYARD_FUZZ_SEED") or secrets.token_hex(4)
+    seed = os.environ.get("TOOLYARD_FUZZ_SEED") or (secrets.token_hex(4) if SECONDS else USUAL_SEED)
     print(f"seed {seed}")
     told = play(mode, seed)
     problems = told.pop("problems")
@@ -68,5 +70,7 @@ def test_every_random_program_gets_a_true_answer_and_nothing_is_left(mode: hosti
     ends = ["ended", "wall", "cpu", "output", "file_size", *(["memory"] if mode == "root" else [])]
     seen = {end: sum(counts.get(f"{way}: {end}", 0) for way in ("run", "exec", "shell")) for end in ends}
     assert all(seen.values()), f"not everything was tried: {seen}"
-    happened = ("given up", "forks", "closed", "lost", "agents killed", "templates killed", "brokers killed")
+    happened = ["given up", "forks", "closed", "lost", "agents killed"]
+    if mode == "root":  # which plays long enough for these
+        happened += ["templates killed", "brokers killed"]
     assert all(counts.get(what) for what in happened), f"not everything happened: {counts}"
