@@ -254,6 +254,7 @@ class Fuzz:
         for call in calls:
             call.judge = dataclasses.replace(call.judge, left=family.left, suspect=family.suspect)
             call.alone = False
+            call.waits = sum(other.judge.limits.wall_seconds + 1 for other in calls)
         box.python_known = box.python_known and all(call.way != "exec" for call in calls)
         box.shell_known = box.shell_known and all(call.way != "shell" for call in calls)
         await _all(call.done() for call in calls)
@@ -497,6 +498,8 @@ class Call:
     """Its sandbox is closed or killed, from now on."""
     alone: bool = True
     """Nothing else happens in the sandbox meanwhile."""
+    waits: float = 0.0
+    """How long others may keep it from its turn."""
 
     async def done(self) -> None:
         self.fuzz.executions += 1
@@ -504,7 +507,7 @@ class Call:
         self.family.log.append(f"{self.way} timeout={self.timeout} {self.judge}\n{self.program}")
         began = time.monotonic()
         try:
-            came = await self.fuzz.within(self._work(), self.judge.limits.wall_seconds)
+            came = await self.fuzz.within(self._work(), self.judge.limits.wall_seconds + self.waits)
         except SandboxLost as error:
             if not (self.may_be_lost or self.family.doomed):
                 raise Untrue(f"nobody touched it, but {error}") from error
@@ -560,6 +563,7 @@ class Call:
                     raise Untrue(f"it has ended, but not {found}")
         else:
             family.left += story.processes + 1
+        if self.way == "exec":
             box.threads = not came.state_lost and (box.threads or story.leaves_threads)
             box.children = not came.state_lost and (box.children or story.leaves_children or came.killed_by is not None)
         if not self.alone or self.may_be_lost or box.closed:

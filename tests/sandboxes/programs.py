@@ -33,6 +33,10 @@ STARTING_CPU_SECONDS = 0.3
 REFUSED_FORK, REFUSED_FILE, REFUSED_MEMORY, REFUSED_SIZE = 77, 78, 79, 80
 """How a Python program ends that the kernel refuses something."""
 NOT_STARTED = 126
+CANNOT_FLUSH = 120
+"""How Python ends that has lost its standard output."""
+SMALL_FILE, LAST_WORDS_LOST = 65_536, 120
+"""Where a file has taken the place of a closed stream, a traceback may not fit, and then Python ends with this."""
 SHELL_CANNOT_FORK = (2, 254)
 """How dash and bash end when there can be no more processes."""
 
@@ -857,6 +861,8 @@ class Judge:
             codes |= {-signal.SIGKILL, -signal.SIGXCPU}
         if self.may_lack_processes:
             codes |= {REFUSED_FORK, NOT_STARTED, *SHELL_CANNOT_FORK}
+        if self.story.closed:
+            codes.add(CANNOT_FLUSH)
         if self.story.files + 40 > self.limits.open_files:
             codes |= {REFUSED_FILE, NOT_STARTED}
         if self._may_lack_memory:
@@ -865,6 +871,8 @@ class Judge:
                 codes |= {REFUSED_FORK, *SHELL_CANNOT_FORK, -signal.SIGSEGV, -signal.SIGABRT}
         if self.suspect:
             codes |= {-signal.SIGKILL, 128 + signal.SIGKILL}
+        if self.story.code and self.limits.file_bytes <= SMALL_FILE:
+            codes.add(LAST_WORDS_LOST)
         return codes
 
     @property

@@ -162,3 +162,4 @@ def reset_signals() -> None:
     """Programs expect the defaults; Python has changed a few for itself."""
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started the server may have blocked some
