@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.sandboxes import hostile
@@ -18,8 +16,3 @@ def played(request: pytest.FixtureRequest) -> hostile.Played:
         if item.module is request.module and "case" in getattr(getattr(item, "callspec", None), "params", {})
     ]
     return hostile.play(request.module.__name__, request.param, list(dict.fromkeys(asked)))
-
-
-# Random programs are played when that is asked for: of three usual runs one still failed, and not always for the
-# sandbox's fault. TOOLYARD_FUZZ_SECONDS=60 pytest tests/sandboxes/test_fuzz.py
-collect_ignore = [] if os.environ.get("TOOLYARD_FUZZ_SECONDS") else ["test_fuzz.py"]

@@ -438,7 +438,6 @@ class Fuzz:
         """Put something into the interpreter that must still be there later."""
         told = await self._ask(family, box, f"kept = {box.kept}")
         box.python_known = told is not None and told.killed_by is None and told.error is None
-        box.threads = box.children = False
 
     async def find_out(self, family: Family, box: Box, *, lost: bool = False) -> None:
         """Look after it: it is there, or not if it was said to be lost."""
@@ -564,8 +563,11 @@ class Call:
         else:
             family.left += story.processes + 1
         if self.way == "exec":
-            box.threads = not came.state_lost and (box.threads or story.leaves_threads)
-            box.children = not came.state_lost and (box.children or story.leaves_children or came.killed_by is not None)
+            if came.state_lost and self.alone:  # of several at once, another may have been in the interpreter after it
+                box.threads = box.children = False
+            elif not came.state_lost:
+                box.threads = box.threads or story.leaves_threads
+                box.children = box.children or story.leaves_children or came.killed_by is not None
         if not self.alone or self.may_be_lost or box.closed:
             return
         try:

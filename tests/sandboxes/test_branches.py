@@ -40,6 +40,19 @@ async def _close(sandboxes: Sequence[Sandbox]) -> None:
 # ---- What a branch has
 
 
+@SUITE.case("b0")
+async def output_that_code_closed_is_there_again_in_a_branch(stage: Stage, box: Box) -> None:
+    await box.sandbox.exec("import os; os.close(0); os.close(1)")
+    branches = await box.sandbox.fork(1)
+    try:
+        for sandbox in (box.sandbox, *branches):
+            executed = await sandbox.exec("os.write(1, b'said') and os.fstat(0) and print(' it')")
+            assert executed.error is None, executed.error
+            assert executed.stdout == "said it\n"
+    finally:
+        await _close(branches)
+
+
 @SUITE.case("b1")
 async def everything_is_there_in_a_branch(stage: Stage, box: Box) -> None:
     prepared = await box.sandbox.exec("""

@@ -108,16 +108,16 @@ class _Adapted(Environment):
             return self._toolsets[toolset]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _ForeignTool(Tool):
     home: Foreign
     """The class of theirs that has the method: the environment's, or one of its toolsets."""
 
-    def bind(self, owner: object, given: JsonObject) -> Callable[[], Any]:
+    def bind(self, owner: object, written: JsonObject, given: JsonObject = {}) -> Callable[[], Any]:
         adapted = cast(_Adapted, owner)
-        arguments = () if self.arguments is None else (self.arguments.model_validate(given),)
+        arguments = () if self.arguments is None else (self.arguments.model_validate(written),)
         if adapted._dispatches:
-            return partial(adapted.dispatch, self.name, given)
+            return partial(adapted.dispatch, self.name, written)
         return partial(adapted.run, self, *arguments)
 
 

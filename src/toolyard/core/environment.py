@@ -29,6 +29,9 @@ class Toolset:
     def __init__(self, env: Any) -> None:
         self.env = env
 
+    def teardown(self) -> MaybeAwaitable[None]:
+        """Called once when the session ends, after the environment's own; a plain function or a coroutine."""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for _ in tools_of(cls):  # reading them is the check
@@ -150,6 +153,16 @@ def needs_sandbox(environment: type) -> bool:
     """Whether it, or one of its toolsets, runs untrusted code. Classes of other frameworks may say so as well."""
     toolsets: Sequence[type] = getattr(environment, "toolsets", ())
     return any(getattr(cls, "uses_sandbox", False) for cls in (environment, *toolsets))
+
+
+def needs_teardown(environment: type[Environment], toolset: type | None = None) -> bool:
+    """Whether something of the author's is to be run when a session ends."""
+    toolsets = environment.toolsets if toolset is None else (*environment.toolsets, toolset)
+    return overrides(environment, "teardown") or any(map(toolset_tears_down, toolsets))
+
+
+def toolset_tears_down(toolset: type) -> bool:
+    return issubclass(toolset, Toolset) and toolset.teardown is not Toolset.teardown
 
 
 def overrides(cls: type[Environment], hook: str) -> bool:

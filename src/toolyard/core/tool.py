@@ -6,7 +6,7 @@ A tool is read once, when its class is defined. Whatever is wrong with it is a `
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, get_type_hints, overload
@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, create_model
 from pydantic.errors import PydanticUserError
 
 from toolyard.core.errors import DefinitionError
+from toolyard.core.forms import Form
 from toolyard.core.output import JsonObject, Model
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -28,18 +29,35 @@ Turn: TypeAlias = Literal["serial", "concurrent", "exclusive"]
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """Marks a parameter that the trainer fills in, by its name: `stdin: Annotated[str, Given()] = ""`.
+
+    The value comes with the call where a wire has such a thing, as verl's `extra_fields`, or else from the task. The
+    model neither sees nor sets it, unless it is `open`: then what the model writes comes first.
+    """
+
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class _Mark:
     name: str | None
     shared: bool
     concurrent: bool
     exclusive: bool
+    form: Form | None
 
 
 @overload
 def tool(fn: F, /) -> F: ...
 @overload
 def tool(
-    *, name: str | None = None, shared: bool = True, concurrent: bool = False, exclusive: bool = False
+    *,
+    name: str | None = None,
+    shared: bool = True,
+    concurrent: bool = False,
+    exclusive: bool = False,
+    form: Form | None = None,
 ) -> Callable[[F], F]: ...
 def tool(
     fn: F | None = None,
@@ -49,15 +67,17 @@ def tool(
     shared: bool = True,
     concurrent: bool = False,
     exclusive: bool = False,
+    form: Form | None = None,
 ) -> F | Callable[[F], F]:
     """Offer this method to the model. Its name, docstring and type hints are its definition.
 
     `shared=False` lists it only inside a session. `concurrent=True` lets calls of it overlap in one session;
-    `exclusive=True` lets nothing else run in the session meanwhile.
+    `exclusive=True` lets nothing else run in the session meanwhile. `form` is how a model writes a call of it in
+    plain text.
     """
 
     def mark(fn: F) -> F:
-        setattr(fn, _MARK, _Mark(name, shared, concurrent, exclusive))
+        setattr(fn, _MARK, _Mark(name, shared, concurrent, exclusive, form))
         return fn
 
     return mark if fn is None else mark(fn)
@@ -104,6 +124,11 @@ class Tool:
     shared: bool
     terminal: bool
     turn: Turn
+    form: Form | None = None
+    given: Sequence[str] = ()
+    """Parameters that the trainer fills in."""
+    hidden: frozenset[str] = frozenset()
+    """Those of them that the model must not."""
 
     @property
     def name(self) -> str:
@@ -127,11 +152,15 @@ class Tool:
             arguments, description = model, doc
         else:
             arguments, description = _model_of(method, parameters, doc, where)
+        given = _given(parameters, where)
+        hidden = frozenset(name for name, marked in given.items() if not marked.open)
         if is_terminal and arguments is not None and len(arguments.model_fields) > 1:
             names = ", ".join(arguments.model_fields)
             raise DefinitionError(f"{where}: a terminal tool takes the one message, but this one takes {names}")
         return cls(
-            spec=ToolSpec(name=mark.name or method, description=description, input_schema=_schema_of(arguments, where)),
+            spec=ToolSpec(
+                name=mark.name or method, description=description, input_schema=_schema_of(arguments, hidden, where)
+            ),
             owner=owner,
             method=method,
             arguments=arguments,
@@ -140,15 +169,24 @@ class Tool:
             shared=mark.shared,
             terminal=is_terminal,
             turn="exclusive" if mark.exclusive or is_terminal else "concurrent" if mark.concurrent else "serial",
+            form=mark.form,
+            given=tuple(given),
+            hidden=hidden,
         )
 
-    def bind(self, owner: object, given: JsonObject) -> Callable[[], Any]:
-        """The call, ready to be made. Raises pydantic's ValidationError when the arguments do not fit."""
+    def bind(self, owner: object, written: JsonObject, given: JsonObject = {}) -> Callable[[], Any]:
+        """The call, ready to be made: what the model wrote, and what the trainer gives for parameters marked `Given`.
+
+        Raises pydantic's ValidationError when the arguments do not fit.
+        """
         method = getattr(owner, self.method)
         if self.arguments is None:
             bound: Callable[[], Any] = method
             return bound
-        model = self.arguments.model_validate(given)
+        if self.given:
+            seen = {name: value for name, value in written.items() if name not in self.hidden}
+            written = {name: given[name] for name in self.given if given.get(name) is not None} | seen
+        model = self.arguments.model_validate(written)
         if self.whole:
             return partial(method, model)
         return partial(method, **{name: getattr(model, name) for name in self.arguments.model_fields})
@@ -240,10 +278,25 @@ def _model_of(method: str, parameters: Mapping[str, Any], doc: str, where: str) 
     return model, (parsed.description or "").strip() if described else doc
 
 
-def _schema_of(arguments: type[BaseModel] | None, where: str) -> JsonObject | None:
+def _given(parameters: Mapping[str, Any], where: str) -> Mapping[str, Given]:
+    found: dict[str, Given] = {}
+    for name, value in parameters.items():
+        hint = value[0] if isinstance(value, tuple) else value
+        for marked in getattr(hint, "__metadata__", ()):
+            if isinstance(marked, Given):
+                if not isinstance(value, tuple):
+                    raise DefinitionError(f"{where}: {name!r} may not be given, so it needs a default")
+                found[name] = marked
+    return found
+
+
+def _schema_of(arguments: type[BaseModel] | None, hidden: Set[str], where: str) -> JsonObject | None:
     if arguments is None:
         return None
     try:
-        return arguments.model_json_schema()
+        schema = arguments.model_json_schema()
     except PydanticUserError as error:
         raise DefinitionError(f"{where}: no JSON schema can be made of its parameters: {error}") from error
+    if hidden:
+        schema["properties"] = {name: value for name, value in schema["properties"].items() if name not in hidden}
+    return schema

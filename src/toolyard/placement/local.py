@@ -7,12 +7,20 @@ import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from toolyard.core.environment import Environment, MaybeAwaitable, build_toolset, overrides
+from toolyard.core.environment import (
+    Environment,
+    MaybeAwaitable,
+    Toolset,
+    build_toolset,
+    overrides,
+    toolset_tears_down,
+)
 from toolyard.core.errors import (
     NotSupported,
     SandboxError,
@@ -124,8 +132,13 @@ class LocalEnvironment:
             self._instances[toolset] = await self._place.ask(build_toolset, toolset, self._env)
 
     async def teardown(self) -> None:
-        if overrides(type(self._env), "teardown"):
-            await self._place.ask(self._env.teardown, always=True)
+        """The environment's, then those of its toolsets, each whatever became of the one before."""
+        async with AsyncExitStack() as last_first:
+            for toolset, instance in self._instances.items():
+                if isinstance(instance, Toolset) and toolset_tears_down(toolset):
+                    last_first.push_async_callback(self._place.ask, instance.teardown, always=True)
+            if overrides(type(self._env), "teardown"):
+                last_first.push_async_callback(self._place.ask, self._env.teardown, always=True)
 
     async def prompt(self) -> Blocks:
         if overrides(type(self._env), "get_prompt"):
@@ -153,17 +166,19 @@ class LocalEnvironment:
     async def has_tool(self, name: str) -> bool:
         return name in self.tools or any(spec.name == name for spec in await self._dynamic())
 
-    async def call(self, tool: str, arguments: JsonObject) -> CallResult:
+    async def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> CallResult:
         found = self.tools.get(tool)
         try:
             if found is None:
                 return await self._call_dynamic(tool, arguments)
             owner = self._instances.get(found.owner, self._env)
+            if found.given:
+                given = {**self._env.task_spec, **given}
             if not found.is_async:
-                result: CallResult = await self._place.plain(partial(_call_plain, found, owner, arguments))
+                result: CallResult = await self._place.plain(partial(_call_plain, found, owner, arguments, given))
                 return result
             try:
-                bound = found.bind(owner, arguments)
+                bound = found.bind(owner, arguments, given)
             except ValidationError as error:
                 return bad_arguments(_problems(error))
             returned = await contained(bound())
@@ -209,10 +224,10 @@ class LocalEnvironment:
         return made
 
 
-def _call_plain(tool: Tool, owner: object, arguments: JsonObject) -> MaybeAwaitable[CallResult]:
+def _call_plain(tool: Tool, owner: object, arguments: JsonObject, given: JsonObject) -> MaybeAwaitable[CallResult]:
     """In a thread, all of it: validators and conversions may take as long as the tool itself."""
     try:
-        bound = tool.bind(owner, arguments)
+        bound = tool.bind(owner, arguments, given)
     except ValidationError as error:
         return bad_arguments(_problems(error))
     returned = bound()

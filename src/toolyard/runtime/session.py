@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from toolyard.core.encoding import encode
-from toolyard.core.environment import Environment, overrides
+from toolyard.core.environment import Environment, needs_teardown, overrides
 from toolyard.core.errors import CallNotFound, SessionClosed, SessionFailed, ToolyardError, describe
 from toolyard.core.messages import GroupCandidate, GroupScore
 from toolyard.core.output import (
@@ -144,7 +144,7 @@ class Session:
     @property
     def closes_at_once(self) -> bool:
         """Whether nothing has to be waited for when it is closed."""
-        trivial = not overrides(self.spec.environment, "teardown")
+        trivial = not needs_teardown(self.spec.environment, self.spec.toolset)
         return trivial and not self.running and self._setup is None
 
     def touch(self) -> None:
@@ -196,7 +196,7 @@ class Session:
             self._setup = None
 
     async def _give_back(self, placed: Placed) -> None:
-        if not overrides(self.spec.environment, "teardown"):
+        if not needs_teardown(self.spec.environment, self.spec.toolset):
             return
         seconds = self._shared.limits.teardown_seconds
         try:
@@ -214,10 +214,15 @@ class Session:
 
     # Calls.
 
-    def call(self, tool: str, arguments: JsonObject, call_id: str | None = None) -> Call[CallResult]:
-        """Start a call and hand back its ticket at once. An id that already names a call here finds that call."""
+    def call(
+        self, tool: str, arguments: JsonObject, call_id: str | None = None, *, given: JsonObject = {}
+    ) -> Call[CallResult]:
+        """Start a call and hand back its ticket at once. An id that already names a call here finds that call.
+
+        `given` is what the trainer says with it, not the model.
+        """
         found = self._find(call_id)
-        return found or self._start(Call(tool, call_id, self._deadline()), self._call_tool, arguments)
+        return found or self._start(Call(tool, call_id, self._deadline()), self._call_tool, (arguments, given))
 
     def score_group(
         self, candidates: Sequence[GroupCandidate], call_id: str | None = None
@@ -293,7 +298,7 @@ class Session:
         if self._calls is not None:
             self._shared.kept.add(call, self.forget, self.last_seen)
 
-    async def _call_tool(self, call: Call[CallResult], arguments: JsonObject) -> CallResult:
+    async def _call_tool(self, call: Call[CallResult], asked: tuple[JsonObject, JsonObject]) -> CallResult:
         placed = self._placed if self.state is State.READY else await self.ready()
         assert placed is not None
         tool = placed.tools.get(call.name)
@@ -303,15 +308,17 @@ class Session:
         try:
             if self.finished and (tool is not None or await placed.has_tool(call.name)):
                 return self._refused(call)
-            return await self._perform(placed, call, arguments)
+            return await self._perform(placed, call, *asked)
         finally:
             turns.give_back(claim)
 
-    async def _perform(self, placed: Placed, call: Call[CallResult], arguments: JsonObject) -> CallResult:
+    async def _perform(
+        self, placed: Placed, call: Call[CallResult], arguments: JsonObject, given: JsonObject
+    ) -> CallResult:
         shared = self._shared
         await shared.slots.take()
         try:
-            result = await placed.call(call.name, arguments)
+            result = await placed.call(call.name, arguments, given)
         finally:
             shared.slots.give_back()
         if isinstance(result, ToolOutput):

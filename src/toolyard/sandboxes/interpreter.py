@@ -87,6 +87,7 @@ class Interpreter:
         pid = os.getpid()
         self._prepare()
         value, error = self._guarded(self._evaluate, code)
+        self._reopen()  # or else a file that we open meanwhile could come to lie there
         self._recover()
         described = None
         if error is not None:
@@ -234,14 +235,17 @@ class Interpreter:
     def _prepare(self) -> None:
         """Give code its streams and its module."""
         sys.modules["__main__"] = self._main
-        for number, copy in self._descriptors.items():
-            os.dup2(copy, number)
+        self._reopen()
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             stream = self._streams.get(name)
             if stream is None or not _usable(stream):
                 stream = self._streams[name] = _stream(number)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
+
+    def _reopen(self) -> None:
+        for number, copy in self._descriptors.items():
+            os.dup2(copy, number)
 
     def _recover(self) -> None:
         """Python as our own code needs it. Builtins that code replaced are kept for it, deleted ones are back."""

@@ -1,0 +1,117 @@
+"""From text that a model wrote to the tool call in it: a tool's own form first, then JSON, then its name as a tag."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from toolyard.core.environment import Environment, overrides
+from toolyard.core.forms import Form, Plain, tagged
+from toolyard.core.output import JsonObject
+from toolyard.core.tool import Tool
+
+log = logging.getLogger("toolyard.actions")
+
+PLAIN = Plain()
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A call that a text asks for."""
+
+    tool: str
+    arguments: JsonObject
+    form: Form
+
+
+class Actions:
+    """What the texts of models mean in one environment. Tools are tried in the order in which they are defined."""
+
+    def __init__(self, tools: Mapping[str, Tool], terminal: Tool | None, *, open_ended: bool) -> None:
+        listed = {name: tool for name, tool in tools.items() if not tool.terminal}
+        self._forms: Sequence[tuple[str, Form]] = [(name, tool.form) for name, tool in listed.items() if tool.form]
+        self._unformed: Sequence[Tool] = [tool for tool in listed.values() if not tool.form]
+        self._tools = tools
+        self._terminal = terminal
+        self._open_ended = open_ended
+        """There may be tools that only the task knows."""
+
+    @classmethod
+    @functools.cache
+    def of(cls, environment: type[Environment]) -> Actions:
+        definition = environment._definition
+        return cls(definition.tools, definition.terminal, open_ended=overrides(environment, "list_task_tools"))
+
+    def read(self, text: str) -> Action | None:
+        """The call that the text asks for, if any."""
+        for name, form in self._forms:
+            try:
+                arguments = form.read(text)
+            except Exception:  # a form of the author's: what it cannot read is not its own
+                log.warning("the form of tool %r could not read a text", name, exc_info=True)
+                continue
+            if arguments is not None:
+                return Action(name, arguments, form)
+        return self._tool_call(text) or self._by_name(text) or self._last_message(text)
+
+    def _tool_call(self, text: str) -> Action | None:
+        for written in tagged(text, "tool_call"):
+            call = tool_call(written)
+            if call is None:
+                continue
+            name, arguments = call
+            if (tool := self._tools.get(name)) is not None:
+                return Action(name, arguments, tool.form or PLAIN)
+            if self._open_ended:
+                return Action(name, arguments, PLAIN)
+        return None
+
+    def _by_name(self, text: str) -> Action | None:
+        for tool in self._unformed:
+            if found := tagged(text, tool.name):
+                return Action(tool.name, _arguments(tool, found[-1]), PLAIN)
+        return None
+
+    def _last_message(self, text: str) -> Action | None:
+        if self._terminal is None or not text.strip():
+            return None
+        argument = self._terminal.terminal_spec().arg
+        return Action(self._terminal.name, {argument: text} if argument else {}, PLAIN)
+
+
+def tool_call(written: str) -> tuple[str, JsonObject] | None:
+    """Name and arguments of `{"name": …, "arguments": {…}}`; some models write the arguments as a string of JSON."""
+    call = _object(written)
+    arguments = call.get("arguments") or {}
+    if isinstance(arguments, str):
+        arguments = _object(arguments)
+    name = call.get("name")
+    return (name, arguments) if isinstance(name, str) and isinstance(arguments, dict) else None
+
+
+def _arguments(tool: Tool, written: str) -> JsonObject:
+    """What stands between the tags of a tool: a JSON object of its arguments, or the text of its first one."""
+    properties: JsonObject = (tool.spec.input_schema or {}).get("properties", {})
+    given = _object(written)
+    if not properties or (given and given.keys() <= properties.keys()):
+        return given if properties else {}
+    first, schema = next(iter(properties.items()))
+    return {first: written.strip() if schema.get("type") == "string" else _value(written)}
+
+
+def _value(written: str) -> object:
+    try:
+        return json.loads(written)
+    except (ValueError, RecursionError):
+        return written.strip()
+
+
+def _object(written: str) -> dict[str, object]:
+    try:
+        value = json.loads(written)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

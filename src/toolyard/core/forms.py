@@ -1,0 +1,87 @@
+"""How a model writes the call of a tool as plain text, and how the result is written after it.
+
+A tool says so with `@tool(form=Tagged("search"))`. Tools that say nothing have `NAMED`: their own name as a tag.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+from toolyard.core.output import JsonObject
+
+TOOL_CALL_END = "</tool_call>"
+
+
+class Form(Protocol):
+    """The way of writing of one tool."""
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """What of the output's metadata a trainer that reads text is told beside the text."""
+
+    def read(self, text: str) -> JsonObject | None:
+        """The arguments of the call that this text asks for; None if it asks for no call of this tool."""
+
+    def answer(self, text: str, result: str) -> str:
+        """The result as it is to follow that text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """`<tag>text</tag>`, the last one; what is between the tags is one argument, without space around it."""
+
+    tag: str
+    argument: str
+    before: str = "\n<result>\n"
+    after: str = "\n</result>\n"
+    shown: Sequence[str] = ()
+
+    def read(self, text: str) -> JsonObject | None:
+        found = tagged(text, self.tag)
+        return {self.argument: found[-1].strip()} if found else None
+
+    def answer(self, text: str, result: str) -> str:
+        return f"{self.before}{result}{self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Of a tool that is called as JSON only: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
+
+    shown: Sequence[str] = ()
+
+    def read(self, text: str) -> JsonObject | None:
+        return None
+
+    def answer(self, text: str, result: str) -> str:
+        if TOOL_CALL_END in text:
+            return f"\n<tool_response>\n{result}\n</tool_response>\n"
+        return f"\n<result>\n{result}\n</result>\n"
+
+
+def tagged(text: str, tag: str) -> list[str]:
+    """What stands between each `<tag>` and the next `</tag>`."""
+    if f"<{tag}>" not in text:
+        return []
+    return _tag_pattern(tag).findall(text)
+
+
+def fenced(text: str, *languages: str) -> list[str]:
+    """What stands in fences that open with ``` and one of these words, which may be on the next line."""
+    if "```" not in text:
+        return []
+    return _fence_pattern(languages).findall(text)
+
+
+@lru_cache(256)
+def _tag_pattern(tag: str) -> re.Pattern[str]:
+    return re.compile(f"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", re.DOTALL)
+
+
+@lru_cache(256)
+def _fence_pattern(languages: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(f"```\\n?(?:{'|'.join(map(re.escape, languages))})(.*?)```", re.DOTALL)
