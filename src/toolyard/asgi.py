@@ -115,6 +115,16 @@ class Request:
     async def answer_json(self, value: object, status: int = 200, headers: Headers = ()) -> None:
         await self.answer(status, ((b"content-type", b"application/json"), *headers), encode(value))
 
+    def is_gone(self) -> bool:
+        """Whether the client has hung up. To be asked between its body and our answer."""
+        waiting = self._receive()
+        try:
+            waiting.send(None)  # type: ignore[attr-defined]  # the servers' are coroutines
+        except StopIteration as told:
+            return bool(told.value["type"] == "http.disconnect")
+        waiting.close()  # type: ignore[attr-defined]
+        return False
+
     async def start(self, headers: Headers) -> None:
         """Begin a stream; `write` goes on and `write(…, last=True)` ends it."""
         self.started = True

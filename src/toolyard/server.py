@@ -25,6 +25,7 @@ from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes.provider import Provider
 from toolyard.settings import Settings, SettingsError, is_loopback
+from toolyard.tools.environment import tools_environment
 
 log = logging.getLogger("toolyard.server")
 
@@ -39,9 +40,11 @@ class Server:
     def __init__(
         self, environments: Sequence[type], *, toolsets: Sequence[type] = (), settings: Settings | None = None
     ) -> None:
+        self.settings = settings or Settings.read({})
+        if self.settings.tools:
+            environments = [*environments, tools_environment(self.settings.tools.replace(" ", "").split(","))]
         if not environments:
             raise DefinitionError("there is no environment to serve")
-        self.settings = settings or Settings.read({})
         self.environments: Sequence[type[Environment]] = [adapt(environment) for environment in environments]
         self.protocols = protocols_of(self.settings)
         self._placement = LocalPlacement(self.settings.threads)
@@ -50,7 +53,7 @@ class Server:
         self.sandboxes = sandboxes_of(self.settings, ready=self.settings.sandboxes_ready)
         self._needs_sandbox = any(map(needs_sandbox, [*environments, *offered]))
         options = self.settings.pick(HttpOptions)
-        routes = [route for protocol in self.protocols for route in load(protocol)(self.runtime, options)]
+        routes = [route for protocol in self.protocols for route in routes_of(protocol, self.runtime, self.settings)]
         self.app = Door(routes, self._lifespan, options, self.sandboxes.enter)
         self._uvicorn: uvicorn.Server | None = None
 
@@ -171,7 +174,7 @@ def protocols_of(settings: Settings) -> Sequence[str]:
     for name in settings.protocol:
         if name not in PROTOCOLS:
             raise SettingsError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
-    return settings.protocol or tuple(PROTOCOLS)
+    return [name for name in PROTOCOLS if name in (settings.protocol or PROTOCOLS)]
 
 
 def sandboxes_of(settings: Settings, *, ready: int = 0) -> Provider:
@@ -184,7 +187,7 @@ def sandboxes_of(settings: Settings, *, ready: int = 0) -> Provider:
     )
 
 
-def load(protocol: str) -> Callable[[Runtime, HttpOptions], list[BaseRoute]]:
-    module, _, function = PROTOCOLS[protocol].partition(":")
-    routes: Callable[[Runtime, HttpOptions], list[BaseRoute]] = getattr(importlib.import_module(module), function)
+def routes_of(protocol: str, runtime: Runtime, settings: Settings) -> list[BaseRoute]:
+    module = importlib.import_module(PROTOCOLS[protocol])
+    routes: list[BaseRoute] = module.routes(runtime, settings.pick(module.Options))
     return routes

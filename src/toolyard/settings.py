@@ -16,7 +16,7 @@ from toolyard.sandboxes.base import Limits as SandboxLimits
 
 T = TypeVar("T")
 
-_SANDBOX = SandboxLimits()
+_SANDBOX = SandboxLimits(output_bytes=2**20)
 
 
 class SettingsError(ToolyardError):
@@ -35,6 +35,8 @@ class Settings:
     host: str = knob("127.0.0.1", "address to listen on; anything but loopback needs --api-key or --allow-anonymous")
     port: int = knob(8080, "port to listen on; 0 picks a free one", zero=True)
     protocol: tuple[str, ...] = knob((), "serve only this protocol, at the root (repeatable; default: all of them)")
+    # What
+    tools: str = knob("", "serve these built-in tools, separated by commas, as an environment called toolbox")
     # Who
     api_key: str = knob("", "key that clients must send, as X-API-Key or as Authorization: Bearer")
     allow_anonymous: bool = knob(False, "listen on a non-loopback address although no key is asked for")
@@ -83,6 +85,17 @@ class Settings:
     )
     sandbox_image: str = knob("", "container image for docker and podman, if not a plain one with Python")
     sandboxes_ready: int = knob(2, "sandboxes to keep ready for whoever asks next", zero=True)
+    # verl-tool's wire
+    verl_request_seconds: float = knob(
+        0,
+        "answer 408 to a batch that takes longer; it goes on, and the same request again finds it; 0: never",
+        zero=True,
+    )
+    verl_repeat_seconds: float = knob(
+        30, "keep an answer that nobody took for this long, for a trainer that sends its request again", zero=True
+    )
+    verl_done_if_invalid: bool = knob(False, "end a trajectory whose text calls no tool")
+    verl_explain_invalid: bool = knob(False, "say in the observation which tools there are when a text calls none")
     # How
     latch_finished: bool = knob(True, "refuse tool calls after one that returned finished=True")
     errors: Literal["none", "exception", "stacktrace"] = knob(

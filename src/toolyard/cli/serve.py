@@ -9,7 +9,7 @@ from functools import partial
 from toolyard import logs
 from toolyard.cli._settings import add_settings
 from toolyard.core.errors import ToolyardError
-from toolyard.loading import LoadError, folders_of, load_targets
+from toolyard.loading import Loaded, LoadError, folders_of, load_targets
 from toolyard.server import Server, listen, tune_process
 from toolyard.settings import Settings
 from toolyard.version import __version__
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 def serve(targets: Sequence[str], settings: Settings) -> None:
     logs.configure(settings.log_format, settings.log_level)
-    loaded = load_targets(targets)
+    loaded = Loaded([], []) if settings.tools and not targets else load_targets(targets)
     server = Server(loaded.environments, toolsets=loaded.toolsets, settings=settings)
     socket = listen(settings.host, settings.port)
     shown = partial(banner, server, socket.getsockname()[1])

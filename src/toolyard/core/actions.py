@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.forms import Form, Plain, tagged
@@ -38,12 +38,6 @@ class Actions:
         self._terminal = terminal
         self._open_ended = open_ended
         """There may be tools that only the task knows."""
-
-    @classmethod
-    @functools.cache
-    def of(cls, environment: type[Environment]) -> Actions:
-        definition = environment._definition
-        return cls(definition.tools, definition.terminal, open_ended=overrides(environment, "list_task_tools"))
 
     def read(self, text: str) -> Action | None:
         """The call that the text asks for, if any."""
@@ -80,6 +74,18 @@ class Actions:
             return None
         argument = self._terminal.terminal_spec().arg
         return Action(self._terminal.name, {argument: text} if argument else {}, PLAIN)
+
+
+def actions_of(environment: type[Environment]) -> Actions:
+    """Made once for each environment."""
+    if (found := _actions.get(environment)) is None:
+        definition = environment._definition
+        open_ended = overrides(environment, "list_task_tools")
+        found = _actions[environment] = Actions(definition.tools, definition.terminal, open_ended=open_ended)
+    return found
+
+
+_actions: WeakKeyDictionary[type[Environment], Actions] = WeakKeyDictionary()
 
 
 def tool_call(written: str) -> tuple[str, JsonObject] | None:

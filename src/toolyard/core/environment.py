@@ -29,6 +29,11 @@ class Toolset:
     def __init__(self, env: Any) -> None:
         self.env = env
 
+    @classmethod
+    def missing(cls) -> str:
+        """What keeps it from working on this host, such as a key that is not set; empty if nothing does."""
+        return ""
+
     def teardown(self) -> MaybeAwaitable[None]:
         """Called once when the session ends, after the environment's own; a plain function or a coroutine."""
 
@@ -57,6 +62,8 @@ class Environment:
     toolsets: ClassVar[Sequence[type]] = ()
     uses_sandbox: ClassVar[bool] = False
     """It runs untrusted code: a server then has a sandbox ready before it answers anybody, or does not start."""
+    latch_finished: ClassVar[bool] = True
+    """After a tool has returned finished=True, the session takes no more calls."""
     _definition: ClassVar[Definition] = Definition({}, None, frozenset())
 
     def __init_subclass__(cls) -> None:

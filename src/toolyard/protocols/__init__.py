@@ -1,8 +1,11 @@
-"""One module per wire protocol. Each is a function: `routes(runtime, options) -> list[BaseRoute]`.
+"""One module per wire protocol. Each has a function `routes(runtime, options) -> list[BaseRoute]`, and `Options`, the
+settings that it wants to know.
 
-To add a protocol, write `protocols/<name>.py` with such a function and add its line below.
+To add a protocol, write `protocols/<name>.py` with these and add its line below, above ORS, which takes every path
+that nobody else wants.
 """
 
 PROTOCOLS = {
-    "ors": "toolyard.protocols.ors:routes",
+    "verl": "toolyard.protocols.verl",
+    "ors": "toolyard.protocols.ors",
 }

@@ -328,7 +328,7 @@ class Session:
                 result, call.size = snapshot(result)
             except (TypeError, ValueError, RecursionError) as error:  # what the author put into metadata or detail
                 return ToolFailure("tool_raised", f"the tool's output cannot be written as JSON: {error}")
-            if result.finished and shared.limits.latch_finished:
+            if result.finished and shared.limits.latch_finished and self.spec.environment.latch_finished:
                 self.finished = True
             if call.size > shared.limits.output_bytes:
                 result = cut(result, shared.limits.output_bytes)

@@ -46,14 +46,17 @@ Endpoint: TypeAlias = Callable[[Request, str], Awaitable[None]]
 """Takes the request and the environment's name as it stands in the path (empty for root endpoints)."""
 
 
-def routes(runtime: Runtime, options: HttpOptions) -> list[BaseRoute]:
+Options = HttpOptions
+
+
+def routes(runtime: Runtime, options: Options) -> list[BaseRoute]:
     return [Ors(runtime, options)]
 
 
 class Ors(BaseRoute):
     """Owns every path that no other protocol took: an ORS client drops any base path."""
 
-    def __init__(self, runtime: Runtime, options: HttpOptions) -> None:
+    def __init__(self, runtime: Runtime, options: Options) -> None:
         self._runtime = runtime
         self._options = options
         self._root: dict[str, tuple[str, Endpoint]] = {

@@ -1,0 +1,147 @@
+"""verl-tool's tool server: one POST carries the texts of many trajectories, and brings back their observations."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from toolyard.asgi import HttpError, HttpOptions, Request
+from toolyard.core.encoding import encode
+from toolyard.protocols.verl import batches
+from toolyard.protocols.verl.repeats import Repeats
+from toolyard.protocols.verl.trajectories import Trajectories
+from toolyard.runtime.runtime import Runtime
+
+_PROMPT = 0.05
+"""Seconds within which nobody gives up waiting, so that one need not look whether somebody did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options(HttpOptions):
+    """Settings say what each is for."""
+
+    protocol: tuple[str, ...]
+    max_concurrent_calls: int
+    verl_request_seconds: float
+    verl_repeat_seconds: float
+    verl_done_if_invalid: bool
+    verl_explain_invalid: bool
+
+
+def routes(runtime: Runtime, options: Options) -> list[BaseRoute]:
+    return [Verl(runtime, options)]
+
+
+class Verl(BaseRoute):
+    def __init__(self, runtime: Runtime, options: Options) -> None:
+        self._runtime = runtime
+        self._options = options
+        self._started = time.monotonic()
+        self._requests = 0
+        self._repeats = Repeats(options.verl_repeat_seconds)
+        self._trajectories = Trajectories(
+            runtime, done_if_invalid=options.verl_done_if_invalid, explain_invalid=options.verl_explain_invalid
+        )
+        self._late: set[asyncio.Task[bytes]] = set()
+        """Work for requests that have been answered 408."""
+        endpoints: dict[str, tuple[str, Callable[[Request], Awaitable[None]]]] = {
+            "/get_observation": ("POST", self.get_observation),
+            "/verl/get_observation": ("POST", self.get_observation),
+            "/verl/health": ("GET", self.health),
+            "/verl/metrics": ("GET", self.metrics),
+        }
+        if options.protocol == ("verl",):  # alone at the root, exactly as the original
+            endpoints |= {"/health": ("GET", self.health), "/metrics": ("GET", self.metrics)}
+        self._endpoints: Mapping[str, tuple[str, Callable[[Request], Awaitable[None]]]] = endpoints
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        path = scope["path"]
+        return (Match.FULL if path in self._endpoints or path.rstrip("/") in self._endpoints else Match.NONE), {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, endpoint = self._endpoints[scope["path"].rstrip("/")]
+        if scope["method"] != method:
+            raise HttpError(405, "Method Not Allowed", [(b"allow", method.encode())])
+        await endpoint(Request(scope, receive, send, self._options))
+
+    async def get_observation(self, request: Request) -> None:
+        body = await request.body()
+        began = time.perf_counter()
+        self._requests += 1
+        try:
+            answer = await self._in_time(body)
+        finally:
+            self._requests -= 1
+        seconds = time.perf_counter() - began
+        if seconds > _PROMPT and request.is_gone():
+            self._repeats.keep(body, answer)
+            return
+        headers = ((b"content-type", b"application/json"), (b"x-process-time", b"%.6f" % seconds))
+        await request.answer(200, headers, answer)
+
+    async def _in_time(self, body: bytes) -> bytes:
+        """408 when it takes too long; it goes on all the same, and the same request again will find it."""
+        work = self._repeats.answer(body, lambda: self._work(body))
+        if not (seconds := self._options.verl_request_seconds):
+            return await work
+        working = asyncio.ensure_future(work)
+        done, _ = await asyncio.wait((working,), timeout=seconds)
+        if done:
+            return working.result()
+        self._late.add(working)
+        working.add_done_callback(lambda done: self._came_late(body, done))
+        raise HttpError(408, "Request processing timeout")
+
+    def _came_late(self, body: bytes, working: asyncio.Task[bytes]) -> None:
+        self._late.discard(working)
+        if not working.cancelled() and working.exception() is None:
+            self._repeats.keep(body, working.result())
+
+    async def _work(self, body: bytes) -> bytes:
+        began = time.perf_counter()
+        observed = await self._trajectories.act(batches.parse(body))
+        observations, dones, valids = zip(*observed, strict=True)
+        return encode(
+            {
+                "observations": observations,
+                "dones": dones,
+                "valids": valids,
+                "processing_time_ms": (time.perf_counter() - began) * 1000,
+                "queue_time_ms": 0.0,
+            }
+        )
+
+    async def health(self, request: Request) -> None:
+        tools = [name for env in self._runtime.environments.values() for name in env._definition.tools]
+        await request.answer_json(
+            {
+                "status": "draining" if self._runtime.draining else "healthy",
+                "concurrent_requests": self._requests,
+                "thread_pool_size": self._options.max_concurrent_calls,
+                "active_tasks": self._runtime.calls,
+                "max_concurrent": self._options.max_concurrent_calls,
+                "tools": [*dict.fromkeys(tools), "finish"],
+                "uptime_seconds": time.monotonic() - self._started,
+            },
+            503 if self._runtime.draining else 200,
+        )
+
+    async def metrics(self, request: Request) -> None:
+        await request.answer_json(
+            {
+                "active_requests": self._requests,
+                "cached_responses": len(self._repeats),
+                "tools_initialized": sum(len(env._definition.tools) for env in self._runtime.environments.values()) + 1,
+                "uptime_seconds": time.monotonic() - self._started,
+                "config": {
+                    "max_concurrent": self._options.max_concurrent_calls,
+                    "timeout": self._options.verl_request_seconds or None,
+                    "hashing_enabled": True,
+                },
+            }
+        )

@@ -1,0 +1,117 @@
+"""A trajectory is a session: opened by its first action, closed when the trainer says that it is over, or when idle."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from toolyard.core.actions import actions_of
+from toolyard.core.environment import Environment
+from toolyard.core.errors import SessionExists, SessionFailed, ToolyardError, describe
+from toolyard.core.output import JsonObject, TextBlock
+from toolyard.placement.base import SessionSpec, Task
+from toolyard.protocols.verl.batches import Item
+from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, observe, refused
+from toolyard.runtime.runtime import Runtime
+from toolyard.runtime.session import Session
+from toolyard.tools.environment import ToolsEnvironment
+
+log = logging.getLogger("toolyard.verl")
+
+_PREFIX = "verl:"
+"""Trainers number their trajectories as they like; other clients of the server must not meet them by chance."""
+
+
+class Trajectories:
+    def __init__(self, runtime: Runtime, *, done_if_invalid: bool, explain_invalid: bool) -> None:
+        self._runtime = runtime
+        self._done_if_invalid = done_if_invalid
+        self._explain_invalid = explain_invalid
+        served = list(runtime.environments.values())
+        self._default = next((env for env in served if issubclass(env, ToolsEnvironment)), served[0])
+
+    async def act(self, items: Sequence[Item]) -> list[Observed]:
+        """Everything at once, but the actions of one trajectory in their order."""
+        if len(items) == 1:
+            return [await self._act(items[0])]
+        places: dict[str, list[int]] = {}
+        for i, item in enumerate(items):
+            places.setdefault(item.trajectory, []).append(i)
+        observed: list[Observed] = [FINISHED] * len(items)
+
+        async def follow(trajectory: Sequence[int]) -> None:
+            for i in trajectory:
+                observed[i] = await self._act(items[i])
+
+        await asyncio.gather(*map(follow, places.values()))
+        return observed
+
+    async def _act(self, item: Item) -> Observed:
+        """Whatever goes wrong is the answer to this one action."""
+        session_id = _PREFIX + item.trajectory
+        try:
+            if item.finish:
+                await self._runtime.close(session_id)
+                return FINISHED
+            session = self._runtime.sessions.get(session_id) or await self._open(session_id, item.extra)
+            observed = await self._perform(session, item)
+            if item.last:
+                await self._runtime.close(session_id)
+            return observed
+        except ToolyardError as error:
+            log.warning("trajectory %s: %s", item.trajectory, error)
+            return refused(str(error))
+        except Exception as error:  # ours, or an environment's constructor: other trajectories go on
+            log.exception("trajectory %s", item.trajectory)
+            return refused(describe(error))
+
+    async def _perform(self, session: Session, item: Item) -> Observed:
+        environment = session.spec.environment
+        action = actions_of(environment).read(item.text)
+        if action is None:
+            if not item.text and not issubclass(environment, ToolsEnvironment):
+                return await self._prompt(session)
+            return Observed(self._no_tool(environment), self._done_if_invalid, valid=False)
+        given = {**item.extra, "trajectory_id": item.trajectory}
+        result = await session.call(action.tool, action.arguments, given=given).finished()
+        return observe(result, action.form, item.text, {**session.spec.task.spec, **item.extra})
+
+    async def _prompt(self, session: Session) -> Observed:
+        """An empty text is no action: whoever has nothing to say is shown the task."""
+        blocks = await (await session.ready()).prompt()
+        text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+        return Observed(text, done=False, valid=False)
+
+    def _no_tool(self, environment: type[Environment]) -> Observation:
+        if not self._explain_invalid:
+            return ""
+        tools = [f"• {tool.name}: {tool.spec.description}" for tool in environment._definition.tools.values()]
+        return {
+            "obs": "",
+            "invalid_reason": "No valid tool found for action",
+            "available_tools": "\n".join(["Available tools:", *tools]),
+        }
+
+    async def _open(self, session_id: str, extra: JsonObject) -> Session:
+        environment, task = await self._task(extra)
+        try:
+            return await self._runtime.open(SessionSpec(session_id, environment, task))
+        except SessionExists:  # another request was faster
+            return self._runtime.session(session_id)
+        except ToolyardError:
+            raise
+        except Exception as error:  # the environment's constructor
+            raise SessionFailed(describe(error)) from error
+
+    async def _task(self, extra: JsonObject) -> tuple[type[Environment], Task]:
+        """What the trainer's extra fields say that the trajectory is about."""
+        named = extra.get("environment") or extra.get("env_name")
+        environment = self._runtime.environment(named) if isinstance(named, str) else self._default
+        match extra:
+            case {"task_spec": dict(spec)}:
+                return environment, Task(spec)
+            case {"split": str(split), "index": int(index)} if not issubclass(environment, ToolsEnvironment):
+                return environment, await self._runtime.tasks(environment).at(split, index)
+            case _:
+                return environment, Task(extra)

@@ -1,0 +1,60 @@
+"""An environment made of toolsets: tools without tasks of their own, for a trainer that brings the tasks."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import ClassVar
+
+from toolyard.core.environment import Environment, Toolset
+from toolyard.core.errors import DefinitionError
+from toolyard.core.output import JsonObject
+from toolyard.tools import TOOLS
+
+_LAST = "mcp_interface"
+"""Understands any JSON call, so it is asked after all others."""
+
+
+class ToolsEnvironment(Environment):
+    """What its toolsets have in common: one session, one task, which is whatever the trainer says."""
+
+    latch_finished = False
+    block_lists: ClassVar[bool] = False
+    """Refuse code that contains certain words, as verl-tool does. Safety never comes from that."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "toolbox"
+
+    @classmethod
+    def list_splits(cls) -> Sequence[str]:
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[JsonObject]:
+        return [{}]
+
+    def get_prompt(self) -> str:
+        asked = self.task_spec.get("prompt")
+        if isinstance(asked, str):
+            return asked
+        specs = [tool.spec for tool in type(self)._definition.tools.values()]
+        return "\n".join(["You have these tools:", "", *(f"- {spec.name}: {spec.description}" for spec in specs)])
+
+
+def tools_environment(names: Sequence[str], *, block_lists: bool = False) -> type[Environment]:
+    """An environment called `toolbox` with these toolsets, tried in this order when a model writes plain text."""
+    ordered = sorted(dict.fromkeys(names), key=lambda name: name == _LAST)
+    toolsets = [toolset_named(name) for name in ordered]
+    return type("Toolbox", (ToolsEnvironment,), {"toolsets": toolsets, "block_lists": block_lists})
+
+
+def toolset_named(name: str) -> type[Toolset]:
+    """The class behind a name of the table, or what is wrong, in words."""
+    if name not in TOOLS:
+        raise DefinitionError(f"there is no tool {name!r}; there are {', '.join(TOOLS)}")
+    module, _, attribute = TOOLS[name].partition(":")
+    toolset: type[Toolset] = getattr(importlib.import_module(module), attribute)
+    if missing := toolset.missing():
+        raise DefinitionError(f"the tool {name!r} cannot be used here: {missing}")
+    return toolset
