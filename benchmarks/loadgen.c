@@ -40,7 +40,7 @@
 #define HOLE "{the-id-of-a-session-goes-in-here--}"
 #define ID_LENGTH (sizeof HOLE - 1)
 #define MAX_STEPS 16
-#define MAX_HOLES 8
+#define MAX_HOLES 2048
 #define PATIENCE_MS 60000
 
 enum phase { SETUP, LOOP, TEARDOWN };

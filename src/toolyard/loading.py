@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from toolyard.adapters import is_environment, is_toolset
+from toolyard.adapters import is_environment, is_toolset, verl_tool
 from toolyard.core.environment import needs_sandbox
 from toolyard.core.errors import DefinitionError, ToolyardError, describe
 
@@ -63,6 +63,7 @@ def builtin_examples() -> Sequence[Path]:
 
 def _load(target: str) -> tuple[ModuleType, str]:
     where, _, wanted = target.partition(":")
+    verl_tool.offer_base()
     try:
         return (_load_file(Path(where)) if where.endswith(".py") else _load_module(where)), wanted
     except (LoadError, KeyboardInterrupt):
@@ -78,6 +79,8 @@ def _load_file(path: Path) -> ModuleType:
         raise LoadError(f"there is no file {path} here ({Path.cwd()})")
     # A file called random.py must not become everybody's `random`.
     name = f"{path.stem}_target" if path.stem in sys.stdlib_module_names else path.stem
+    if package := verl_tool.home_of(path.read_text(errors="replace")):
+        name = f"{package}.{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
         raise LoadError(f"{path} is not a Python file")

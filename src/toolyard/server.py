@@ -14,7 +14,7 @@ import uvicorn
 from starlette.routing import BaseRoute
 
 from toolyard import logs
-from toolyard.adapters import adapt, session_toolsets
+from toolyard.adapters import adapt, session_toolsets, with_tools
 from toolyard.asgi import Door, HttpOptions
 from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
@@ -25,7 +25,7 @@ from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes.provider import Provider
 from toolyard.settings import Settings, SettingsError, is_loopback
-from toolyard.tools.environment import tools_environment
+from toolyard.tools.environment import named_toolsets
 
 log = logging.getLogger("toolyard.server")
 
@@ -33,16 +33,15 @@ log = logging.getLogger("toolyard.server")
 class Server:
     """Serves environments: `Server([Env]).run(port=8080)`, or hand `.app` to any ASGI server.
 
-    Environments may be ours or classes written for `ors` or `openreward`. `toolsets` are those that a client may
-    ask for by name when it opens a session.
+    Environments may be ours or classes written for `ors`, `openreward` or verl-tool. `toolsets` are those that a
+    client may ask for by name when it opens a session.
     """
 
     def __init__(
         self, environments: Sequence[type], *, toolsets: Sequence[type] = (), settings: Settings | None = None
     ) -> None:
         self.settings = settings or Settings.read({})
-        if self.settings.tools:
-            environments = [*environments, tools_environment(self.settings.tools.replace(" ", "").split(","))]
+        environments = with_tools(environments, named_toolsets(self.settings.tools))
         if not environments:
             raise DefinitionError("there is no environment to serve")
         self.environments: Sequence[type[Environment]] = [adapt(environment) for environment in environments]

@@ -92,7 +92,9 @@ class Settings:
         zero=True,
     )
     verl_repeat_seconds: float = knob(
-        30, "keep an answer that nobody took for this long, for a trainer that sends its request again", zero=True
+        30,
+        "keep an answer that nobody took for this long, for a trainer that sends its request again; 0: do it again",
+        zero=True,
     )
     verl_done_if_invalid: bool = knob(False, "end a trajectory whose text calls no tool")
     verl_explain_invalid: bool = knob(False, "say in the observation which tools there are when a text calls none")

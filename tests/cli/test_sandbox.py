@@ -19,6 +19,7 @@ import httpx2
 import pytest
 
 from toolyard.loading import builtin_examples
+from toolyard.protocols import PROTOCOLS
 from toolyard.sandboxes import BACKENDS
 
 COMMAND = [sys.executable, "-m", "toolyard"]
@@ -307,7 +308,7 @@ def test_serving_code_shows_the_isolation_and_stopping_leaves_nothing(tmp_path):
     try:
         until(lambda: "Stop with Ctrl-C" in log.read_text())
         said = log.read_text()
-        assert "\n  protocols: ors\n  sandboxes: native, isolation L3" in said
+        assert f"\n  protocols: {', '.join(PROTOCOLS)}\n  sandboxes: native, isolation L3" in said
         (line,) = [line for line in said.splitlines() if "toolyard.sandbox: sandboxes: native, isolation L3" in line]
         assert "network: network namespace" in line
         url = said.partition(" on http")[2].split()[0]

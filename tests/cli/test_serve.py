@@ -17,6 +17,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from toolyard.protocols import PROTOCOLS
+
 GOOD = """
     from toolyard import Environment, tool
 
@@ -254,7 +256,7 @@ def test_what_is_wrong_with_a_target_is_said_in_one_paragraph(toolyard, tmp_path
     ("args", "variables", "said"),
     [
         (["--host", "0.0.0.0"], {}, "no key is asked for. Set --api-key"),
-        (["--protocol", "smtp"], {}, "there is no protocol 'smtp'; there are ors"),
+        (["--protocol", "smtp"], {}, f"there is no protocol 'smtp'; there are {', '.join(PROTOCOLS)}"),
         ([], {"TOOLYARD_PORT": "http"}, "TOOLYARD_PORT is 'http'; it must be a whole number"),
         (["--port", "70000"], {}, "port is 70000; it must be from 0 to 65535"),
         (["--idle-seconds", "-1"], {}, "idle_seconds is -1.0; it cannot be negative"),

@@ -18,6 +18,8 @@ ZERO_MEANS_SOMETHING = {
     "replay_seconds",
     "sandboxes_ready",
     "starting_seconds",
+    "verl_repeat_seconds",
+    "verl_request_seconds",
 }
 
 

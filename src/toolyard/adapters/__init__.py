@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from toolyard.adapters import ors
+from toolyard.adapters import ors, verl_tool
 from toolyard.core.environment import Environment, Toolset
 from toolyard.core.errors import DefinitionError
+from toolyard.tools.environment import toolbox
 
 
 def is_environment(value: object) -> bool:
     ours = isinstance(value, type) and issubclass(value, Environment) and value is not Environment
-    return ours or ors.is_environment(value)
+    return ours or ors.is_environment(value) or verl_tool.is_tool(value)
 
 
 def is_toolset(value: object) -> bool:
@@ -29,4 +30,13 @@ def adapt(cls: type) -> type[Environment]:
         return cls
     if ors.is_environment(cls):
         return ors.adapt(cls)
+    if verl_tool.is_tool(cls):
+        return toolbox([verl_tool.adapt(cls)])
     raise DefinitionError(f"{cls!r} is not an environment: it must extend toolyard.Environment")
+
+
+def with_tools(environments: Sequence[type], toolsets: Sequence[type[Toolset]]) -> list[type]:
+    """The environments, and one more, called toolbox, with these toolsets and the classes that are but tools."""
+    tools = [cls for cls in environments if verl_tool.is_tool(cls)]
+    toolsets = [*toolsets, *map(verl_tool.adapt, tools)]
+    return [cls for cls in environments if cls not in tools] + ([toolbox(toolsets)] if toolsets else [])

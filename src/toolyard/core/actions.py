@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from toolyard.core.environment import Environment, overrides
-from toolyard.core.forms import Form, Plain, tagged
+from toolyard.core.forms import Form, Plain, is_late, tagged
 from toolyard.core.output import JsonObject
 from toolyard.core.tool import Tool
 
@@ -18,8 +18,7 @@ log = logging.getLogger("toolyard.actions")
 PLAIN = Plain()
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """A call that a text asks for."""
 
     tool: str
@@ -32,7 +31,9 @@ class Actions:
 
     def __init__(self, tools: Mapping[str, Tool], terminal: Tool | None, *, open_ended: bool) -> None:
         listed = {name: tool for name, tool in tools.items() if not tool.terminal}
-        self._forms: Sequence[tuple[str, Form]] = [(name, tool.form) for name, tool in listed.items() if tool.form]
+        forms = [(name, tool.form) for name, tool in listed.items() if tool.form]
+        self._forms: Sequence[tuple[str, Form]] = [(name, form) for name, form in forms if not is_late(form)]
+        self._late: Sequence[tuple[str, Form]] = [(name, form) for name, form in forms if is_late(form)]
         self._unformed: Sequence[Tool] = [tool for tool in listed.values() if not tool.form]
         self._tools = tools
         self._terminal = terminal
@@ -41,15 +42,13 @@ class Actions:
 
     def read(self, text: str) -> Action | None:
         """The call that the text asks for, if any."""
-        for name, form in self._forms:
-            try:
-                arguments = form.read(text)
-            except Exception:  # a form of the author's: what it cannot read is not its own
-                log.warning("the form of tool %r could not read a text", name, exc_info=True)
-                continue
-            if arguments is not None:
-                return Action(name, arguments, form)
-        return self._tool_call(text) or self._by_name(text) or self._last_message(text)
+        return (
+            _read(self._forms, text)
+            or self._tool_call(text)
+            or self._by_name(text)
+            or (_read(self._late, text) if self._late else None)
+            or self._last_message(text)
+        )
 
     def _tool_call(self, text: str) -> Action | None:
         for written in tagged(text, "tool_call"):
@@ -74,6 +73,18 @@ class Actions:
             return None
         argument = self._terminal.terminal_spec().arg
         return Action(self._terminal.name, {argument: text} if argument else {}, PLAIN)
+
+
+def _read(forms: Sequence[tuple[str, Form]], text: str) -> Action | None:
+    for name, form in forms:
+        try:
+            arguments = form.read(text)
+        except Exception:  # a form of the author's: what it cannot read is not its own
+            log.warning("the form of tool %r could not read a text", name, exc_info=True)
+            continue
+        if arguments is not None:
+            return Action(name, arguments, form)
+    return None
 
 
 def actions_of(environment: type[Environment]) -> Actions:

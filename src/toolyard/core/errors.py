@@ -19,7 +19,11 @@
         SandboxUnavailable    this host cannot isolate as well as was asked for
         SandboxLost           the sandbox died or was closed
         CannotFork            something in the session cannot be copied
+      ServiceUnavailable      a server that a tool asks, such as a search engine, does not answer as it should
       WorkspaceError          a file of a sandbox's workspace cannot be read, written or listed
+      BrowserError            a page could not be looked at, through no fault of its own
+        BrowserUnavailable    there is no browser here, it did not start, or too many sessions use it
+        BrowserLost           the browser died or was closed, and the session's pages with it
 
 A tool that raises is none of these: it becomes a `ToolFailure`, which is data.
 """
@@ -107,8 +111,24 @@ class CannotFork(SandboxError):
     pass
 
 
+class ServiceUnavailable(ToolyardError):
+    """Raise it in a tool when something that it depends on fails. The agent is not blamed: the call counts as lost."""
+
+
 class WorkspaceError(ToolyardError):
     """A path in the workspace is not what the caller took it for; the message names it."""
+
+
+class BrowserError(ToolyardError):
+    """The browser could not do its work. What a page did wrong is for the agent to read, and never this."""
+
+
+class BrowserUnavailable(BrowserError):
+    pass
+
+
+class BrowserLost(BrowserError):
+    pass
 
 
 def describe(error: BaseException) -> str:

@@ -15,9 +15,15 @@ from toolyard.core.output import JsonObject
 
 TOOL_CALL_END = "</tool_call>"
 
+EVERYTHING: Sequence[str] = ("*",)
+"""Of a form that shows all of the output's metadata."""
+
 
 class Form(Protocol):
-    """The way of writing of one tool."""
+    """The way of writing of one tool.
+
+    One that understands calls of any tool says `late = True`, and is asked after all others.
+    """
 
     @property
     def shown(self) -> Sequence[str]:
@@ -63,25 +69,52 @@ class Plain:
         return f"\n<result>\n{result}\n</result>\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Unwrapped(Plain):
+    """The same, but the result stands there as it is."""
+
+    def answer(self, text: str, result: str) -> str:
+        return result
+
+
+def is_late(form: Form) -> bool:
+    return getattr(form, "late", False) is True
+
+
 def tagged(text: str, tag: str) -> list[str]:
     """What stands between each `<tag>` and the next `</tag>`."""
-    if f"<{tag}>" not in text:
-        return []
-    return _tag_pattern(tag).findall(text)
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    found: list[str] = []
+    end = 0
+    while (start := text.find(opening, end)) >= 0:
+        start += len(opening)
+        if (close := text.find(closing, start)) < 0:
+            break
+        found.append(text[start:close])
+        end = close + len(closing)
+    return found
 
 
 def fenced(text: str, *languages: str) -> list[str]:
     """What stands in fences that open with ``` and one of these words, which may be on the next line."""
     if "```" not in text:
         return []
-    return _fence_pattern(languages).findall(text)
+    return between(text, _fence(languages), "```")
+
+
+def between(text: str, opening: re.Pattern[str], closing: str) -> list[str]:
+    """What stands between each opening and the next closing. One pattern for both would be slow, for a text of
+    openings only: it would look for the closing from each of them."""
+    found: list[str] = []
+    end = 0
+    while (opened := opening.search(text, end)) is not None:
+        if (close := text.find(closing, opened.end())) < 0:
+            break
+        found.append(text[opened.end() : close])
+        end = close + len(closing)
+    return found
 
 
 @lru_cache(256)
-def _tag_pattern(tag: str) -> re.Pattern[str]:
-    return re.compile(f"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", re.DOTALL)
-
-
-@lru_cache(256)
-def _fence_pattern(languages: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile(f"```\\n?(?:{'|'.join(map(re.escape, languages))})(.*?)```", re.DOTALL)
+def _fence(languages: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(f"```\\n?(?:{'|'.join(map(re.escape, languages))})")

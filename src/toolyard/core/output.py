@@ -80,6 +80,8 @@ class ToolFailure:
 
 
 CallResult: TypeAlias = ToolOutput | ToolFailure
+Returned: TypeAlias = ToolOutput | ToolFailure | str
+"""A result that may still be the bare text that most tools return, where making blocks of it would cost too much."""
 
 
 def as_output(value: object) -> ToolOutput:

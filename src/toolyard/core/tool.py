@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, get_type_hints, overload
 
@@ -33,10 +33,12 @@ class Given:
     """Marks a parameter that the trainer fills in, by its name: `stdin: Annotated[str, Given()] = ""`.
 
     The value comes with the call where a wire has such a thing, as verl's `extra_fields`, or else from the task. The
-    model neither sees nor sets it, unless it is `open`: then what the model writes comes first.
+    model neither sees nor sets it, unless it is `open`: then what the model writes comes first. A parameter that wants
+    `everything` gets all that the trainer says, as one object.
     """
 
     open: bool = False
+    everything: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,10 @@ class Tool:
     """Parameters that the trainer fills in."""
     hidden: frozenset[str] = frozenset()
     """Those of them that the model must not."""
+    everything: Sequence[str] = ()
+    """Those of them that take all that the trainer says."""
+    texts: Mapping[str, bool] = field(default_factory=dict)
+    """If all its parameters are text: their names, and whether each is required. Text needs no validation."""
 
     @property
     def name(self) -> str:
@@ -172,6 +178,8 @@ class Tool:
             form=mark.form,
             given=tuple(given),
             hidden=hidden,
+            everything=tuple(name for name, marked in given.items() if marked.everything),
+            texts={} if whole else _texts(parameters),
         )
 
     def bind(self, owner: object, written: JsonObject, given: JsonObject = {}) -> Callable[[], Any]:
@@ -184,12 +192,34 @@ class Tool:
             bound: Callable[[], Any] = method
             return bound
         if self.given:
-            seen = {name: value for name, value in written.items() if name not in self.hidden}
-            written = {name: given[name] for name in self.given if given.get(name) is not None} | seen
+            written = self._with_given(written, given)
+        if self._is_text(written):
+            return partial(method, **written)
         model = self.arguments.model_validate(written)
         if self.whole:
             return partial(method, model)
         return partial(method, **{name: getattr(model, name) for name in self.arguments.model_fields})
+
+    def _with_given(self, written: JsonObject, given: JsonObject) -> JsonObject:
+        joined = dict(written)
+        for name in self.hidden:
+            joined.pop(name, None)
+        for name in self.given:
+            if name not in joined and (value := given.get(name)) is not None:
+                joined[name] = value
+        for name in self.everything:
+            joined[name] = given
+        return joined
+
+    def _is_text(self, written: JsonObject) -> bool:
+        """Whether these arguments are as good as validated."""
+        texts = self.texts
+        if not texts:
+            return False
+        for name, value in written.items():
+            if type(value) is not str or name not in texts:
+                return False
+        return len(written) == len(texts) or all(name in written or not needed for name, needed in texts.items())
 
     def terminal_spec(self) -> TerminalToolSpec:
         arg = next(iter(self.arguments.model_fields), None) if self.arguments else None
@@ -288,6 +318,17 @@ def _given(parameters: Mapping[str, Any], where: str) -> Mapping[str, Given]:
                     raise DefinitionError(f"{where}: {name!r} may not be given, so it needs a default")
                 found[name] = marked
     return found
+
+
+def _texts(parameters: Mapping[str, Any]) -> Mapping[str, bool]:
+    texts: dict[str, bool] = {}
+    for name, value in parameters.items():
+        hint = value[0] if isinstance(value, tuple) else value
+        marks = [mark for mark in getattr(hint, "__metadata__", ()) if not isinstance(mark, Given)]
+        if marks or getattr(hint, "__origin__", hint) is not str:
+            return {}
+        texts[name] = not isinstance(value, tuple)
+    return texts
 
 
 def _schema_of(arguments: type[BaseModel] | None, hidden: Set[str], where: str) -> JsonObject | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
-from toolyard.core.output import Blocks, CallResult, JsonObject
+from toolyard.core.output import Blocks, JsonObject, Returned
 from toolyard.core.tool import ListToolsOutput, Tool
 
 
@@ -45,7 +45,7 @@ class Placed(Protocol):
     async def messages(self) -> Sequence[Message]: ...
     async def list_tools(self) -> ListToolsOutput: ...
     async def has_tool(self, name: str) -> bool: ...
-    async def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> CallResult:
+    def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Coroutine[Any, Any, Returned]:
         """`given` is what the trainer says with this call; what it does not say, the task may."""
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]: ...

@@ -22,8 +22,10 @@ from toolyard.core.environment import (
     toolset_tears_down,
 )
 from toolyard.core.errors import (
+    BrowserError,
     NotSupported,
     SandboxError,
+    ServiceUnavailable,
     ToolError,
     ToolsetUnavailable,
     WorkspaceError,
@@ -34,6 +36,7 @@ from toolyard.core.output import (
     Blocks,
     CallResult,
     JsonObject,
+    Returned,
     ToolFailure,
     ToolOutput,
     as_blocks,
@@ -90,13 +93,18 @@ async def contained(work: Awaitable[T]) -> T:
         return await work
     except Exception:
         raise
-    except asyncio.CancelledError as error:
-        current = asyncio.current_task()
-        if current is not None and current.cancelling():
-            raise
-        raise RuntimeError("something that it waited for was cancelled") from error
     except BaseException as error:
-        raise RuntimeError(describe(error)) from error
+        raise outside(error) from error
+
+
+def outside(error: BaseException) -> Exception:
+    """What the author's code raised beside usual exceptions, as one of them. Raises when it is we who cancel it."""
+    if not isinstance(error, asyncio.CancelledError):
+        return RuntimeError(describe(error))
+    current = asyncio.current_task()
+    if current is not None and current.cancelling():
+        raise error
+    return RuntimeError("something that it waited for was cancelled")
 
 
 @functools.cache
@@ -166,14 +174,14 @@ class LocalEnvironment:
     async def has_tool(self, name: str) -> bool:
         return name in self.tools or any(spec.name == name for spec in await self._dynamic())
 
-    async def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> CallResult:
+    async def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Returned:
         found = self.tools.get(tool)
         try:
             if found is None:
                 return await self._call_dynamic(tool, arguments)
             owner = self._instances.get(found.owner, self._env)
             if found.given:
-                given = {**self._env.task_spec, **given}
+                given = self._given(found, given)
             if not found.is_async:
                 result: CallResult = await self._place.plain(partial(_call_plain, found, owner, arguments, given))
                 return result
@@ -181,17 +189,28 @@ class LocalEnvironment:
                 bound = found.bind(owner, arguments, given)
             except ValidationError as error:
                 return bad_arguments(_problems(error))
-            returned = await contained(bound())
-            if isinstance(returned, ToolOutput | str) or not has_image(returned):
+            returned = await bound()
+            if type(returned) is str:
+                return returned
+            if isinstance(returned, ToolOutput) or not has_image(returned):
                 return as_output(returned)
             return await self._drawn(as_output, returned)
         except (ToolError, WorkspaceError) as error:  # a path that is not there is for the agent to read
             return ToolFailure("tool_failed", f"Tool {tool!r} failed: {error}")
-        except SandboxError as error:  # not the agent's fault, and not the author's
-            log.warning("tool %r had no sandbox: %s", tool, error)
+        except (SandboxError, BrowserError, ServiceUnavailable) as error:  # not the agent's fault, and not the author's
+            log.warning("tool %r could not be run: %s", tool, error)
             return ToolFailure("lost", f"Tool {tool!r} could not be run: {error}")
         except Exception as error:  # the author's tool: whatever it raises is its answer
             return raised(tool, error)
+        except BaseException as error:  # and so is what would end the server
+            return raised(tool, outside(error))
+
+    def _given(self, tool: Tool, said: JsonObject) -> JsonObject:
+        """What the trainer says for the parameters of this tool: now, or else with the task."""
+        task = self._env.task_spec
+        if tool.everything:
+            return {**task, **said}
+        return {name: said[name] if name in said else task.get(name) for name in tool.given}
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
         if not overrides(type(self._env), "score_group"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -33,34 +34,39 @@ class _Job:
     """Given up while a thread was in it, and still there."""
 
 
-_AT_ONCE = 32
-"""So many threads are started as soon as there is work for them. A burst of quick functions needs no more."""
-
-_PATIENCE = 0.02
-"""Seconds that work waits behind slow functions before it gets threads of its own."""
+_PATIENCE = 0.001
+"""Seconds that work waits behind other functions before more threads help. Quick ones are done by then, by the one
+thread that is at work: handing each to a thread of its own would cost more than running it."""
 
 
 class Threads:
-    """Used from one event loop at a time; the counters are touched there."""
+    """Used from one event loop at a time; the counters are touched there, except for those of `_lock`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._alive = 0
-        self._relief: asyncio.TimerHandle | None = None
-        self._unfinished = 0
         self._hung = 0
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._relief: asyncio.TimerHandle | None = None
+        self._jobs: deque[_Job] = deque()
+        self._done: deque[tuple[_Job, Any, BaseException | None]] = deque()
+        self._told = False
+        """The loop has been told that something is done, and has not looked yet."""
+        self._lock = threading.Lock()
+        self._awake = 0
+        """Threads that are at work, or about to be."""
+        self._bell: SimpleQueue[bool] = SimpleQueue()
+        """What the others wait for: True is work, False the end."""
 
     async def run(self, function: Callable[[], T], *, always: bool = False) -> T:
         loop = asyncio.get_running_loop()
         job = _Job(function, loop.create_future(), always=always)
-        self._unfinished += 1
-        self._jobs.put(job)
-        if self._unfinished > self._alive:
-            if self._alive < min(_AT_ONCE, self._most) + self._hung:
-                self._add_thread()
-            elif self._relief is None:
-                self._relief = loop.call_later(_PATIENCE, self._relieve)
+        self._jobs.append(job)
+        with self._lock:
+            helped = self._awake > self._hung
+        if not helped:
+            self._call(1)
+        elif self._relief is None:
+            self._relief = loop.call_later(_PATIENCE, self._relieve)
         try:
             result: T = await job.future
             return result
@@ -73,45 +79,79 @@ class Threads:
             raise
 
     def _relieve(self) -> None:
-        """Give a thread to each function that waits for one, as far as that is allowed."""
+        """Call a thread for each function that waits for one, as far as that is allowed."""
         if self._relief is not None:
             self._relief.cancel()
             self._relief = None
-        waiting = self._unfinished - self._alive
-        for _ in range(min(waiting, self._most + self._hung - self._alive)):
-            self._add_thread()
+        self._call(len(self._jobs))
 
-    def _add_thread(self) -> None:
-        self._alive += 1
-        threading.Thread(target=self._work, name="toolyard-plain", daemon=True).start()
+    def _call(self, wanted: int) -> None:
+        """Wake threads that sleep, then start new ones."""
+        with self._lock:
+            woken = min(wanted, self._alive - self._awake)
+            started = min(wanted - woken, self._most + self._hung - self._alive)
+            self._awake += woken + started
+        for _ in range(woken):
+            self._bell.put(True)
+        for _ in range(started):
+            self._alive += 1
+            threading.Thread(target=self._work, name="toolyard-plain", daemon=True).start()
 
     def close(self) -> None:
         """Let every thread end once it has nothing to do."""
         for _ in range(self._alive):
-            self._jobs.put(None)
+            self._bell.put(False)
+
+    # In the threads.
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            result = error = None
-            if job.always or not job.given_up:
-                job.started = True
-                try:
-                    result = job.context.run(job.function)
-                except BaseException as raised:  # the author's code, SystemExit included: it belongs to the caller
-                    error = raised
+        while True:
             try:
-                job.future.get_loop().call_soon_threadsafe(self._done, job, result, error)
-            except RuntimeError:  # that loop is closed: nobody waits any more
-                self._unfinished -= 1
-            del job, result, error  # or an idle thread would keep the environment it last worked for
+                job = self._jobs.popleft()
+            except IndexError:
+                if self._sleep():
+                    continue
+                return
+            self._run(job)
+            del job  # or an idle thread would keep the environment it last worked for
 
-    def _done(self, job: _Job, result: Any, error: BaseException | None) -> None:
-        self._unfinished -= 1
+    def _sleep(self) -> bool:
+        """Until there is work; False when there will be none."""
+        with self._lock:
+            if self._jobs:
+                return True
+            self._awake -= 1
+        return self._bell.get()
+
+    def _run(self, job: _Job) -> None:
+        result = error = None
+        if job.always or not job.given_up:
+            job.started = True
+            try:
+                result = job.context.run(job.function)
+            except BaseException as raised:  # the author's code, SystemExit included: it belongs to the caller
+                error = raised
+        self._done.append((job, result, error))
+        if not self._told:  # what is done until the loop looks, it finds all at once
+            self._told = True
+            try:
+                job.future.get_loop().call_soon_threadsafe(self._collect)
+            except RuntimeError:  # that loop is closed: nobody waits any more
+                self._told = False
+
+    # On the loop.
+
+    def _collect(self) -> None:
+        self._told = False
+        while self._done:
+            self._settle(*self._done.popleft())
+
+    def _settle(self, job: _Job, result: Any, error: BaseException | None) -> None:
         if job.hung:
             self._hung -= 1
             if self._alive > self._most + self._hung:
                 self._alive -= 1
-                self._jobs.put(None)
+                self._bell.put(False)
         if job.future.done():
             return  # given up
         if error is None:

@@ -7,5 +7,6 @@ that nobody else wants.
 
 PROTOCOLS = {
     "verl": "toolyard.protocols.verl",
+    "fusion": "toolyard.protocols.fusion",
     "ors": "toolyard.protocols.ors",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from toolyard.core.output import Reason
 
@@ -29,17 +29,20 @@ def is_ours(call_id: str) -> bool:
 class Call(Generic[R]):
     """A ticket for one call. Many may wait for it, any number of times."""
 
-    __slots__ = ("_begun", "_result", "deadline", "id", "name", "size", "stopped", "task")
+    __slots__ = ("_begun", "_ended", "_result", "deadline", "id", "kept", "name", "size", "stopped", "task")
 
-    def __init__(self, name: str, call_id: str | None, deadline: float) -> None:
+    def __init__(self, name: str, call_id: str | None, deadline: float, *, kept: bool = True) -> None:
         self.name = name
         self.id = call_id or new_call_id()
         self.deadline = deadline
+        self.kept = kept
+        """Its result may be asked for again."""
         self.size = 0
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[Any] | None = None
         self.stopped: Reason | None = None
         """Why we ended it, if we did."""
         self._begun = False
+        self._ended: asyncio.Future[None] | None = None
         self._result: R | None = None
 
     @property
@@ -53,9 +56,17 @@ class Call(Generic[R]):
 
     async def wait(self, seconds: float | None = None) -> bool:
         """Wait for the end, but no longer than `seconds`; tell whether it is there. Cancelling this stops nothing."""
-        if self.task is not None and not self.done:
-            await asyncio.wait((self.task,), timeout=seconds)
+        if not self.done:
+            await asyncio.wait((self.ended(),), timeout=seconds)
         return self.done
+
+    def ended(self) -> asyncio.Future[None]:
+        """Done when the call is."""
+        if self._ended is None:
+            self._ended = asyncio.get_running_loop().create_future()
+            if self.done:
+                self._ended.set_result(None)
+        return self._ended
 
     async def finished(self) -> R:
         await self.wait()
@@ -77,3 +88,5 @@ class Call(Generic[R]):
     def finish(self, result: R) -> None:
         self._result = result
         self.task = None
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)

@@ -146,7 +146,7 @@ class Runtime:
     async def drain(self) -> None:
         """Take nothing new, give running calls time to end, then close every session. Doing it twice is fine."""
         self.shared.draining = True
-        if running := [call.task for call in self.shared.calls if call.task is not None]:
+        if running := [call.ended() for call in self.shared.calls]:
             await asyncio.wait(running, timeout=self.limits.drain_seconds)
         await asyncio.gather(*(self.close(session_id) for session_id in list(self.sessions)))
 
@@ -184,7 +184,7 @@ def by_name(environments: Sequence[type[Environment]]) -> dict[str, type[Environ
             )
         if name in found:
             raise DefinitionError(f"two environments are called {name!r}: {found[name].__qualname__} and {env}")
-        if not env._definition.tools and not overrides(env, "list_task_tools"):
+        if not env._definition.tools and not env.toolsets and not overrides(env, "list_task_tools"):
             raise DefinitionError(f"{env.__qualname__} has no tool: decorate a method with @tool")
         if not overrides(env, "list_splits"):
             raise DefinitionError(f"{env.__qualname__} has no split: write a classmethod list_splits()")

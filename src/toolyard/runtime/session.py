@@ -19,8 +19,9 @@ from toolyard.core.output import (
     CallResult,
     JsonObject,
     Reason,
+    Returned,
     ToolFailure,
-    ToolOutput,
+    as_output,
     cut,
     cut_text,
     snapshot,
@@ -28,6 +29,7 @@ from toolyard.core.output import (
 from toolyard.placement.base import Placed, Placement, SessionSpec
 from toolyard.runtime.call import Call, is_ours
 from toolyard.runtime.shared import Shared
+from toolyard.runtime.steps import rest_of
 from toolyard.runtime.turns import Claim, Turns
 
 log = logging.getLogger("toolyard.runtime")
@@ -155,14 +157,14 @@ class Session:
         if self.state is State.CLOSED:
             return
         self._settle(State.CLOSED)
-        ending: set[asyncio.Task[None]] = set()
+        ending: set[asyncio.Future[None]] = set()
         if self._setup is not None:
             self._setup.cancel()
             ending.add(self._setup)
         for call in (self._calls or {}).values():
             self._shared.kept.drop(call)
-            if call.task is not None:
-                ending.add(call.task)
+            if not call.done:
+                ending.add(call.ended())
                 call.stop("cancelled")
         calls, self._calls = list((self._calls or {}).values()), None
         if ending:
@@ -224,6 +226,48 @@ class Session:
         found = self._find(call_id)
         return found or self._start(Call(tool, call_id, self._deadline()), self._call_tool, (arguments, given))
 
+    async def perform(self, tool: str, arguments: JsonObject, given: JsonObject) -> Returned:
+        """As `call`, but in the task of the caller, who alone gets the result. A tool that never waits costs little."""
+        self.touch()
+        turns = self._turns
+        at_once = self.state is State.READY and not self.finished and (turns is None or turns.idle)
+        if not at_once or not self._shared.may_run_at_once():
+            call: Call[CallResult] = Call(tool, None, self._deadline(), kept=False)
+            return await self._start(call, self._call_tool, (arguments, given)).finished()
+        assert self._placed is not None
+        work = self._placed.call(tool, arguments, given)
+        try:
+            waits_for = work.send(None)
+        except StopIteration as done:
+            result: Returned = done.value
+            if type(result) is str and len(result) <= self._shared.limits.output_bytes:
+                return result
+            return self._checked(tool, result)[0]
+        return await self._go_on(tool, rest_of(work, waits_for))
+
+    async def _go_on(self, tool: str, work: Awaitable[Returned]) -> CallResult:
+        """With a call that was begun at once and then had to wait: from now on it takes part in everything."""
+        call: Call[CallResult] = Call(tool, None, self._deadline(), kept=False)
+        call.task = asyncio.current_task()
+        call.begin()
+        known = self._placed.tools.get(tool) if self._placed is not None else None
+        claim = Claim(tool, known.turn if known is not None else "serial")
+        turns = self._turns = self._turns or Turns()
+        turns.take_idle(claim)
+        self._shared.slots.take_at_once()
+        self._enter(call)
+
+        async def checked(call: Call[CallResult], work: Awaitable[Returned]) -> CallResult:
+            try:
+                result, call.size = self._checked(tool, await work)
+                return result
+            finally:
+                turns.give_back(claim)
+                self._shared.slots.give_back()
+
+        await self._run(call, checked, work)
+        return call.result
+
     def score_group(
         self, candidates: Sequence[GroupCandidate], call_id: str | None = None
     ) -> Call[Sequence[GroupScore] | ToolFailure]:
@@ -258,14 +302,17 @@ class Session:
     def _start(self, call: Call[R], work: Callable[[Call[R], A], Awaitable[R]], given: A) -> Call[R]:
         if self.state is State.CLOSED:
             raise SessionClosed("Session deleted")
+        self._enter(call)
+        # Not among the background tasks: Shared owns the call, and _run lets nothing out.
+        call.task = asyncio.get_running_loop().create_task(self._run(call, work, given))
+        return call
+
+    def _enter(self, call: Call[Any]) -> None:
         self._shared.admit(call, self._abandon)
         if self._calls is None:
             self._calls = {}
         self._calls[call.id] = call
         self.running += 1
-        # Not among the background tasks: Shared owns the call, and _run lets nothing out.
-        call.task = asyncio.get_running_loop().create_task(self._run(call, work, given))
-        return call
 
     def _abandon(self, call: Call[Any]) -> None:
         log.error(
@@ -279,6 +326,9 @@ class Session:
             result = await work(call, given)
         except asyncio.CancelledError:
             result = _stopped(call, self._shared.limits.call_seconds)
+            task = asyncio.current_task()
+            if call.stopped is not None and task is not None:
+                task.uncancel()  # that was meant for the call alone
         except ToolyardError as error:  # setup() failed, or the session was closed while the call waited
             result = ToolFailure("lost", str(error))
         except Exception as error:  # of ours, or from score_group(), which has no softer way to fail
@@ -295,8 +345,12 @@ class Session:
         self.running -= 1
         self.touch()
         self._shared.calls.pop(call, None)
-        if self._calls is not None:
+        if self._calls is None:
+            return
+        if call.kept:
             self._shared.kept.add(call, self.forget, self.last_seen)
+        else:
+            del self._calls[call.id]
 
     async def _call_tool(self, call: Call[CallResult], asked: tuple[JsonObject, JsonObject]) -> CallResult:
         placed = self._placed if self.state is State.READY else await self.ready()
@@ -307,7 +361,7 @@ class Session:
         await turns.take(claim)
         try:
             if self.finished and (tool is not None or await placed.has_tool(call.name)):
-                return self._refused(call)
+                return self._refused(call.name)
             return await self._perform(placed, call, *asked)
         finally:
             turns.give_back(claim)
@@ -321,19 +375,25 @@ class Session:
             result = await placed.call(call.name, arguments, given)
         finally:
             shared.slots.give_back()
-        if isinstance(result, ToolOutput):
-            if self.finished:
-                return self._refused(call)  # another call ended the episode meanwhile: the first grade counts
-            try:
-                result, call.size = snapshot(result)
-            except (TypeError, ValueError, RecursionError) as error:  # what the author put into metadata or detail
-                return ToolFailure("tool_raised", f"the tool's output cannot be written as JSON: {error}")
-            if result.finished and shared.limits.latch_finished and self.spec.environment.latch_finished:
-                self.finished = True
-            if call.size > shared.limits.output_bytes:
-                result = cut(result, shared.limits.output_bytes)
-                call.size = shared.limits.output_bytes
+        result, call.size = self._checked(call.name, result)
         return result
+
+    def _checked(self, tool: str, returned: Returned) -> tuple[CallResult, int]:
+        """What is told of a result, and its size; and whether it ends the episode."""
+        if isinstance(returned, ToolFailure):
+            return returned, 0
+        if self.finished:
+            return self._refused(tool), 0  # another call ended the episode meanwhile: the first grade counts
+        limits = self._shared.limits
+        try:
+            result, size = snapshot(as_output(returned))
+        except (TypeError, ValueError, RecursionError) as error:  # what the author put into metadata or detail
+            return ToolFailure("tool_raised", f"the tool's output cannot be written as JSON: {error}"), 0
+        if result.finished and limits.latch_finished and self.spec.environment.latch_finished:
+            self.finished = True
+        if size > limits.output_bytes:
+            return cut(result, limits.output_bytes), limits.output_bytes
+        return result, size
 
     async def _score(
         self, call: Call[Sequence[GroupScore] | ToolFailure], candidates: Sequence[GroupCandidate]
@@ -342,10 +402,10 @@ class Session:
         call.size = len(encode([score.metadata for score in scores]))
         return scores
 
-    def _refused(self, call: Call[CallResult]) -> ToolFailure:
+    def _refused(self, tool: str) -> ToolFailure:
         return ToolFailure(
             "episode_finished",
-            f"{call.name!r} was not run: the episode has finished (a tool returned finished=True), so no further "
+            f"{tool!r} was not run: the episode has finished (a tool returned finished=True), so no further "
             f"tool calls are accepted.",
         )
 

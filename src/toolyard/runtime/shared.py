@@ -31,6 +31,10 @@ class Shared:
             raise Overloaded(f"{len(self.calls)} calls are waiting or running already")
         self.calls[call] = abandon
 
+    def may_run_at_once(self) -> bool:
+        """Whether a call that begins now would be admitted and need not wait for a slot."""
+        return not self.draining and len(self.calls) < self.limits.max_concurrent_calls
+
     def stop_late_calls(self, now: float) -> None:
         """Stop calls past their deadline; after a while, give up those that go on all the same."""
         for call, abandon in [(call, abandon) for call, abandon in self.calls.items() if call.deadline < now]:

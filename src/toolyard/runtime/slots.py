@@ -15,9 +15,14 @@ class Slots:
         self._free = most
         self._waiting: deque[asyncio.Future[None]] = deque()
 
+    def take_at_once(self) -> bool:
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
     async def take(self) -> None:
-        if self._free:
-            self._free -= 1
+        if self.take_at_once():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)

@@ -27,9 +27,16 @@ class Turns:
         self._running: list[Claim] = []
         self._waiting: deque[tuple[Claim, asyncio.Future[None]]] = deque()
 
+    @property
+    def idle(self) -> bool:
+        return not self._running and not self._waiting
+
+    def take_idle(self, claim: Claim) -> None:
+        """For whoever has just seen that nobody else is here."""
+        self._running.append(claim)
+
     async def take(self, claim: Claim) -> None:
-        alone = not self._running and not self._waiting
-        if alone or self._may_run(claim, [waiting for waiting, _ in self._waiting]):
+        if self.idle or self._may_run(claim, [waiting for waiting, _ in self._waiting]):
             self._running.append(claim)
             return
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()

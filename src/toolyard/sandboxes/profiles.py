@@ -25,6 +25,17 @@ _SCIENTIFIC_WARM = {
     "sympy": "import sympy; x = sympy.symbols('x'); str(sympy.integrate(sympy.sin(x) * x, x)); sympy.solve(x**2 - 1)",
 }
 """What is loaded only on first use, and would otherwise be loaded again in every sandbox."""
+_IPYTHON_WARM = """
+import json, sys
+from IPython import get_ipython
+shell = get_ipython()
+try:
+    json.loads("no JSON")
+except ValueError:
+    shell.InteractiveTB.stb2text(shell.InteractiveTB.structured_traceback(*sys.exc_info()))
+shell.display_formatter.format([1])
+"""
+"""How IPython shows an error and a value."""
 
 
 def preload(profile: Profile) -> Sequence[str]:
@@ -33,7 +44,9 @@ def preload(profile: Profile) -> Sequence[str]:
 
 def warm_up(profile: Profile) -> Sequence[str]:
     """Pieces of code to be run once in the template."""
-    if profile != "scientific":
+    if profile == "ipython":
+        return [_IPYTHON_WARM]
+    if profile == "plain":
         return []
     return [code for name, code in _SCIENTIFIC_WARM.items() if _is_installed(name)]
 
@@ -46,6 +59,8 @@ def missing(profile: Profile) -> Sequence[str]:
 
 def smallest(code: str) -> Profile:
     """The profile that has loaded what this code imports, as far as there is one."""
+    if not any(name in code for name in _SCIENTIFIC):  # parsing it would take longer
+        return "plain"
     wanted = imports(code)
     if wanted.isdisjoint(_SCIENTIFIC) or missing("scientific"):
         return "plain"

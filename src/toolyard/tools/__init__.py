@@ -8,6 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 TOOLS: Mapping[str, str] = {
+    "base": "toolyard.tools.base:Base",
+    "finish": "toolyard.tools.finish:Finish",
     "python_code": "toolyard.tools.python_code:PythonCode",
+    "ipython_code": "toolyard.tools.ipython_code:IPythonCode",
+    "bash_terminal": "toolyard.tools.bash_terminal:BashTerminal",
+    "python_oj": "toolyard.tools.python_oj:PythonOJ",
+    "mcp_interface": "toolyard.tools.mcp_interface:McpInterface",
+    "sandbox_fusion": "toolyard.tools.sandbox_fusion:SandboxFusion",
+    "piston": "toolyard.tools.piston:Piston",
+    "pixel_reasoner": "toolyard.tools.pixel_reasoner:PixelReasoner",
+    "audio_crop": "toolyard.tools.audio_crop:AudioCrop",
 }
 """In the order in which they are listed."""

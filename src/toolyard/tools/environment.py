@@ -42,11 +42,19 @@ class ToolsEnvironment(Environment):
         return "\n".join(["You have these tools:", "", *(f"- {spec.name}: {spec.description}" for spec in specs)])
 
 
-def tools_environment(names: Sequence[str], *, block_lists: bool = False) -> type[Environment]:
+def toolbox(toolsets: Sequence[type[Toolset]], *, block_lists: bool = False) -> type[Environment]:
     """An environment called `toolbox` with these toolsets, tried in this order when a model writes plain text."""
-    ordered = sorted(dict.fromkeys(names), key=lambda name: name == _LAST)
-    toolsets = [toolset_named(name) for name in ordered]
     return type("Toolbox", (ToolsEnvironment,), {"toolsets": toolsets, "block_lists": block_lists})
+
+
+def named_toolsets(names: str) -> Sequence[type[Toolset]]:
+    """Those of `python_code, sql`, or what is wrong with one of them."""
+    return [toolset_named(name) for name in ordered(names.replace(" ", "").split(","))] if names else []
+
+
+def ordered(names: Sequence[str]) -> Sequence[str]:
+    """Each once, and in the order in which they are tried."""
+    return sorted(dict.fromkeys(names), key=lambda name: name == _LAST)
 
 
 def toolset_named(name: str) -> type[Toolset]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,7 +12,7 @@ from toolyard.core.environment import Toolset
 from toolyard.core.forms import TOOL_CALL_END, fenced, tagged
 from toolyard.core.output import JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import Given, tool
-from toolyard.sandboxes.base import Executed
+from toolyard.sandboxes.base import Executed, Level
 from toolyard.sandboxes.output import ended_by
 from toolyard.sandboxes.profiles import smallest
 from toolyard.sandboxes.provider import open_sandbox
@@ -21,28 +22,74 @@ LONGEST = 100_000
 """Characters of output that are shown."""
 BLOCKED = "Execution blocked: Code contains potentially dangerous operations or imports."
 
+UNTESTED = "The program ended before the test had ended."
+
 _MODULES = (
     *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
-    *("itertools", "functools", "operator", "io", "sys", "json", "builtins", "typing"),
+    *("itertools", "functools", "operator", "io", "sys", "json"),
 )
-"""Everything in them can be used without importing it, as trainers' prompts assume."""
+"""They, and everything in them, can be used without importing it, as trainers' prompts assume."""
+_RECURSION_LIMIT = 200_000
+"""Of programs that get those too."""
 
-_PRELUDE = f"""
-def __run__(source, stdin):
-    import linecache, os, sys
-    namespace = {{"__name__": "__main__", "__builtins__": __builtins__}}
-    for module in {_MODULES!r}:
-        exec(f"from {{module}} import *", namespace)
+_PROGRAM = """
+def __program__(source, test, untested, stdin, modules, recursion_limit):
+    import linecache, os, sys, tempfile, traceback
+    main = vars(sys.modules["__main__"])
+    del main["__program__"]
+    main.update(__file__="main.py", exit=sys.exit, quit=sys.exit)
+    sys.argv = ["main.py"]
+    for name in modules + ("builtins", "typing") * bool(modules):
+        module = __import__(name)
+        names = getattr(module, "__all__", None) or [name for name in vars(module) if name[0] != "_"]
+        main.update({name: getattr(module, name) for name in names})
+    main.update({name: sys.modules[name] for name in modules})
+    sys.setrecursionlimit(recursion_limit or sys.getrecursionlimit())
     if stdin:
-        with open("/tmp/stdin", "w+b") as file:
+        with tempfile.TemporaryFile() as file:
             file.write(stdin)
             file.seek(0)
             os.dup2(file.fileno(), 0)
-        os.remove("/tmp/stdin")
-    vars(sys.modules["__main__"]).update(namespace)
-    linecache.cache["main.py"] = (len(source), None, source.splitlines(True), "main.py")
-    sys.argv = ["main.py"]
-    exec(compile(source, "main.py", "exec", dont_inherit=True), vars(sys.modules["__main__"]))
+
+    def run(text, name):
+        linecache.cache[name] = (len(text), None, [line + "\\n" for line in text.split("\\n")], name)
+        exec(compile(text, name, "exec", dont_inherit=True), main)
+
+    def tell(error):
+        frames, trace = [], error.__traceback__
+        while trace is not None:
+            frames += [trace] if frames or trace.tb_frame.f_code.co_filename in ("main.py", "test.py") else []
+            trace = trace.tb_next
+        if len(frames) > 1000:
+            frames[500].tb_next = frames[-400]
+        traceback.print_exception(error.with_traceback(frames[0] if frames else None))
+
+    status = 0
+    try:
+        run(source, "main.py")
+        if test:
+            run(test, "test.py")
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:
+        status = error.code or 0
+        if not isinstance(status, int):
+            print(status, file=sys.stderr)
+            status = 1
+        if test:
+            print(untested, file=sys.stderr)
+            status = 1
+    except BaseException as error:
+        status = 1
+        tell(error)
+    if "threading" in sys.modules:
+        sys.modules["threading"]._shutdown()
+    __import__("atexit")._run_exitfuncs()
+    return status
+"""
+"""Given to an interpreter that is already running: does what `python main.py` does, and returns the exit code.
+
+A test is code of its own that has to come to its end. A program that ends itself has not passed it.
 """
 
 _BLOCKED_MODULES = re.compile(
@@ -76,6 +123,45 @@ class CodeForm:
         return f"\n<result>\n{result}\n</result>\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of a program."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    note: str
+    """How it ended, if it was ended."""
+    timed_out: bool
+    isolation: Level | None
+
+    @classmethod
+    def refused(cls, why: str) -> Ran:
+        return cls("", why, 1, "", timed_out=False, isolation=None)
+
+    @classmethod
+    def of(cls, executed: Executed, seconds: float, *, tested: bool) -> Ran:
+        stderr, code, note = executed.stderr, 1, ""
+        if executed.timed_out:
+            note = f"Execution timed out after {seconds:g} seconds."
+        elif executed.killed_by is not None:
+            note = f"Execution {ended_by(executed.killed_by, executed.usage.wall_seconds)}."
+        elif executed.state_lost:
+            code = _ending(executed)
+            note = f"Execution was ended by {_signal(-code)}." if code < 0 else UNTESTED if tested else ""
+            code = code or int(tested)
+        elif executed.error is not None:
+            stderr += _own_part(executed.error.traceback)
+        elif executed.value is not None and executed.value.isdigit():
+            code = int(executed.value)
+        return cls(executed.stdout, stderr, code, note, executed.timed_out, executed.isolation)
+
+    @property
+    def text(self) -> str:
+        """Standard output, a line end, standard error, then how it ended if that was not well."""
+        return f"{self.stdout}\n{self.stderr}{self.note}".strip(" \n")[:LONGEST]
+
+
 class PythonCode(Toolset):
     """A fresh Python for each call."""
 
@@ -91,15 +177,24 @@ class PythonCode(Toolset):
         """
         if getattr(self.env, "block_lists", False) and is_blocked(code):
             return ToolOutput(blocks=[TextBlock(text=BLOCKED)])
-        executed = await run_program(code, stdin)
-        return ToolOutput(blocks=[TextBlock(text=told(executed))], metadata={"isolation": executed.isolation})
+        ran = await run_program(code, stdin, ready_made=True)
+        metadata = {"exit_code": ran.exit_code, "isolation": ran.isolation}
+        return ToolOutput(blocks=[TextBlock(text=ran.text)], metadata=metadata)
 
 
-async def run_program(code: str, stdin: str = "", seconds: float = SECONDS) -> Executed:
-    """As `python main.py`, but in a Python that is already running."""
-    call = f"{_PRELUDE}\n__run__({code!r}, {stdin.encode(errors='surrogateescape')!r})"
+async def run_program(
+    code: str, stdin: str = "", *, test: str = "", ready_made: bool = False, seconds: float = SECONDS
+) -> Ran:
+    """As `python main.py`, but in a Python that is already running; then the test, if there is one.
+
+    With `ready_made`, what programs most often import is there already.
+    """
+    modules = _MODULES if ready_made else ()
+    limit = _RECURSION_LIMIT if ready_made else 0
+    given = stdin.encode(errors="surrogatepass")
+    call = f"{_PROGRAM}\n__program__({code!r}, {test!r}, {UNTESTED!r}, {given!r}, {modules!r}, {limit})"
     async with await open_sandbox(profile=smallest(code)) as sandbox:
-        return await sandbox.exec(call, timeout=seconds)
+        return Ran.of(await sandbox.exec(call, timeout=seconds), seconds, tested=bool(test))
 
 
 def is_blocked(code: str) -> bool:
@@ -107,25 +202,20 @@ def is_blocked(code: str) -> bool:
     return bool(_BLOCKED_MODULES.search(code) or _BLOCKED_WORDS.search(code))
 
 
-def told(executed: Executed, seconds: float = SECONDS) -> str:
-    """Standard output, then standard error, then how it ended if that was not well."""
-    parts = [executed.stdout, executed.stderr + traceback_of(executed)]
-    if executed.timed_out:
-        parts.append(f"Execution timed out after {seconds:g} seconds.")
-    elif executed.killed_by is not None:
-        parts.append(f"Execution {ended_by(executed.killed_by, executed.usage.wall_seconds)}.")
-    return "\n".join(part.strip(" \n") for part in parts).strip(" \n")[:LONGEST]
+def _ending(executed: Executed) -> int:
+    """The exit code of a program that has ended its interpreter with it."""
+    said = re.search(r"-?\d+$", executed.error.message if executed.error else "")
+    return int(said[0]) if said else 1
 
 
-def traceback_of(executed: Executed) -> str:
-    """As a program of its own would have written it; a program that ends itself writes none."""
-    error = executed.error
-    if error is None or executed.killed_by is not None:
-        return ""
-    if error.name == "SystemExit":
-        return "" if re.fullmatch(r"-?\d*|None", error.message) else error.message
-    _, found, own = error.traceback.partition('  File "main.py"')
-    if not found:
-        return error.traceback
-    begun = not re.search(r"^\w*(?:Syntax|Indentation|Tab)Error: ", own, re.MULTILINE) or '  File "main.py"' in own
-    return "Traceback (most recent call last):\n" * begun + found + own
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _own_part(traceback: str) -> str:
+    """Of the program's own, and not of how it was begun."""
+    _, found, own = traceback.partition('  File "main.py"')
+    return f"Traceback (most recent call last):\n{found}{own}" if found else traceback

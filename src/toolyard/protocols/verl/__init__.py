@@ -47,7 +47,7 @@ class Verl(BaseRoute):
         self._trajectories = Trajectories(
             runtime, done_if_invalid=options.verl_done_if_invalid, explain_invalid=options.verl_explain_invalid
         )
-        self._late: set[asyncio.Task[bytes]] = set()
+        self._late: set[asyncio.Task[tuple[bytes, bool]]] = set()
         """Work for requests that have been answered 408."""
         endpoints: dict[str, tuple[str, Callable[[Request], Awaitable[None]]]] = {
             "/get_observation": ("POST", self.get_observation),
@@ -74,17 +74,18 @@ class Verl(BaseRoute):
         began = time.perf_counter()
         self._requests += 1
         try:
-            answer = await self._in_time(body)
+            answer, last = await self._in_time(body)
         finally:
             self._requests -= 1
         seconds = time.perf_counter() - began
         if seconds > _PROMPT and request.is_gone():
-            self._repeats.keep(body, answer)
+            if last:
+                self._repeats.keep(body, answer)
             return
         headers = ((b"content-type", b"application/json"), (b"x-process-time", b"%.6f" % seconds))
         await request.answer(200, headers, answer)
 
-    async def _in_time(self, body: bytes) -> bytes:
+    async def _in_time(self, body: bytes) -> tuple[bytes, bool]:
         """408 when it takes too long; it goes on all the same, and the same request again will find it."""
         work = self._repeats.answer(body, lambda: self._work(body))
         if not (seconds := self._options.verl_request_seconds):
@@ -97,10 +98,12 @@ class Verl(BaseRoute):
         working.add_done_callback(lambda done: self._came_late(body, done))
         raise HttpError(408, "Request processing timeout")
 
-    def _came_late(self, body: bytes, working: asyncio.Task[bytes]) -> None:
+    def _came_late(self, body: bytes, working: asyncio.Task[tuple[bytes, bool]]) -> None:
         self._late.discard(working)
         if not working.cancelled() and working.exception() is None:
-            self._repeats.keep(body, working.result())
+            answer, last = working.result()
+            if last:
+                self._repeats.keep(body, answer)
 
     async def _work(self, body: bytes) -> bytes:
         began = time.perf_counter()
@@ -124,6 +127,7 @@ class Verl(BaseRoute):
                 "concurrent_requests": self._requests,
                 "thread_pool_size": self._options.max_concurrent_calls,
                 "active_tasks": self._runtime.calls,
+                "trajectories": self._trajectories.open,
                 "max_concurrent": self._options.max_concurrent_calls,
                 "tools": [*dict.fromkeys(tools), "finish"],
                 "uptime_seconds": time.monotonic() - self._started,
@@ -141,7 +145,7 @@ class Verl(BaseRoute):
                 "config": {
                     "max_concurrent": self._options.max_concurrent_calls,
                     "timeout": self._options.verl_request_seconds or None,
-                    "hashing_enabled": True,
+                    "hashing_enabled": self._options.verl_repeat_seconds > 0,
                 },
             }
         )

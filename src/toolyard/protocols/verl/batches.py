@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolyard.asgi import HttpError, decode
 from toolyard.core.output import JsonObject
@@ -12,8 +11,7 @@ from toolyard.core.output import JsonObject
 _KNOWN = frozenset({"trajectory_ids", "actions", "extra_fields"})
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One action of one trajectory."""
 
     trajectory: str
@@ -33,34 +31,31 @@ def parse(body: bytes) -> list[Item]:
         raise _invalid(
             [], "model_attributes_type", "Input should be a valid dictionary or object to extract fields from"
         )
-    names = [_name(name, i) for i, name in enumerate(_list(value, "trajectory_ids"))]
+    names = _list(value, "trajectory_ids")
+    if not _only(str, names):
+        names = [_name(name, i) for i, name in enumerate(names)]
     actions = _list(value, "actions")
-    for i, action in enumerate(actions):
-        if not isinstance(action, str):
-            raise _invalid(["actions", i], "string_type", "Input should be a valid string")
+    if not _only(str, actions):
+        wrong = next(i for i, action in enumerate(actions) if not isinstance(action, str))
+        raise _invalid(["actions", wrong], "string_type", "Input should be a valid string")
     if not names:
         raise _invalid(["trajectory_ids"], "too_short", "List should have at least 1 item")
     if len(actions) != len(names):
         raise _invalid([], "value_error", "Value error, Length of actions must match trajectory_ids")
     extras = _extras(value, len(names))
     finish, last = _flags(value, "finish", extras), _flags(value, "is_last_step", extras)
-    return [
-        Item(name, action, extra, ended, final)
-        for name, action, extra, ended, final in zip(names, actions, extras, finish, last, strict=True)
-    ]
+    return list(map(Item, names, actions, extras, finish, last))
 
 
 def _extras(value: dict[str, Any], count: int) -> Sequence[JsonObject]:
     """The extra fields of each, with whatever lists of the right length stand beside them in the request."""
-    given = value.get("extra_fields")
-    if given is None:
-        extras: list[JsonObject] = [{}] * count
+    extras: list[JsonObject]
+    if value.get("extra_fields") is None:
+        extras = [{}] * count
     else:
-        extras = []
-        for i, extra in enumerate(_list(value, "extra_fields")):
-            if extra is not None and not isinstance(extra, dict):
-                raise _invalid(["extra_fields", i], "dict_type", "Input should be a valid dictionary")
-            extras.append(extra or {})
+        extras = _list(value, "extra_fields")
+        if not _only(dict, extras):
+            extras = [_extra(extra, i) for i, extra in enumerate(extras)]
         if len(extras) != count:
             raise _invalid([], "value_error", "Value error, Length of extra_fields must match trajectory_ids")
     for key in value.keys() - _KNOWN - {"finish", "is_last_step"}:
@@ -71,12 +66,17 @@ def _extras(value: dict[str, Any], count: int) -> Sequence[JsonObject]:
 
 def _flags(value: dict[str, Any], key: str, extras: Sequence[JsonObject]) -> Sequence[bool]:
     """Set for an item if either place says so. The list may be shorter than the batch."""
-    given = value.get(key)
-    listed = [] if given is None else _list(value, key)
-    for i, flag in enumerate(listed):
-        if not isinstance(flag, bool | int | None):
-            raise _invalid([key, i], "bool_parsing", "Input should be a valid boolean, unable to interpret input")
-    return [bool(extra.get(key)) or (i < len(listed) and bool(listed[i])) for i, extra in enumerate(extras)]
+    listed = [] if value.get(key) is None else _list(value, key)
+    if not _only(bool, listed):
+        wrong = next((i for i, flag in enumerate(listed) if not isinstance(flag, bool | int | None)), None)
+        if wrong is not None:
+            message = "Input should be a valid boolean, unable to interpret input"
+            raise _invalid([key, wrong], "bool_parsing", message)
+    flags = [bool(flag) for flag in listed[: len(extras)]] + [False] * (len(extras) - len(listed))
+    for i, extra in enumerate(extras):
+        if key in extra and extra[key]:
+            flags[i] = True
+    return flags
 
 
 def _list(value: dict[str, Any], key: str) -> list[Any]:
@@ -85,6 +85,17 @@ def _list(value: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(found := value[key], list):
         raise _invalid([key], "list_type", "Input should be a valid list")
     return found
+
+
+def _only(kind: type, values: list[Any]) -> bool:
+    """Whether all are of exactly this type, which is the usual case and quickly seen."""
+    return not values or set(map(type, values)) == {kind}
+
+
+def _extra(given: object, i: int) -> JsonObject:
+    if given is not None and not isinstance(given, dict):
+        raise _invalid(["extra_fields", i], "dict_type", "Input should be a valid dictionary")
+    return given or {}
 
 
 def _name(given: object, i: int) -> str:

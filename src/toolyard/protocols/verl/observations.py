@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from toolyard.core.forms import Form
-from toolyard.core.output import CallResult, ImageBlock, JsonObject, ToolFailure, ToolOutput
+from toolyard.core.forms import EVERYTHING, Form
+from toolyard.core.output import CallResult, ImageBlock, ToolFailure, ToolOutput
 
 Observation: TypeAlias = str | Mapping[str, Any]
 
@@ -20,16 +20,16 @@ class Observed(NamedTuple):
 FINISHED = Observed("", done=True, valid=True)
 
 
-def observe(result: CallResult, form: Form, text: str, given: JsonObject) -> Observed:
+def observe(result: CallResult, form: Form, text: str, *, with_images: bool) -> Observed:
     """The result of a call, written after the text that asked for it."""
     if isinstance(result, ToolFailure):
         return _failed(result, form, text)
     written = form.answer(text, result.text)
     metadata = result.metadata or {}
-    more = {name: metadata[name] for name in form.shown if name in metadata} if metadata else {}
+    more = _shown(metadata, form) if metadata else {}
     if result.reward is not None:
         more["reward"] = result.reward
-    if "images" in given:  # whoever sent no picture cannot read one
+    if with_images:  # whoever sent no picture cannot read one
         more |= _images(result)
     valid = metadata.get("valid") is not False
     return Observed({"obs": written, **more} if more else written, result.finished, valid)
@@ -47,6 +47,11 @@ def _failed(failure: ToolFailure, form: Form, text: str) -> Observed:
         return Observed({**lost, "reward": None}, done=True, valid=False)
     over = failure.reason == "episode_finished"
     return Observed(form.answer(text, failure.message), done=over, valid=failure.reason == "tool_failed")
+
+
+def _shown(metadata: Mapping[str, Any], form: Form) -> dict[str, Any]:
+    names = metadata.keys() - {"valid"} if form.shown is EVERYTHING else form.shown
+    return {name: metadata[name] for name in names if name in metadata}
 
 
 def _images(output: ToolOutput) -> Mapping[str, Any]:

@@ -15,37 +15,40 @@ class Repeats:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._running: dict[bytes, asyncio.Future[bytes] | None] = {}
+        self._running: dict[bytes, _Running] = {}
         self._untaken: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
         self._held = 0
 
     def __len__(self) -> int:
         return len(self._untaken)
 
-    async def answer(self, body: bytes, work: Callable[[], Awaitable[bytes]]) -> bytes:
-        """What `work` comes to, which is done once for all who ask for it meanwhile."""
+    async def answer(self, body: bytes, work: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bool]:
+        """What `work` comes to, which is done once for all who ask for it meanwhile; with no seconds, once for each.
+
+        And whether nobody asked later: whoever asked last is the one who is to get it.
+        """
+        if not self._seconds:
+            return await work(), True
         if (kept := self._take(body)) is not None:
-            return kept
-        if body in self._running:
-            waiting = self._running[body]
-            if waiting is None:
-                waiting = self._running[body] = asyncio.get_running_loop().create_future()
-            return await asyncio.shield(waiting)
-        self._running[body] = None
-        answer: bytes | None = None
+            return kept, True
+        if (running := self._running.get(body)) is not None:
+            return await running.join()
+        running = self._running[body] = _Running()
         try:
             answer = await work()
-            return answer
+        except BaseException as error:
+            running.fail(error)
+            raise
         finally:
-            if (waited := self._running.pop(body)) is not None and not waited.done():
-                if answer is None:
-                    waited.cancel()
-                else:
-                    waited.set_result(answer)
+            del self._running[body]
+        running.succeed(answer)
+        return answer, not running.joined
 
     def keep(self, body: bytes, answer: bytes) -> None:
         """For whoever asks again: the one who did has gone away without it."""
-        self._forget()
+        if not self._seconds:
+            return
+        self._take(body)
         self._untaken[body] = (time.monotonic() + self._seconds, answer)
         self._held += len(body) + len(answer)
         while self._held > _BYTES_MOST:
@@ -68,3 +71,32 @@ class Repeats:
     def _drop(self) -> None:
         body, (_, answer) = self._untaken.popitem(last=False)
         self._held -= len(body) + len(answer)
+
+
+class _Running:
+    """Work that goes on, and who waits for it besides the one who does it."""
+
+    __slots__ = ("_shared", "joined")
+
+    def __init__(self) -> None:
+        self.joined = 0
+        self._shared: asyncio.Future[bytes] | None = None
+
+    async def join(self) -> tuple[bytes, bool]:
+        self.joined += 1
+        mine = self.joined
+        if self._shared is None:
+            self._shared = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._shared), mine == self.joined
+
+    def succeed(self, answer: bytes) -> None:
+        if self._shared is not None:
+            self._shared.set_result(answer)
+
+    def fail(self, error: BaseException) -> None:
+        if self._shared is None:
+            return
+        if isinstance(error, Exception):
+            self._shared.set_exception(error)
+        else:
+            self._shared.cancel()

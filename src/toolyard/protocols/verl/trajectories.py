@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -15,6 +14,7 @@ from toolyard.protocols.verl.batches import Item
 from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, observe, refused
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
+from toolyard.runtime.steps import all_of
 from toolyard.tools.environment import ToolsEnvironment
 
 log = logging.getLogger("toolyard.verl")
@@ -29,7 +29,13 @@ class Trajectories:
         self._done_if_invalid = done_if_invalid
         self._explain_invalid = explain_invalid
         served = list(runtime.environments.values())
+        self._actions = {environment: actions_of(environment) for environment in served}
         self._default = next((env for env in served if issubclass(env, ToolsEnvironment)), served[0])
+
+    @property
+    def open(self) -> int:
+        """How many there are now."""
+        return sum(session_id.startswith(_PREFIX) for session_id in self._runtime.sessions)
 
     async def act(self, items: Sequence[Item]) -> list[Observed]:
         """Everything at once, but the actions of one trajectory in their order."""
@@ -38,13 +44,15 @@ class Trajectories:
         places: dict[str, list[int]] = {}
         for i, item in enumerate(items):
             places.setdefault(item.trajectory, []).append(i)
+        if len(places) == len(items):
+            return await all_of(items, self._act)
         observed: list[Observed] = [FINISHED] * len(items)
 
         async def follow(trajectory: Sequence[int]) -> None:
             for i in trajectory:
                 observed[i] = await self._act(items[i])
 
-        await asyncio.gather(*map(follow, places.values()))
+        await all_of(list(places.values()), follow)
         return observed
 
     async def _act(self, item: Item) -> Observed:
@@ -68,14 +76,20 @@ class Trajectories:
 
     async def _perform(self, session: Session, item: Item) -> Observed:
         environment = session.spec.environment
-        action = actions_of(environment).read(item.text)
+        action = self._actions[environment].read(item.text)
         if action is None:
             if not item.text and not issubclass(environment, ToolsEnvironment):
                 return await self._prompt(session)
             return Observed(self._no_tool(environment), self._done_if_invalid, valid=False)
-        given = {**item.extra, "trajectory_id": item.trajectory}
-        result = await session.call(action.tool, action.arguments, given=given).finished()
-        return observe(result, action.form, item.text, {**session.spec.task.spec, **item.extra})
+        tool = environment._definition.tools.get(action.tool)
+        given: JsonObject = {}
+        if tool is not None and tool.given:
+            given = {**item.extra, "trajectory_id": item.trajectory, "is_last_step": item.last}
+        result = await session.perform(action.tool, action.arguments, given)
+        if isinstance(result, str):
+            return Observed(action.form.answer(item.text, result), False, True)
+        sent_images = "images" in item.extra or "images" in session.spec.task.spec
+        return observe(result, action.form, item.text, with_images=sent_images)
 
     async def _prompt(self, session: Session) -> Observed:
         """An empty text is no action: whoever has nothing to say is shown the task."""

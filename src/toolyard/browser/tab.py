@@ -1,0 +1,190 @@
+"""One page: when it stands still, what is to be seen of it, and where its elements are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import CDPSession, Error, Frame, Page, Request
+
+from toolyard.browser.gate import Gate
+from toolyard.browser.views import View
+from toolyard.core.errors import ToolError
+
+LONGEST = 20_000
+"""Characters of a page that are shown at once."""
+NAVIGATION_SECONDS = 15
+"""Until the server of a page answers."""
+SETTLE_SECONDS = 4
+"""Until what it sent has been loaded, and stands still."""
+_SCRIPT_SECONDS = 5
+_STILL_MS, _STILL_MOST_MS = 80, 1500
+_WAITED_FOR = frozenset({"document", "script", "stylesheet", "xhr", "fetch"})
+_TRIES = 5
+_WORLD = "toolyard"
+_SCRIPT = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+_ERROR_PAGE = "chrome-error:"
+
+
+class PageHung(Exception):
+    """Its scripts do not let anybody else run."""
+
+
+class Tab:
+    def __init__(self, page: Page, devtools: CDPSession, gate: Gate) -> None:
+        self.page = page
+        self.crashed = False
+        self._devtools = devtools
+        self._gate = gate
+        self._world: int | None = None
+        """Where our script runs, until the page is another one."""
+        self._pending: set[Request] = set()
+        self._ended = asyncio.Event()
+        self._failed: Request | None = None
+        self._never_loads = False
+        page.on("request", self._began)
+        page.on("requestfinished", self._finished)
+        page.on("requestfailed", self._finished)
+        page.on("framenavigated", self._navigated)
+        page.on("crash", self._broke)
+
+    @property
+    def url(self) -> str:
+        """Where it is, or where it would be if that had worked."""
+        if self.page.url.startswith(_ERROR_PAGE) and self._failed is not None:
+            return self._failed.url
+        return self.page.url
+
+    async def script(self, call: str) -> Any:
+        """What a function of page.js says. Begins again when the page changes meanwhile."""
+        for _ in range(_TRIES):
+            try:
+                async with asyncio.timeout(_SCRIPT_SECONDS):
+                    return await self._evaluate(call)
+            except TimeoutError:
+                raise PageHung from None
+            except Error as error:
+                if self.crashed or self.page.is_closed() or is_gone(error):
+                    raise
+                self._world = None
+        raise ToolError("the page changes all the time")
+
+    async def use(self, call: str) -> Mapping[str, Any]:
+        """The same, of a function that says what is wrong with an element."""
+        found: Mapping[str, Any] = await self.script(call)
+        if "problem" in found:
+            raise ToolError(found["problem"])
+        return found
+
+    async def settle(self) -> bool:
+        """Wait until the page has loaded and stands still; says whether it has."""
+        begun = time.monotonic()
+        while (left := begun + self._patience() - time.monotonic()) > 0:
+            self._ended.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._stand_still()
+                    if not self._pending:
+                        return not self._never_loads
+                    await self._ended.wait()
+            except TimeoutError:
+                continue
+        await self._stop_waiting()
+        return False
+
+    def _patience(self) -> float:
+        return NAVIGATION_SECONDS if any(map(_navigates, self._pending)) else SETTLE_SECONDS
+
+    async def _stand_still(self) -> None:
+        if not self._never_loads:
+            await self.page.wait_for_load_state("load", timeout=0)
+        await self.script(f"toolyard.quiet({_STILL_MS}, {_STILL_MOST_MS})")
+
+    async def _stop_waiting(self) -> None:
+        """For what has not come by now: once is enough, whatever is done in the page next."""
+        if any(map(_navigates, self._pending)):
+            await self.stop()
+        else:
+            self._never_loads = True
+        self._pending.clear()
+
+    async def stop(self) -> None:
+        """Give up opening the next page."""
+        await self._devtools.send("Page.stopLoading")
+
+    async def look(self) -> View:
+        if self.page.url.startswith(_ERROR_PAGE):
+            return View(self.url, "", f"This page could not be opened: {self.why_failed()}.")
+        seen = await self.script(f"toolyard.look({LONGEST})")
+        return View(**{**seen, "text": seen["text"][:LONGEST]})
+
+    async def has_earlier(self) -> bool:
+        """Whether a page came before this one, the empty page of a new tab not being one."""
+        history = await self._devtools.send("Page.getNavigationHistory")
+        return any(entry["url"] != "about:blank" for entry in history["entries"][: history["currentIndex"]])
+
+    async def has_later(self) -> bool:
+        history = await self._devtools.send("Page.getNavigationHistory")
+        return len(history["entries"]) > history["currentIndex"] + 1
+
+    async def _evaluate(self, call: str) -> Any:
+        if self._world is None:
+            self._world = await self._make_world()
+        answer = await self._devtools.send(
+            "Runtime.evaluate",
+            {"expression": call, "contextId": self._world, "awaitPromise": True, "returnByValue": True},
+        )
+        if "exceptionDetails" in answer:
+            raise Error(json.dumps(answer["exceptionDetails"])[:2000])
+        return answer["result"].get("value")
+
+    async def _make_world(self) -> int:
+        tree = await self._devtools.send("Page.getFrameTree")
+        where = {"frameId": tree["frameTree"]["frame"]["id"], "worldName": _WORLD}
+        world: int = (await self._devtools.send("Page.createIsolatedWorld", where))["executionContextId"]
+        await self._devtools.send("Runtime.evaluate", {"expression": _SCRIPT, "contextId": world})
+        return world
+
+    def why_failed(self) -> str:
+        """Of the last page that could not be opened."""
+        failed = self._failed
+        if failed is None:
+            return "there is no answer"
+        return self._gate.problem(failed.url) or (failed.failure or "there is no answer").removeprefix("net::")
+
+    def _began(self, request: Request) -> None:
+        if request.resource_type in _WAITED_FOR:
+            self._pending.add(request)
+
+    def _finished(self, request: Request) -> None:
+        self._pending.discard(request)
+        self._ended.set()
+        if request.failure and _navigates(request):
+            self._failed = request
+
+    def _navigated(self, frame: Frame) -> None:
+        if frame == self.page.main_frame:
+            self._world = None
+            self._never_loads = False
+
+    def _broke(self, page: Page) -> None:
+        self.crashed = True
+
+
+def _navigates(request: Request) -> bool:
+    """Whether it is for a page, and not for something in one."""
+    if not request.is_navigation_request():
+        return False
+    try:
+        return request.frame.parent_frame is None
+    except Error:  # a page that is not there yet
+        return True
+
+
+def is_gone(error: Error) -> bool:
+    """Whether there is nobody left to talk to: the page, the browser, or who drives it."""
+    return any(words in error.message for words in ("has been closed", "Connection closed", "Browser closed"))

@@ -1,0 +1,78 @@
+"""Work that may never wait: done on the spot if it does not, and beside the rest only if it does."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from operator import length_hint
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_BREATH = 128
+"""So much is done without waiting before others have their turn on the loop."""
+
+
+@types.coroutine
+def rest_of(work: Coroutine[Any, Any, R], waits_for: object) -> Generator[object, Any, R]:
+    """Go on with a coroutine that was begun with `send(None)`, in the same task, when it turned out to wait."""
+    while True:
+        try:
+            sent = yield waits_for
+        except GeneratorExit:
+            work.close()
+            raise
+        except BaseException as error:
+            thrown: BaseException | None = error
+        else:
+            thrown = None
+        try:
+            waits_for = work.send(sent) if thrown is None else work.throw(thrown)
+        except StopIteration as done:
+            result: R = done.value
+            return result
+
+
+async def all_of(items: Sequence[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+    """What the work comes to for each item: done all at once where it waits; where not, no dearer than in a loop."""
+    return await _Lanes(items, work).run()
+
+
+class _Lanes(Generic[T, R]):
+    """Tasks that share a queue. Whichever waits leaves the rest of it to others, of which there are more and more."""
+
+    def __init__(self, items: Sequence[T], work: Callable[[T], Awaitable[R]]) -> None:
+        self._items = items
+        self._left = iter(range(len(items)))
+        self._results: list[Any] = [None] * len(items)
+        self._work = work
+        self._others: list[asyncio.Task[None]] = []
+        self._loop = asyncio.get_running_loop()
+        self._opening = self._loop.call_soon(self._open)  # which is when this task waits, or has ended
+
+    async def run(self) -> list[R]:
+        try:
+            await self._lane()
+            for other in self._others:
+                await other
+            return self._results
+        finally:
+            self._opening.cancel()
+            for other in self._others:
+                other.cancel()
+
+    async def _lane(self) -> None:
+        items, work, results = self._items, self._work, self._results
+        for i in self._left:
+            results[i] = await work(items[i])
+            if i % _BREATH == _BREATH - 1:
+                await asyncio.sleep(0)
+
+    def _open(self) -> None:
+        left = length_hint(self._left)
+        for _ in range(min(left, len(self._others) + 1)):
+            self._others.append(self._loop.create_task(self._lane()))
+        if left:
+            self._opening = self._loop.call_soon(self._open)

@@ -1,0 +1,192 @@
+"""`bash_terminal`: a shell that stays. What it shows is what a terminal would: each command after a prompt."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from toolyard.core.environment import Environment
+from toolyard.core.forms import tagged
+from toolyard.core.output import JsonObject, TextBlock, ToolOutput
+from toolyard.core.tool import tool
+from toolyard.sandboxes.base import Finished
+from toolyard.sandboxes.output import ended_by
+from toolyard.tools.after_blocks import after_block
+from toolyard.tools.sandboxed import SandboxedToolset
+from toolyard.tools.shell_lines import commands
+
+SECONDS = 10
+"""For each command."""
+ACTION_SECONDS = 60
+"""After which no further command of the same call is begun."""
+LONGEST = 100_000
+BLOCKED = "Execution blocked: Command contains potentially dangerous operations. Forbidden commands detected: "
+ENDED = "[the shell has ended: a new one has its directory, functions, aliases and exported variables]"
+LOST = "[the shell was lost: a new one has none of its variables and functions; files are kept]"
+
+_FENCED = re.compile(r"```\s*(?:bash|shell|sh)\b(.*?)```", re.DOTALL)
+_FENCED_TERMINAL = re.compile(r"```\s*terminal\b(.*?)```", re.DOTALL)
+_OF_BASH_ITSELF = re.compile(r"^bash: (?:eval: )?line \d+: ", re.MULTILINE)
+"""Lines are counted from where the shell began, which means nothing to anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellForm:
+    """`<bash>` tags, or else fences marked bash, sh or shell, or else terminal; several are one script."""
+
+    shown: Sequence[str] = ()
+
+    def read(self, text: str) -> JsonObject | None:
+        blocks = tagged(text, "bash") or _FENCED.findall(text) or _FENCED_TERMINAL.findall(text)
+        return {"command": "\n".join(block.strip() for block in blocks)} if blocks else None
+
+    def answer(self, text: str, result: str) -> str:
+        fences = ("```bash", "```sh")
+        return after_block(text, result, tag="bash", output="o", fences=fences, called="\n```output\n{}\n```\n")
+
+
+class BashTerminal(SandboxedToolset):
+    """A shell for each session, in the session's workspace."""
+
+    def __init__(self, env: Environment) -> None:
+        super().__init__(env)
+        self._kept = f"/tmp/.shell-{secrets.token_hex(8)}"
+        """A shell that ends in good order writes into this file what its successor is to know."""
+        self._new_shell()
+
+    def _new_shell(self) -> None:
+        self._place = "~"
+        self._status = 0
+        self._is_new = True
+
+    @tool(form=ShellForm())
+    async def bash_terminal(self, command: str) -> ToolOutput:
+        """Run commands in a bash that keeps its directory, variables and functions from one call to the next.
+
+        Args:
+            command: One command, or several lines of them.
+        """
+        if getattr(self.env, "block_lists", False) and (words := blocked(command)):
+            return ToolOutput(blocks=[TextBlock(text=BLOCKED + words)])
+        return await self._transcribe(commands(command.replace("\r\n", "\n")) if command else [])
+
+    async def _transcribe(self, lines: Sequence[str]) -> ToolOutput:
+        """Each command with its prompt, and what it wrote. A shell that has ended reads no more of them."""
+        transcript: list[str] = []
+        metadata: dict[str, object] = {"exit_code": self._status}
+        until = time.monotonic() + ACTION_SECONDS
+        for number, command in enumerate(lines, 1):
+            transcript.append(f"user@bash-session:{self._place}$ {command}")
+            if not command or command.isspace():
+                continue
+            if time.monotonic() > until:
+                transcript.append(f"Not run: the commands before took more than {ACTION_SECONDS} seconds.")
+                break
+            finished = await self._run(command)
+            metadata = {"exit_code": finished.exit_code, "isolation": finished.isolation}
+            transcript += told(finished)
+            if finished.state_lost:
+                transcript.append(ENDED if await self._goes_on() else LOST)
+                transcript += ["Not run: the commands that follow."] * (number < len(lines))
+                metadata["state_lost"] = True
+                break
+        text = "\n".join(transcript).strip(" \n")[:LONGEST]
+        return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata)
+
+    async def _goes_on(self) -> bool:
+        """Start a new shell, which learns from the one that has ended what that has left, if anything."""
+        self._new_shell()
+        learnt = await self._run(f"\\builtin . {self._kept} && rm -f {self._kept}")
+        self._status = 0
+        return learnt.exit_code == 0
+
+    async def _run(self, command: str) -> Finished:
+        """Run it, and learn where the shell is now and what it makes of it."""
+        sandbox = await self.sandbox()
+        mark = secrets.token_hex(8)
+        finished = await sandbox.shell(self._marked(command, mark), timeout=SECONDS)
+        parts = finished.stdout.split(mark.encode())
+        if len(parts) == 5 and parts[1].isdigit():
+            status, home, place = (part.decode(errors="replace") for part in parts[1:4])
+            self._status, self._place, self._is_new = int(status), _shown(place, home), False
+            return replace(finished, exit_code=self._status, stdout=parts[0] + parts[4])
+        if not finished.state_lost and command != ":":  # it wrote so much that the rest was not read
+            await self._run(":")
+        return replace(finished, stdout=parts[0])
+
+    def _marked(self, command: str, mark: str) -> str:
+        """The command as bash is given it: at the top level, with `$?` as the last one left it.
+
+        Afterwards its exit code, home and directory are written between marks. What bash itself has to say of all
+        this, as with `set -x`, goes nowhere; and so does where the command sends its own output with `exec`.
+        """
+        return (
+            "{\n"
+            + self._beginning() * self._is_new
+            + f"(\\builtin exit {self._status}) || " * bool(self._status)
+            + f"\\builtin eval {_quoted(command)} >&60 2>&61 60>&- 61>&-\n"
+            + f'\\builtin printf "{mark}%d{mark}%s{mark}%s{mark}" "$?" "$HOME" "$PWD" >&60\n'
+            + "} 60>&1 61>&2 >/dev/null 2>&1"
+        )
+
+    def _beginning(self) -> str:
+        keep = (
+            "{ \\builtin declare -px; \\builtin declare -f; \\builtin alias -p; "
+            f'\\builtin printf "builtin cd -- %q || builtin cd" "$PWD"; }} >{self._kept} 2>/dev/null'
+        )
+        return f"\\builtin shopt -s expand_aliases\n\\builtin trap {_quoted(keep)} EXIT\n"
+
+
+def told(finished: Finished) -> list[str]:
+    """What a command wrote, and how it ended if that was not well."""
+    stdout, stderr = (stream.decode(errors="replace").rstrip() for stream in (finished.stdout, finished.stderr))
+    parts = [part for part in (stdout, _OF_BASH_ITSELF.sub("bash: ", stderr)) if part]
+    if finished.timed_out:
+        parts.append(f"Process timed out after {SECONDS} seconds")
+    elif finished.killed_by is not None:
+        parts.append(f"Process {ended_by(finished.killed_by, finished.usage.wall_seconds)}")
+    elif finished.exit_code and not stderr:
+        parts.append(f"Command exited with code {finished.exit_code}")
+    return parts
+
+
+def _quoted(text: str) -> str:
+    """Without a quote in it, because the whole is quoted once more before bash reads it."""
+    return "$'" + text.replace("\\", "\\\\").replace("'", "\\047") + "'"
+
+
+def _shown(place: str, home: str) -> str:
+    if place == home:
+        return "~"
+    return "~" + place.removeprefix(home) if place.startswith(f"{home}/") else place
+
+
+# verl-tool's list of words. It keeps nobody from anything: the sandbox does.
+
+_AT_START = r"(?:^|[;&|({`]|\$\(|\b(?:then|do|else|exec|xargs|nohup|time|env)\s)\s*"
+_PROGRAMS = (
+    r"(?:mkfs[\w.]*|fdisk|mount|umount|passwd|su|sudo|chroot|systemctl|service|iptables|ufw|firewall-cmd|nc|ncat|telnet"
+    r"|ssh|scp|rsync|lynx|w3m|crontab|batch|killall|pkill|mknod|losetup)(?=[\s;&|)`]|$)"
+)
+_SYSTEM = r"(?:etc|bin|sbin|usr|var|lib\w*|boot|root|proc|sys)"
+_FORBIDDEN = (
+    re.compile(_AT_START + rf"(?:/\S*/)?(?P<found>{_PROGRAMS})", re.MULTILINE),
+    re.compile(
+        _AT_START + rf"(?P<found>rm\s+(?:-\S+\s+)*-\w*[rRf]\w*\s+(?:-\S+\s+)*/(?:{_SYSTEM}\b\S*|\*)?)(?=[\s;&|)`]|$)",
+        re.MULTILINE,
+    ),
+    re.compile(_AT_START + r"(?P<found>dd\s+(?:\S+\s+)*?if=|(?:curl|wget)\s+(?:-\S+\s+)*['\"]?http)", re.MULTILINE),
+    re.compile(_AT_START + r"(?P<found>kill\s+-(?:9|KILL|SIGKILL)\b|chmod\s+(?:-\S+\s+)*0?777\b)", re.MULTILINE),
+    re.compile(r"(?P<found>[<>]\s*/dev/)(?!(?:null|zero|u?random|tty|fd|std(?:in|out|err)|shm|tcp|udp)\b)"),
+    re.compile(rf"(?P<found>>\s*/{_SYSTEM}/)"),
+    re.compile(_AT_START + r"(?P<found>find\s+/\s.*-exec|(?:source|\.)\s+/)", re.MULTILINE),
+)
+
+
+def blocked(command: str) -> str:
+    """The first forbidden words in it, at places where they would be run; empty if there are none."""
+    found = (pattern.search(command) for pattern in _FORBIDDEN)
+    return next((match["found"] for match in found if match), "")

@@ -1,0 +1,117 @@
+"""A connection to one MCP server, made when first needed and kept for the calls that follow."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import httpx2
+from mcp import Client
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+
+from toolyard.core.errors import describe
+from toolyard.tools import http
+
+log = logging.getLogger("toolyard.mcp")
+
+CONNECT_SECONDS = 10
+CLOSE_SECONDS = 5
+SILENCE_SECONDS = 300
+"""After which a server that says nothing is taken for dead."""
+
+
+class Connection:
+    """The official client, in a task of its own: only who entered it may leave it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._owner: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[Client] | None = None
+        self._ended = asyncio.Event()
+
+    async def client(self) -> Client:
+        """Connected, anew if the last connection is over."""
+        if self._ready is None or self._owner is None or self._owner.done() or self._ended.is_set():
+            self._ended = asyncio.Event()
+            self._ready = asyncio.get_running_loop().create_future()
+            self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # looked at
+            self._owner = asyncio.create_task(self._own(self._ready, self._ended))
+        return await asyncio.shield(self._ready)
+
+    def drop(self) -> None:
+        """It is of no use any more; whoever asks next gets a new one."""
+        self._ended.set()
+
+    async def close(self) -> None:
+        self._ended.set()
+        if (owner := self._owner) is not None:
+            await asyncio.wait((owner,), timeout=CLOSE_SECONDS)
+            if owner.cancel():
+                await asyncio.wait((owner,))
+
+    async def _own(self, ready: asyncio.Future[Client], ended: asyncio.Event) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS) as limit, Client(_transport(self._url, ended.set)) as client:
+                limit.reschedule(None)
+                ready.set_result(client)
+                await ended.wait()
+        except Exception as error:  # the other server, the network, or the SDK
+            if ready.done():
+                log.info("the connection to %s ended: %s", self._url, describe(cause(error)))
+            else:
+                ready.set_exception(cause(error))
+        finally:
+            ready.cancel()
+            ended.set()
+
+
+@asynccontextmanager
+async def _transport(url: str, on_end: Callable[[], None]) -> AsyncGenerator[tuple[Any, Any]]:  # the SDK's streams
+    """SSE where the address says so, Streamable HTTP otherwise."""
+    if httpx2.URL(url).path.endswith("/sse"):
+        made = partial(http.client, url)
+        connecting = sse_client(
+            url, timeout=CONNECT_SECONDS, sse_read_timeout=SILENCE_SECONDS, httpx_client_factory=made
+        )
+        async with connecting as (read, write):
+            yield Watched(read, on_end), write
+    else:
+        timeout = httpx2.Timeout(CONNECT_SECONDS, read=SILENCE_SECONDS)
+        async with (
+            http.client(url, timeout=timeout) as client,
+            streamable_http_client(url, http_client=client) as (read, write),
+        ):
+            yield Watched(read, on_end), write
+
+
+class Watched:
+    """What a server sends, and a word when it will send no more: the SDK then closes its end without telling."""
+
+    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_end = on_end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __aiter__(self) -> Any:
+        return self._stream.__aiter__()
+
+    async def __aenter__(self) -> Any:
+        return await self._stream.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._on_end()
+        await self._stream.__aexit__(*error)
+
+
+def cause(error: Exception) -> Exception:
+    """The first one of a group: what made the others."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,256 @@
+"""`mcp_interface`: call the tools of MCP servers behind a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+from urllib.parse import quote
+
+from toolyard.core.environment import Environment, Toolset
+from toolyard.core.forms import tagged
+from toolyard.core.output import ImageBlock, JsonObject, TextBlock, ToolOutput
+from toolyard.core.tool import Given, tool
+
+try:
+    from mcp import Client, MCPError
+    from mcp.types import CONNECTION_CLOSED, CallToolResult
+
+    from toolyard.tools.mcp_connection import Connection, cause
+except ImportError:  # the extra `mcp`; missing() says so
+    HAS_MCP = False
+else:
+    HAS_MCP = True
+
+SECONDS = 25
+"""For one call; trainers wait 30."""
+LONGEST = 20_000
+"""Characters of a result that are shown."""
+PAGES_MOST = 20
+"""Of a list of tools or resources."""
+
+_HELPER = "mcp."
+_SERVER = re.compile(r"\w[\w.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class McpForm:
+    """A JSON call in `<tool_call>` or `<mcp_call>` tags, or the whole text is one."""
+
+    late: ClassVar[bool] = True
+    shown: Sequence[str] = ("obs", "error", "tool")
+
+    def read(self, text: str) -> JsonObject | None:
+        written = tagged(text, "tool_call") or tagged(text, "mcp_call")
+        call = _object(written[0] if written else text)
+        if not (written and "name" in call):
+            call = _react(call)
+        if not call.get("name"):
+            return None
+        server = call.get("server") or call.get("server_name") or call.get("server_label")
+        arguments = call.get("arguments") or {}
+        if isinstance(arguments, str):
+            arguments = _object(arguments) or arguments  # what is no object is refused as an argument
+        return {"name": call["name"], "arguments": arguments, "server": "" if server is None else str(server)}
+
+    def answer(self, text: str, result: str) -> str:
+        return f"\n<mcp_response>\n```result\n{result}\n```\n</mcp_response>\n"
+
+
+class Unclear(Exception):
+    """It cannot be told which server is meant, or that one must not be asked."""
+
+
+class McpInterface(Toolset):
+    """The MCP servers of a trajectory, each with a connection that is kept until the end."""
+
+    def __init__(self, env: Environment) -> None:
+        super().__init__(env)
+        self._connections: dict[str, Connection] = {}
+        self._tools: dict[str, frozenset[str]] = {}
+        """Of each server that was asked for them."""
+
+    @classmethod
+    def missing(cls) -> str:
+        if not HAS_MCP:
+            return "the MCP SDK is not installed: pip install 'toolyard[mcp]'"
+        if not os.environ.get("MCP_GATEWAY_ADDRESS"):
+            return "MCP_GATEWAY_ADDRESS is not set; it is the address of a gateway, such as http://localhost:8002"
+        return ""
+
+    @tool(form=McpForm(), concurrent=True)
+    async def mcp_interface(
+        self,
+        name: str,
+        arguments: dict[str, Any] = {},
+        server: str = "",
+        mcp_servers: Annotated[list[str | dict[str, Any]], Given()] = [],
+        use_specified_server: Annotated[bool, Given()] = False,
+    ) -> ToolOutput:
+        """Call a tool of an MCP server. The tool mcp.list_tools of every server lists the others.
+
+        Args:
+            name: The name of the tool.
+            arguments: Its arguments.
+            server: The server that has it, if several are there.
+            mcp_servers: The servers that may be asked, by name; empty for any.
+            use_specified_server: Whether none but those may be asked, even if there are none.
+        """
+        allowed = [str(one.get("name", "")) if isinstance(one, dict) else one for one in mcp_servers]
+        try:
+            chosen = await self._choose(name, server, sorted({*filter(None, allowed)}), strict=use_specified_server)
+        except Unclear as problem:
+            refused = {"obs": "", "error": str(problem), "tool": name, "valid": False}
+            return ToolOutput(blocks=[TextBlock(text=str(problem))], metadata=refused, finished=True)
+        try:
+            async with asyncio.timeout(SECONDS):
+                return await self._call(chosen, name, arguments)
+        except Exception as error:  # the other server, the network, or the SDK: for the model to read
+            self._drop_if_lost(chosen, error)
+            kind = type(cause(error)).__name__
+            told = json.dumps({"error": _told(error), "error_type": kind, "server": chosen, "tool": name})
+            return ToolOutput(blocks=[TextBlock(text=_shortened(told))])
+
+    async def teardown(self) -> None:
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+
+    async def _choose(self, name: str, asked: str, allowed: Sequence[str], *, strict: bool) -> str:
+        """The server to ask."""
+        if asked:
+            if (allowed or strict) and asked not in allowed:
+                raise Unclear(f"Server '{asked}' not allowed for this task. Allowed: {allowed}")
+            if not _SERVER.fullmatch(asked):
+                raise Unclear(f"Server '{asked}' cannot be a server: a name has letters, digits, ., _ and -")
+            return asked
+        default = os.environ.get("MCP_DEFAULT_SERVER")
+        candidates = allowed or ([] if strict else [default] if default else sorted(self._connections))
+        if len(candidates) == 1:
+            return candidates[0]
+        if not candidates:
+            raise Unclear("No MCP servers configured for this task.")
+        offered = await asyncio.gather(*map(self._tools_of, candidates))
+        having = [server for server, tools in zip(candidates, offered, strict=True) if name in tools]
+        if len(having) > 1:
+            raise Unclear(f"Tool '{name}' is available on multiple servers {having}; please specify which one to use.")
+        if not having:
+            raise Unclear(f"Unable to locate tool '{name}'. Specify one of the servers: {candidates}")
+        return having[0]
+
+    async def _tools_of(self, server: str) -> frozenset[str]:
+        """Their names; none of a server that does not answer."""
+        if server not in self._tools:
+            try:
+                async with asyncio.timeout(SECONDS):
+                    listed = await _tools(await self._client(server))
+            except Exception as error:  # the other server: another one may have the tool
+                self._drop_if_lost(server, error)
+                return frozenset()
+            self._tools[server] = frozenset(listed)
+        return self._tools[server]
+
+    async def _call(self, server: str, name: str, arguments: Mapping[str, Any]) -> ToolOutput:
+        client = await self._client(server)
+        if name.startswith(_HELPER):
+            return ToolOutput(blocks=[TextBlock(text=_shortened(await _help(client, name)))])
+        result = await client.call_tool(name, dict(arguments))
+        pictures = [ImageBlock(data=one.data, mimeType=one.mime_type) for one in result.content if one.type == "image"]
+        return ToolOutput(blocks=[TextBlock(text=_shortened(_text(result))), *pictures])
+
+    async def _client(self, server: str) -> Client:
+        if server not in self._connections:
+            self._connections[server] = Connection(address(server))
+        return await self._connections[server].client()
+
+    def _drop_if_lost(self, server: str, error: Exception) -> None:
+        """A server that says no is still there, and so is one that is slow."""
+        answered = isinstance(error, MCPError) and error.code != CONNECTION_CLOSED and "terminated" not in error.message
+        if not answered and not isinstance(error, TimeoutError):
+            self._connections[server].drop()
+
+
+def address(server: str) -> str:
+    """`{server}` in the gateway's address stands for the name; without it, the server's SSE endpoint is meant."""
+    gateway = os.environ["MCP_GATEWAY_ADDRESS"].rstrip("/")
+    template = gateway if "{server}" in gateway else gateway + "/{server}/sse"
+    return template.replace("{server}", quote(server, safe=""))
+
+
+async def _help(client: Client, name: str) -> str:
+    match name:
+        case "mcp.list_tools":
+            listed = await _tools(client)
+            return "\n".join(["Available tools:", *(f"- {tool}: {about}" for tool, about in listed.items())])
+        case "mcp.list_resources":
+            listed = await _resources(client)
+            return "\n".join(["Available resources:", *(f"- {uri}: {about}" for uri, about in listed.items())])
+        case _:
+            return f"Unknown mcp helper: {name}"
+
+
+async def _tools(client: Client) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    cursor: str | None = None
+    for _ in range(PAGES_MOST):
+        page = await client.list_tools(cursor=cursor)
+        found |= {one.name: one.description or "" for one in page.tools}
+        if (cursor := page.next_cursor) is None:
+            break
+    return found
+
+
+async def _resources(client: Client) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    cursor: str | None = None
+    for _ in range(PAGES_MOST):
+        page = await client.list_resources(cursor=cursor)
+        found |= {str(one.uri): one.description or "" for one in page.resources}
+        if (cursor := page.next_cursor) is None:
+            break
+    return found
+
+
+def _text(result: CallToolResult) -> str:
+    """What a model can read of it; pictures are blocks of their own."""
+    parts: list[str] = []
+    for one in result.content:
+        if one.type == "text":
+            parts.append(one.text)
+        elif one.type == "resource" and hasattr(one.resource, "text"):
+            parts.append(one.resource.text)
+        elif one.type != "image":
+            parts.append(f"[{one.type}]")
+    if not result.content and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return "".join(parts)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n... (truncated)"
+
+
+def _told(error: Exception) -> str:
+    first = cause(error)
+    if isinstance(first, MCPError):
+        return first.message
+    return str(first) or (f"it took longer than {SECONDS} seconds" if isinstance(first, TimeoutError) else repr(first))
+
+
+def _react(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`{"tool": …, "arguments": …}`, or the same as `action`, in the words of a tool call."""
+    inner = call.get("action")
+    asked = inner if isinstance(inner, dict) else call
+    if "tool" not in asked or (asked is call and "arguments" not in asked):
+        return {}
+    return {"name": asked["tool"], "arguments": asked.get("arguments"), "server": asked.get("server")}
+
+
+def _object(written: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(written)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,183 @@
+"""`piston`: run programs of several files in many languages on a Piston server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+import httpx2
+from pydantic import BaseModel, Field
+
+from toolyard.core.environment import Toolset
+from toolyard.core.output import JsonObject, TextBlock, ToolOutput
+from toolyard.core.tool import tool
+from toolyard.tools import http
+
+SECONDS = 20
+"""For all of it; the two steps on the server have limits of their own."""
+COMPILE_SECONDS = 10
+RUN_SECONDS = 3
+START_SECONDS = 5
+LONGEST = 100_000
+"""Characters of the result that are shown."""
+
+_EXTENSIONS: Mapping[str, str] = {
+    **{"python": ".py", "javascript": ".js", "typescript": ".ts", "csharp": ".cs", "rust": ".rs", "ruby": ".rb"},
+    **{"kotlin": ".kt"},
+}
+"""Of languages whose files do not end in their name."""
+
+
+class File(BaseModel):
+    content: str = Field(description="What is in the file.")
+    name: str = Field(default="", description="Its name. The first file is the program.")
+
+
+@dataclass(frozen=True, slots=True)
+class PistonForm:
+    """The whole text is a `<piston>` element, or the JSON object of a request."""
+
+    shown: Sequence[str] = ()
+
+    def read(self, text: str) -> JsonObject | None:
+        text = text.strip()
+        if text.startswith("<piston>") and text.endswith("</piston>"):
+            request = _xml(text)
+        elif text.startswith("{") and text.endswith("}"):
+            request = _json(text)
+        else:
+            return None
+        return request if request.get("language") and request.get("files") else None
+
+    def answer(self, text: str, result: str) -> str:
+        return result
+
+
+class Piston(Toolset):
+    """A client of the server at $PISTON_URL."""
+
+    @classmethod
+    def missing(cls) -> str:
+        url = endpoint("runtimes")
+        try:
+            with httpx2.Client(verify=http.tls(httpx2.URL(url).scheme), timeout=START_SECONDS) as client:
+                status = client.get(url).status_code
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            return f"no Piston server answers at {url} ({error}); set PISTON_URL to one"
+        return "" if status == 200 else f"{url} answers {status} and not 200; set PISTON_URL to a Piston server"
+
+    @tool(form=PistonForm(), concurrent=True)
+    async def piston(
+        self, language: str, files: list[File], version: str = "*", args: list[str] = [], stdin: str = ""
+    ) -> ToolOutput:
+        """Run a program and return what it prints. The episode is over with it.
+
+        Args:
+            language: What it is written in.
+            files: Its files, the one to start first.
+            version: Which version of the language; * for any.
+            args: Words on its command line.
+            stdin: What it reads from standard input.
+        """
+        named = [{"name": file.name or _name(i, language), "content": file.content} for i, file in enumerate(files)]
+        request = {"language": language, "version": version, "files": named, "args": args, "stdin": stdin}
+        try:
+            result = await _execute(request)
+        except (httpx2.HTTPError, http.AnswerTooLong, OSError, ValueError) as error:
+            problem = f"it took longer than {SECONDS} seconds" if isinstance(error, TimeoutError) else error
+            return _output(f"Error: Failed to execute code: {problem or type(error).__name__}", valid=False)
+        understood = isinstance(result.get("run") or result.get("compile"), dict)
+        return _output(told(result, language, version)[:LONGEST], valid=understood)
+
+
+def endpoint(name: str) -> str:
+    url = os.environ.get("PISTON_URL", "http://localhost:2000").rstrip("/")
+    return f"{url}/{name}" if "/api/v2" in url else f"{url}/api/v2/{name}"
+
+
+async def _execute(request: JsonObject) -> JsonObject:
+    """Piston's answer; what went wrong there is `{"error": …}`."""
+    limits = {
+        "compile_timeout": COMPILE_SECONDS * 1000,
+        "run_timeout": RUN_SECONDS * 1000,
+        "compile_memory_limit": -1,
+        "run_memory_limit": -1,
+    }
+    answer = await http.post(endpoint("execute"), {**request, **limits}, seconds=SECONDS)
+    if answer.status == 429:
+        return {"error": f"Rate limit exceeded. Try again after {answer.headers.get('retry-after', '60')} seconds."}
+    if answer.status != 200:
+        return {"error": f"HTTP {answer.status}: {answer.text[:2000]}"}
+    result = json.loads(answer.body)
+    if not isinstance(result, dict):
+        raise ValueError(f"the answer is no object: {answer.text[:2000]}")
+    return result
+
+
+def told(result: JsonObject, language: str, version: str) -> str:
+    """What Piston says about the run, or about the compilation if it came no further."""
+    if "error" in result:
+        return f"Error: {result['error']}"
+    match result:
+        case {"run": {"stdout": _} as run}:
+            return _ran(run, language, result.get("version", version))
+        case {"compile": {"stdout": _} as compiled}:
+            return (
+                f"Compilation error:\n\n--- Compile output ---\n{compiled['stdout']}\n\n--- Compile error ---\n"
+                f"{compiled.get('stderr', '')}\n\nCompilation exit code: {compiled.get('code')}\n"
+                f"Status: {compiled.get('status') or 'Unknown'}\n"
+            )
+        case _:
+            return f"Unknown result format: {json.dumps(result, indent=2)}"
+
+
+def _ran(run: Mapping[str, Any], language: str, version: str) -> str:
+    status = f" ({run['status']})" if run.get("status") else ""
+    return (
+        f"Execution result:\n\nLanguage: {language}\nVersion: {version}\n\n--- STDOUT ---\n{run['stdout']}\n\n"
+        f"--- STDERR ---\n{run.get('stderr', '')}\n\nExit code: {run.get('code')}{status}\n"
+        f"Signal: {run.get('signal') or 'None'}\nCPU time: {run.get('cpu_time') or 0}ms\n"
+        f"Memory usage: {(run.get('memory') or 0) / 1_000_000:.2f}MB\n"
+    )
+
+
+def _output(text: str, *, valid: bool) -> ToolOutput:
+    metadata = None if valid else {"valid": False}
+    return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata, finished=True)
+
+
+def _name(i: int, language: str) -> str:
+    return f"file{i}{_EXTENSIONS.get(language.lower(), f'.{language.lower()}')}"
+
+
+def _json(text: str) -> JsonObject:
+    try:
+        request = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return {name: request[name] for name in _FIELDS if name in request}
+
+
+def _xml(text: str) -> JsonObject:
+    """As XML, or else as the model will have meant it: programs are full of `<` that nobody has escaped."""
+    try:
+        if "<!" in text.replace("<![CDATA[", ""):  # declarations could make much of little
+            raise ElementTree.ParseError
+        children = [(child.tag, child.get("name", ""), child.text or "") for child in ElementTree.fromstring(text)]
+    except ElementTree.ParseError:
+        children = [(found[1], found[2] or "", found[3]) for found in _CHILD.finditer(text)]
+    request: dict[str, Any] = {tag: content.strip() for tag, _, content in children if tag in _FIELDS}
+    files = [(name, content) for tag, name, content in children if tag == "file"]
+    request["files"] = [{"name": name or f"file{i}", "content": content} for i, (name, content) in enumerate(files)]
+    if "args" in request:
+        request["args"] = request["args"].split()
+    return request
+
+
+_FIELDS = ("language", "version", "args", "stdin", "files")
+_CHILD = re.compile(r"<(language|version|args|stdin|file)(?:\s+name=[\"']([^\"']*)[\"'])?\s*>(.*?)</\1>", re.DOTALL)

@@ -1,0 +1,151 @@
+"""`sandbox_fusion`: run code in many languages on a SandboxFusion server, which may be a Toolyard."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import httpx2
+from pydantic import BeforeValidator, Field
+
+from toolyard.core.environment import Toolset
+from toolyard.core.output import JsonObject, TextBlock, ToolOutput
+from toolyard.core.tool import tool
+from toolyard.tools import http
+
+SECONDS = 10
+LONGEST = 100_000
+"""Characters of the result that are shown."""
+BLOCKED = "Execution blocked: Code contains potentially dangerous operations that are not allowed."
+
+LANGUAGES: Sequence[str] = (
+    *("python", "cpp", "nodejs", "go", "go_test", "java", "php", "csharp", "bash", "typescript", "sql", "rust"),
+    *("cuda", "lua", "R", "perl", "D_ut", "ruby", "scala", "julia", "pytest", "junit", "kotlin_script", "jest"),
+    *("verilog", "python_gpu", "lean", "swift", "racket"),
+)
+"""As SandboxFusion calls them."""
+
+_ALIASES: Mapping[str, str] = {
+    **{name.lower(): name for name in LANGUAGES},
+    **{"py": "python", "python3": "python", "js": "nodejs", "javascript": "nodejs", "node": "nodejs"},
+    **{"ts": "typescript", "rb": "ruby", "sh": "bash", "shell": "bash", "c++": "cpp", "cs": "csharp", "rs": "rust"},
+}
+_WORDS = "|".join(map(re.escape, sorted(_ALIASES, key=len, reverse=True)))
+_TAG = re.compile(rf"<({_WORDS})>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"```([\w+#]*)(.*?)```", re.DOTALL)
+
+_BLOCKED_WORDS: Mapping[str, re.Pattern[str]] = {
+    "python": re.compile(
+        r"(?:import|from) (?:subprocess|multiprocessing|threading|socket)"
+        r"|os\.(?:system|popen|spawn|fork|exec|_exit|kill)|sys\.exit"
+    ),
+    "nodejs": re.compile(r"process\.exit|child_process|fs\.(?:write|unlink|rmdir)"),
+    "cpp": re.compile(r"(?:system|exec|fork|popen)\("),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageForm:
+    """`<language>code</language>`, or else a fence with a language, or else a plain fence, which is Python.
+
+    Only languages count: `<think>…</think>` is no code.
+    """
+
+    shown: Sequence[str] = ()
+
+    def read(self, text: str) -> JsonObject | None:
+        for language, code in (*_TAG.findall(text), *_fences(text)):
+            if code.strip():
+                return {"code": code.strip(), "language": _ALIASES[language.lower()]}
+        return None
+
+    def answer(self, text: str, result: str) -> str:
+        return result
+
+
+def _fences(text: str) -> Sequence[tuple[str, str]]:
+    """Those of a language first, then those that name none."""
+    found: list[tuple[str, str]] = _FENCE.findall(text)
+    named = [(language, code) for language, code in found if language.lower() in _ALIASES]
+    return [*named, *(("python", code) for language, code in found if not language)]
+
+
+def _language(written: object) -> object:
+    name = _ALIASES.get(str(written).lower())
+    if name is None:
+        raise ValueError(f"there is no language {written!r}; there are {', '.join(LANGUAGES)}")
+    return name
+
+
+Language = Annotated[str, BeforeValidator(_language), Field(json_schema_extra={"enum": [*LANGUAGES]})]
+
+
+class SandboxFusion(Toolset):
+    """A client of the server at $SANDBOX_FUSION_URL."""
+
+    @tool(form=LanguageForm(), concurrent=True)
+    async def sandbox_fusion(self, code: str, language: Language = "python") -> ToolOutput:
+        """Run a program and return what it prints. Nothing is kept from one call to the next.
+
+        Args:
+            code: The whole program.
+            language: What it is written in.
+        """
+        if getattr(self.env, "block_lists", False) and is_blocked(code, language):
+            return _given_up(BLOCKED)
+        try:
+            result = await _run(code, language)
+        except (httpx2.HTTPError, http.AnswerTooLong, OSError, ValueError) as error:
+            problem = f"it took longer than {SECONDS} seconds" if isinstance(error, TimeoutError) else error
+            return _given_up(f"Error executing code in SandboxFusion: {problem or type(error).__name__}")
+        return ToolOutput(blocks=[TextBlock(text=told(result)[:LONGEST])])
+
+
+async def _run(code: str, language: str) -> JsonObject:
+    url = os.environ.get("SANDBOX_FUSION_URL", "http://localhost:8080").rstrip("/")
+    answer = await http.post(f"{url}/run_code", {"code": code, "language": language}, seconds=SECONDS)
+    if answer.status != 200:
+        raise ValueError(f"SandboxFusion API returned status code {answer.status}: {answer.text[:2000]}")
+    result = json.loads(answer.body)
+    if not isinstance(result, dict):
+        raise ValueError(f"SandboxFusion API returned no object: {answer.text[:2000]}")
+    return result
+
+
+def _given_up(problem: str) -> ToolOutput:
+    """As the original has it: the trajectory ends."""
+    return ToolOutput(blocks=[TextBlock(text=problem)], metadata={"valid": False}, finished=True)
+
+
+def is_blocked(code: str, language: str) -> bool:
+    """Whether it contains one of verl-tool's words. That keeps nobody from anything; the sandbox does."""
+    words = _BLOCKED_WORDS.get(language)
+    return words is not None and words.search(code) is not None
+
+
+def told(result: JsonObject) -> str:
+    """What became of the program, step by step."""
+    text = "Execution results:\n\n"
+    if compiled := _step(result, "compile_result"):
+        text += f"Compilation: {compiled.get('status')}\n"
+        finished = compiled.get("status") == "Finished"
+        if not finished or compiled.get("return_code"):
+            text += f"Compilation errors:\n{compiled['stderr']}\n\n" if compiled.get("stderr") else ""
+        if not finished:
+            return text
+    if ran := _step(result, "run_result"):
+        text += f"Execution: {ran.get('status')} (took {ran.get('execution_time') or 0:.4f}s)\n"
+        text += f"\nOutput:\n{ran['stdout']}" if ran.get("stdout") else ""
+        text += f"\nErrors:\n{ran['stderr']}" if ran.get("stderr") else ""
+    if (status := result.get("status")) != "Success":
+        text += f"\nStatus: {status}" + (f" - {result['message']}" if result.get("message") else "")
+    return text
+
+
+def _step(result: JsonObject, name: str) -> Mapping[str, Any]:
+    step = result.get(name)
+    return step if isinstance(step, dict) else {}

@@ -1,0 +1,461 @@
+"""A script for a shell, taken apart into what a shell would read before it runs something. Nothing is run here.
+
+Knows quotes, expansions, here-documents, compound commands and functions of bash; not aliases, which only a shell
+knows. What it takes for wrong ends with its line, and bash is left to say what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+_TRIES = 10
+"""How often something that begins with `((` may turn out to be no arithmetic, which costs a second reading."""
+
+_BLANK = re.compile(r"(?:[ \t]|\\\n)*")
+_PLAIN = re.compile(r"[^ \t\n\\'\"`$;&|<>()]+")
+_OPERATOR = re.compile(r";;&|;;|;&|;|&&|&>>|&>|&|\|\||\|&|\||<<<|<<-|<<|<&|<>|<|>>|>&|>\||>|\(|\)")
+_REDIRECTIONS = frozenset({"<<<", "<&", "<>", "<", ">>", ">&", ">|", ">", "&>>", "&>"})
+_ENDS_COMMAND = frozenset({";", "&", "&&", "||", "|", "|&"})
+_WANTS_MORE = frozenset({"&&", "||", "|", "|&"})
+_ORDINARY = {True: re.compile(r"[^\\\"`$}]+"), False: re.compile(r"[^\\\"'`$}]+")}
+"""What means nothing special inside double quotes, and in braces outside of them."""
+_BACKTICKED = re.compile(r"(?:[^`\\]|\\.)*`", re.DOTALL)
+_ANSI_QUOTED = re.compile(r"(?:[^'\\]|\\.)*'", re.DOTALL)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
+_FUNCTION = re.compile(r"\([ \t]*\)")
+_QUOTING = re.compile(r"\\(.)|\$(?=['\"])|['\"]", re.DOTALL)
+
+
+def commands(script: str) -> list[str]:
+    """Each complete command, or list of them, with its lines and without the last line end; a blank line is one too."""
+    if "\n" not in script:
+        return [script]
+    reader = _Reader(script)
+    found = []
+    at = 0
+    while at < len(script):
+        end = reader.command(at)
+        found.append(script[at:end].removesuffix("\n"))
+        at = end
+    return found
+
+
+class _Incomplete(Exception):
+    """The script ends before the command does."""
+
+
+class _Wrong(Exception):
+    """No shell would read on after this."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+
+@dataclass(slots=True)
+class _Block:
+    """Something that is open: the script itself, a substitution, or a compound command."""
+
+    kind: str
+    """`script`, `(`, `{`, `if`, `loop` or `case`."""
+    part: str = ""
+    """Of a loop: `head`, `words` or `body`; of a case: `patterns` or `body`."""
+    fresh: bool = True
+    """A command may begin here, so that words such as `if` mean something."""
+    words: int = 0
+    """Of the command that has begun."""
+    wanted: bool = False
+    """The line cannot end here: a command has to follow."""
+
+    def begin(self, *, wanted: bool = False) -> None:
+        self.fresh, self.words, self.wanted = True, 0, wanted
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._documents: list[tuple[str, bool, bool]] = []
+        """Of here-documents whose lines are still to come: delimiter, whether quoted, whether tabs are dropped."""
+        self._tries = 0
+
+    def command(self, at: int) -> int:
+        """Where the command that begins here has ended, and its line with it."""
+        self._documents.clear()
+        try:
+            return self._until("script", at)
+        except (_Incomplete, RecursionError):  # the latter of what no person would write
+            return len(self._text)
+        except _Wrong as wrong:
+            return self._text.find("\n", wrong.at) + 1 or len(self._text)
+
+    def _until(self, kind: str, at: int) -> int:
+        """Read until the script's command, or the substitution, is complete."""
+        blocks = [_Block(kind)]
+        while True:
+            at = self._blank(at)
+            here = self._peek(at)
+            block = blocks[-1]
+            if not here:
+                if kind == "script" and len(blocks) == 1 and not block.wanted and not self._documents:
+                    return at
+                raise _Incomplete
+            if here == "#":
+                at = self._comment(at)
+            elif here == "\n":
+                at = self._bodies(at + 1)
+                if kind == "script" and len(blocks) == 1 and not block.wanted:
+                    return at
+                self._line_ended(block)
+            elif block.kind == "case" and block.part == "patterns":
+                at = self._patterns(blocks, at)
+            elif not self._is_substitution(at) and (operator := _OPERATOR.match(self._text, at)):
+                at = self._operator(blocks, operator[0], at)
+                if not blocks:
+                    return at
+            else:
+                at = self._word_in(blocks, at)
+
+    def _line_ended(self, block: _Block) -> None:
+        if block.part == "words":
+            block.part = "head"
+        block.begin(wanted=block.wanted)
+
+    # Between words.
+
+    def _operator(self, blocks: list[_Block], operator: str, at: int) -> int:
+        block, end = blocks[-1], at + len(operator)
+        if operator in ("<<", "<<-"):
+            return self._document(end, dropping_tabs=operator == "<<-")
+        if operator in _REDIRECTIONS:
+            block.fresh = False
+            return self._word(self._blank(end))
+        if operator in _ENDS_COMMAND:
+            if block.part == "words":
+                block.part = "head"
+            block.begin(wanted=operator in _WANTS_MORE)
+            return end
+        if operator == "(":
+            return self._parenthesis(blocks, at)
+        if operator == ")" and block.kind == "(":
+            self._closed(blocks)
+            return end
+        if operator.startswith(";") and block.kind == "case":
+            block.part = "patterns"
+            return end
+        raise _Wrong(at)
+
+    def _parenthesis(self, blocks: list[_Block], at: int) -> int:
+        block = blocks[-1]
+        if block.fresh:
+            block.wanted = False
+            if self._text.startswith("((", at) and (end := self._arithmetic(at + 2)):
+                return end
+            blocks.append(_Block("("))
+            return at + 1
+        if block.words == 1 and (empty := _FUNCTION.match(self._text, at)):
+            block.begin(wanted=True)
+            return empty.end()
+        raise _Wrong(at)
+
+    def _closed(self, blocks: list[_Block]) -> None:
+        blocks.pop()
+        if blocks:
+            blocks[-1].begin()
+
+    def _document(self, at: int, *, dropping_tabs: bool) -> int:
+        at = self._blank(at)
+        end = self._word(at)
+        written = self._text[at:end]
+        delimiter = _QUOTING.sub(lambda quoting: quoting[1] or "", written)
+        self._documents.append((delimiter, delimiter != written, dropping_tabs))
+        return end
+
+    def _bodies(self, at: int) -> int:
+        """Behind the here-documents that begin with this line."""
+        for delimiter, quoted, dropping_tabs in self._documents:
+            while True:
+                if at >= len(self._text):
+                    raise _Incomplete
+                line, at = self._line(at)
+                while not quoted and (len(line) - len(line.rstrip("\\"))) % 2 and at < len(self._text):
+                    more, at = self._line(at)
+                    line = line[:-1] + more
+                if (line.lstrip("\t") if dropping_tabs else line) == delimiter:
+                    break
+        self._documents.clear()
+        return at
+
+    def _line(self, at: int) -> tuple[str, int]:
+        end = self._text.find("\n", at)
+        end = len(self._text) if end < 0 else end
+        return self._text[at:end], end + 1
+
+    # Words, and those that open and close blocks.
+
+    def _word_in(self, blocks: list[_Block], at: int) -> int:
+        block = blocks[-1]
+        end = self._word(at)
+        written = self._text[at:end]
+        if block.fresh and block.part != "words" and (keyword := _KEYWORDS.get(written)):
+            return keyword(self, blocks, at, end)
+        if block.part == "head" and block.kind == "loop" and written == "in" and block.fresh:
+            block.part, block.fresh = "words", False
+            return end
+        block.fresh = block.wanted = False
+        block.words += 1
+        return end
+
+    def _opens(self, blocks: list[_Block], at: int, end: int) -> int:
+        """`if`, `while`, `until` and `{`."""
+        block, written = blocks[-1], self._text[at:end]
+        block.wanted = False
+        if written == "{" and block.kind == "loop" and block.part == "head":
+            blocks[-1] = _Block("{")  # in place of do and done
+        else:
+            blocks.append(_Block(written) if written in ("if", "{") else _Block("loop", "head"))
+        return end
+
+    def _counts(self, blocks: list[_Block], at: int, end: int) -> int:
+        """`for` and `select`, with what they go through."""
+        blocks[-1].wanted = False
+        blocks.append(_Block("loop", "head"))
+        at = self._blank(end)
+        if self._text.startswith("((", at):
+            return self._arithmetic(at + 2) or at + 2
+        return self._word(at)
+
+    def _chooses(self, blocks: list[_Block], at: int, end: int) -> int:
+        """`case`, up to `in`."""
+        blocks[-1].wanted = False
+        at = self._over_lines(self._word(self._blank(end)))
+        end = self._word(at)
+        if self._text[at:end] != "in":
+            raise _Wrong(at)
+        blocks.append(_Block("case", "patterns"))
+        return end
+
+    def _patterns(self, blocks: list[_Block], at: int) -> int:
+        """What stands before `)` in a case, or its end."""
+        if self._peek(at) == "(":
+            at = self._blank(at + 1)
+        elif self._text[at : (end := self._word(at))] == "esac":
+            self._closed(blocks)
+            return end
+        while True:
+            at = self._blank(self._word(at))
+            match self._peek(at):
+                case "":
+                    raise _Incomplete
+                case "|":
+                    at = self._blank(at + 1)
+                case ")":
+                    blocks[-1].part = "body"
+                    blocks[-1].begin()
+                    return at + 1
+                case _:
+                    raise _Wrong(at)
+
+    def _goes_on(self, blocks: list[_Block], at: int, end: int) -> int:
+        """`then`, `elif`, `else` and `do`."""
+        block = blocks[-1]
+        if self._text[at:end] == "do":
+            if block.kind != "loop" or block.part == "body":
+                raise _Wrong(at)
+            block.part = "body"
+        elif block.kind != "if":
+            raise _Wrong(at)
+        block.begin()
+        return end
+
+    def _closes(self, blocks: list[_Block], at: int, end: int) -> int:
+        """`fi`, `done`, `esac` and `}`."""
+        opened = {"fi": ("if", ""), "done": ("loop", "body"), "esac": ("case", "body"), "}": ("{", "")}
+        if (blocks[-1].kind, blocks[-1].part) != opened[self._text[at:end]] or blocks[-1].wanted:
+            raise _Wrong(at)
+        self._closed(blocks)
+        return end
+
+    def _names(self, blocks: list[_Block], at: int, end: int) -> int:
+        """`function`, with its name."""
+        at = self._blank(self._word(self._blank(end)))
+        blocks[-1].begin(wanted=True)
+        empty = _FUNCTION.match(self._text, at)
+        return empty.end() if empty else at
+
+    def _precedes(self, blocks: list[_Block], at: int, end: int) -> int:
+        """`!`, `time` and `coproc`: a command follows."""
+        blocks[-1].wanted = False
+        return end
+
+    def _tests(self, blocks: list[_Block], at: int, end: int) -> int:
+        """`[[`, to its end."""
+        while True:
+            end = self._over_lines(end)
+            if not self._peek(end):
+                raise _Incomplete
+            at, end = end, self._word(end)
+            if self._text[at:end] == "]]":
+                blocks[-1].begin()
+                return end
+            if at == end:
+                end += 1
+
+    # Inside words.
+
+    def _word(self, at: int) -> int:
+        """Behind the word that begins here, if one does."""
+        begin = at
+        while here := self._peek(at):
+            if plain := _PLAIN.match(self._text, at):
+                at = plain.end()
+            elif here == "\\":
+                at = self._escaped(at)
+            elif here == "(" and at > begin and self._text[at - 1] in "?*+@!":
+                at = self._balanced(at + 1)
+            elif here == "(" and _ASSIGNMENT.fullmatch(self._text, begin, at):
+                at = self._array(at + 1)
+            elif self._is_substitution(at):
+                at = self._substitution(at + 2)
+            elif here in "'\"`$":
+                at = self._quoted(at)
+            else:
+                break
+        return at
+
+    def _quoted(self, at: int, *, inside: bool = False) -> int:
+        """Behind what a quote, a backtick or a dollar opens; `inside` double quotes, some of them open nothing."""
+        match self._text[at : at + 2]:
+            case "$'" if not inside:
+                return self._matched(_ANSI_QUOTED, at + 2)
+            case '$"' if not inside:
+                return self._double_quoted(at + 2)
+            case "${":
+                return self._braced(at + 2, inside=inside)
+            case "$(":
+                if self._text.startswith("((", at + 1) and (end := self._arithmetic(at + 3)):
+                    return end
+                return self._substitution(at + 2)
+        match self._text[at]:
+            case "'":
+                return self._found("'", at + 1)
+            case '"':
+                return self._double_quoted(at + 1)
+            case "`":
+                return self._matched(_BACKTICKED, at + 1)
+        return at + 1
+
+    def _is_substitution(self, at: int) -> bool:
+        """`<(` and `>(`, which are words."""
+        return self._text[at : at + 2] in ("<(", ">(")
+
+    def _substitution(self, at: int) -> int:
+        return self._until("(", at)
+
+    def _double_quoted(self, at: int) -> int:
+        return self._to('"', at, inside=True)
+
+    def _braced(self, at: int, *, inside: bool) -> int:
+        return self._to("}", at, inside=inside)
+
+    def _to(self, end: str, at: int, *, inside: bool) -> int:
+        ordinary = _ORDINARY[inside]
+        while (here := self._peek(at)) != end:
+            if not here:
+                raise _Incomplete
+            if here == "\\":
+                at = self._escaped(at)
+            elif plain := ordinary.match(self._text, at):
+                at = plain.end()
+            elif here in '"`$' or (here == "'" and not inside):
+                at = self._quoted(at, inside=inside)
+            else:
+                at += 1
+        return at + 1
+
+    def _arithmetic(self, at: int) -> int:
+        """Behind `))`; 0 if these were two parentheses of another kind."""
+        open_ones = 0
+        while (here := self._peek(at)) and self._tries < _TRIES:
+            if here == ")" and not open_ones:
+                if self._text.startswith("))", at):
+                    return at + 2
+                self._tries += 1
+                return 0
+            open_ones += (here == "(") - (here == ")")
+            at = self._escaped(at) if here == "\\" else self._quoted(at) if here in "'\"`$" else at + 1
+        if here:
+            return 0
+        raise _Incomplete
+
+    def _balanced(self, at: int) -> int:
+        """Behind the parenthesis that closes an extended pattern."""
+        open_ones = 1
+        while here := self._peek(at):
+            open_ones += (here == "(") - (here == ")")
+            at = self._escaped(at) if here == "\\" else self._quoted(at) if here in "'\"`$" else at + 1
+            if not open_ones:
+                return at
+        raise _Incomplete
+
+    def _array(self, at: int) -> int:
+        while (here := self._peek(at := self._over_lines(at))) != ")":
+            if not here:
+                raise _Incomplete
+            end = self._word(at)
+            if end == at:
+                raise _Wrong(at)
+            at = end
+        return at + 1
+
+    # Characters.
+
+    def _peek(self, at: int) -> str:
+        return self._text[at : at + 1]
+
+    def _blank(self, at: int) -> int:
+        found = _BLANK.match(self._text, at)
+        return found.end() if found else at
+
+    def _comment(self, at: int) -> int:
+        end = self._text.find("\n", at)
+        return len(self._text) if end < 0 else end
+
+    def _over_lines(self, at: int) -> int:
+        """Over blanks, comments and line ends."""
+        while True:
+            at = self._blank(at)
+            if self._peek(at) == "#":
+                at = self._comment(at)
+            elif self._peek(at) == "\n":
+                at = self._bodies(at + 1)
+            else:
+                return at
+
+    def _escaped(self, at: int) -> int:
+        if at + 1 >= len(self._text):
+            raise _Incomplete
+        return at + 2
+
+    def _found(self, end: str, at: int) -> int:
+        if (at := self._text.find(end, at)) < 0:
+            raise _Incomplete
+        return at + 1
+
+    def _matched(self, pattern: re.Pattern[str], at: int) -> int:
+        if (found := pattern.match(self._text, at)) is None:
+            raise _Incomplete
+        return found.end()
+
+
+_KEYWORDS: Mapping[str, Callable[[_Reader, list[_Block], int, int], int]] = {
+    **dict.fromkeys(("if", "while", "until", "{"), _Reader._opens),
+    **dict.fromkeys(("for", "select"), _Reader._counts),
+    **dict.fromkeys(("then", "elif", "else", "do"), _Reader._goes_on),
+    **dict.fromkeys(("fi", "done", "esac", "}"), _Reader._closes),
+    **dict.fromkeys(("!", "time", "coproc"), _Reader._precedes),
+    "case": _Reader._chooses,
+    "function": _Reader._names,
+    "[[": _Reader._tests,
+}
+"""Words that mean something where a command may begin."""

@@ -1,0 +1,248 @@
+"""`sql`: ask a SQLite database of the trainer's, which nothing can change. `solution`: the answer that ends the task."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+from toolyard.core.environment import Toolset
+from toolyard.core.forms import Tagged
+from toolyard.core.output import JsonObject, TextBlock, ToolOutput, cut_text
+from toolyard.core.tool import Given, tool
+from toolyard.tools.table_text import Value, table_text
+
+SECONDS = 5
+LONGEST = 9_000
+"""Characters of a table that is shown whole; of a longer one only the beginning is."""
+FIRST = 50
+"""Rows of that."""
+TEXT_MOST = 100_000
+ROWS_MOST = 100_000
+"""Rows that are looked at. What comes after them decides nothing."""
+_KEPT_BYTES = 2**20
+_VALUE_BYTES = 2**20
+"""The largest value that a query may make or read."""
+
+EMPTY_QUERY = (
+    "Your previous action is invalid. Follow the format of outputting thinking process and sql tool, and try again."
+)
+
+_REMINDER_END = "</reminder>"
+_FENCE = re.compile(r"```sql[ \t]*[\r\n]+(.*?)[\r\n]+[ \t]*```", re.DOTALL | re.IGNORECASE)
+_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class SqlForm:
+    """The last `<sql>` and the `</sql>` after it. The answer reminds of the turns that are left."""
+
+    shown: Sequence[str] = ("parsed_sql",)
+
+    def read(self, text: str) -> JsonObject | None:
+        _, opened, rest = text.rpartition("<sql>")
+        written, closed, _ = rest.partition("</sql>")
+        return {"sql": written.strip()} if opened and closed else None
+
+    def answer(self, text: str, result: str) -> str:
+        reminded = result if result.endswith(_REMINDER_END) else f"{result}\n{reminder(0)}"
+        return f"\n\n<observation>{reminded}</observation>\n\n"
+
+
+class Sql(Toolset):
+    """The database comes with the action, as `db_path`, or as `db_id` in the folder $SQL_CACHE_DIR."""
+
+    @tool(form=SqlForm(), concurrent=True)
+    def sql(
+        self,
+        sql: str,
+        db_path: Annotated[str, Given()] = "",
+        db_id: Annotated[str, Given()] = "",
+        turns_left: Annotated[int | None, Given()] = None,
+    ) -> ToolOutput:
+        """Run one SQL query on the SQLite database of the task and return its rows. The database cannot be changed.
+
+        Args:
+            sql: The query.
+            db_path: File of the database.
+            db_id: Name of the database.
+            turns_left: How often the agent may still act.
+        """
+        database = Database.named(db_path, db_id)
+        if database is None:
+            text = "Execution Error:\nthe task names no database, neither as db_path nor as db_id"
+        else:
+            text = cut_text(told(extracted(sql), database), TEXT_MOST)
+        reminded = [] if turns_left is None else [reminder(turns_left)]
+        return ToolOutput(
+            blocks=[TextBlock(text=one) for one in (text, *reminded)],
+            metadata={"parsed_sql": sql} if database else {"parsed_sql": sql, "valid": False},
+        )
+
+    @tool(form=Tagged("solution", "solution", before="", after="", shown=("parsed_sql",)))
+    async def solution(self, solution: str) -> ToolOutput:
+        """Hand in the SQL query that answers the question. It is not run, and the episode is over with it.
+
+        Args:
+            solution: The query.
+        """
+        return ToolOutput(metadata={"parsed_sql": solution, "valid": False}, finished=True)
+
+
+def reminder(turns: int) -> str:
+    return f"<reminder>You have {turns} turns left to complete the task.{_REMINDER_END}"
+
+
+def extracted(written: str) -> str:
+    """The query in it: that of the last fence, if there is one; with operators that models like to tear apart mended."""
+    fenced = _FENCE.findall(written)
+    query: str = fenced[-1].strip() if fenced else written
+    query = query.replace("> =", ">=").replace("< =", "<=").replace("! =", "!=")
+    return _YEAR.sub("2020", query)  # data sets were made with answers for that year
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    path: str
+    """As the trainer and the model know it."""
+    folder: str
+    """It has to be below this one; empty if it may be anywhere."""
+
+    @classmethod
+    def named(cls, db_path: str, db_id: str) -> Database | None:
+        if db_path:
+            return cls(db_path, os.environ.get("TOOLYARD_SQL_ROOT", ""))
+        folder = os.environ.get("SQL_CACHE_DIR", "data/nl2sql/cache")
+        return cls(os.path.join(folder, db_id), folder) if db_id else None
+
+    def exists(self) -> bool:
+        """Whether it is a file that may be read. What a folder links to was put there by whoever keeps it."""
+        try:
+            is_file = stat.S_ISREG(os.stat(self.real_path).st_mode)
+        except (OSError, ValueError):
+            return False
+        return is_file and (not self.folder or Path(self.real_path).is_relative_to(os.path.abspath(self.folder)))
+
+    @property
+    def real_path(self) -> str:
+        return os.path.abspath(self.path)
+
+
+def told(query: str, database: Database) -> str:
+    """What the query comes to, as the model reads it."""
+    if not query:
+        return EMPTY_QUERY
+    if not database.exists():
+        return f"The database file {database.path} does not exist."
+    try:
+        rows = ask(query, database.real_path)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            return f"SQL Timeout:\n{query}"
+        return f"Error executing SQL: {error}"
+    except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+        return f"Error executing SQL: {error}"
+    except MemoryError:
+        return "Error executing SQL: out of memory"
+    return shown(rows)
+
+
+def shown(rows: Rows) -> str:
+    if rows.whole and len(text := table_text(rows.kept, rows.kinds)) <= LONGEST:
+        return text
+    first = table_text(rows.kept[:FIRST], rows.kinds)
+    return f"Truncated to {FIRST} lines since returned response too long: {first}"
+
+
+@dataclass(slots=True)
+class Rows:
+    """What a query found: as much of it as can be shown, and of which types all of it is."""
+
+    kept: list[Sequence[Value]] = field(default_factory=list)
+    kinds: list[set[type]] = field(default_factory=list)
+    whole: bool = True
+    """Nothing was left out."""
+    _size: int = 0
+    """Characters that the kept rows take at least."""
+
+    def add(self, row: Sequence[Value]) -> None:
+        self.kinds = self.kinds or [set() for _ in row]
+        for kinds, value in zip(self.kinds, row, strict=True):
+            kinds.add(type(value))
+        if self._size > (_KEPT_BYTES if len(self.kept) < FIRST else LONGEST):
+            self.whole = False
+            return
+        self._size += 1 + sum(len(value) if isinstance(value, str | bytes) else 1 for value in row)
+        self.kept.append(row)
+
+
+def ask(query: str, path: str) -> Rows:
+    rows = Rows()
+    with opened(path) as connection:
+        for i, row in enumerate(connection.execute(query)):
+            if i == ROWS_MOST:
+                rows.whole = False
+                break
+            rows.add(row)
+    return rows
+
+
+@contextmanager
+def opened(path: str) -> Iterator[sqlite3.Connection]:
+    """A connection that can only read this one file, and only for so long."""
+    deadline = time.monotonic() + SECONDS
+    uri = f"file:{quote(path)}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+        connection.text_factory = lambda data: data.decode(errors="ignore")
+        for limit, most in _LIMITS.items():
+            connection.setlimit(limit, most)
+        connection.execute("PRAGMA query_only = ON")
+        connection.set_authorizer(_allowed)
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, 20_000)
+        yield connection
+
+
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: _VALUE_BYTES,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 500,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1_000,  # nothing interrupts the comparison of one text with one pattern
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+
+_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
+
+_WRITES = {
+    *(sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE, sqlite3.SQLITE_ALTER_TABLE),
+    *(sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_CREATE_INDEX, sqlite3.SQLITE_CREATE_VIEW),
+    *(sqlite3.SQLITE_DROP_TABLE, sqlite3.SQLITE_DROP_INDEX, sqlite3.SQLITE_DROP_VIEW),
+}
+
+_PRAGMAS = {
+    *("table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list"),
+    *("collation_list", "function_list", "compile_options"),
+}
+"""They tell of tables; others change something, or name files."""
+
+_FUNCTIONS_REFUSED = {"load_extension", "fts3_tokenizer"}
+
+
+def _allowed(action: int, first: str | None, second: str | None, database: str | None, _: str | None) -> int:
+    if action == sqlite3.SQLITE_PRAGMA:
+        allowed = first is not None and first.lower() in _PRAGMAS
+    elif action == sqlite3.SQLITE_FUNCTION:
+        allowed = second is not None and second.lower() not in _FUNCTIONS_REFUSED
+    elif action in _WRITES:
+        allowed = database == "main"  # which SQLite itself refuses, in words that a model knows
+    else:
+        allowed = action in _READS
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY

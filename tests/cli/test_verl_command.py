@@ -1,0 +1,278 @@
+"""`python -m toolyard.verl` as somebody meets it who typed `python -m verl_tool.servers.serve` before."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from toolyard.tools import TOOLS
+from toolyard.verl import HELP, UNUSED, Flags, FlagError, read_flags, settings_of
+
+LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - __main__ - (INFO|WARNING|ERROR) - (.*)")
+FILE = Path(__file__).parents[1] / "adapters" / "written_for_verl_tool.py"
+
+
+class Command:
+    """The command while it runs, and what it has said so far."""
+
+    def __init__(self, *args: str, **env: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "toolyard.verl", *args],
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.said = ""
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.said += line
+
+    def until(self, pattern: str) -> re.Match[str]:
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            if found := re.search(pattern, self.said):
+                return found
+            time.sleep(0.02)
+        raise AssertionError(f"{pattern!r} did not come in:\n{self.said}")
+
+    @property
+    def url(self) -> str:
+        return self.until(r"Uvicorn running on (http://\S+) \(Press CTRL\+C to quit\)")[1]
+
+    @property
+    def lines(self) -> list[str]:
+        """The banner, without times and levels."""
+        return [found[2] for line in self.said.splitlines() if (found := LINE.fullmatch(line))]
+
+    def act(self, text: str, trajectory: str = "a", **more: Any) -> tuple[Any, bool, bool]:
+        body = {"trajectory_ids": [trajectory], "actions": [text], **more}
+        answer = httpx2.post(f"{self.url}/get_observation", json=body, timeout=30, trust_env=False).json()
+        return answer["observations"][0], answer["dones"][0], answer["valids"][0]
+
+    def get(self, path: str) -> Any:
+        return httpx2.get(self.url + path, trust_env=False).json()
+
+    def end(self, sign: int = signal.SIGINT) -> int:
+        self.process.send_signal(sign)
+        return self.wait()
+
+    def wait(self) -> int:
+        code = self.process.wait(30)
+        self._reading.join(5)
+        return code
+
+
+@pytest.fixture
+def command() -> Iterator[Callable[..., Command]]:
+    started: list[Command] = []
+
+    def start(*args: str, **env: str) -> Command:
+        started.append(Command(*args, **env))
+        return started[-1]
+
+    yield start
+    for one in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(one.process.pid, signal.SIGKILL)
+        one.wait()
+        one.process.stdout.close()
+
+
+def test_102_the_documented_command_starts_and_prints_the_documented_banner(command):
+    server = command("--host", "localhost", "--port", "0", "--tool_type", "python_code,base", "--workers_per_tool", "4")
+    port = server.url.rpartition(":")[2]
+    assert server.lines[:4] == [
+        "Initializing tools: ('python_code', 'base')",
+        "Initialized tool: python_code",
+        "Initialized tool: base",
+        "Available Tools:",
+    ]
+    active = ("python_code", "base", "finish")
+    assert set(server.lines[4:-2]) == {
+        f"  - {name}: {'active 🟢' if name in active else 'inactive ⚪'}" for name in TOOLS
+    }
+    assert "  - text_browser: inactive ⚪" in server.lines
+    assert server.lines[-2:] == [
+        f"Starting async server on localhost:{port}",
+        "Server configured for up to 1024 concurrent requests",
+    ]
+    assert re.search(r"^INFO:     Started server process \[\d+\]$", server.said, re.MULTILINE)
+    assert re.search(r"^INFO:     Application startup complete\.$", server.said, re.MULTILINE)
+
+
+def test_it_answers_at_the_root_and_only_this_protocol(command):
+    server = command("--port=0", "--tool_type=python_code")
+    assert server.act("<python>print(6 * 7)</python>") == ("\n<result>\n42\n</result>\n", False, True)
+    assert "Execution blocked" in server.act("<python>import socket</python>")[0], "the word lists are on"
+    health = server.get("/health")
+    assert (health["status"], health["tools"]) == ("healthy", ["python_code", "finish"])
+    assert server.get("/metrics")["config"] == {"max_concurrent": 1024, "timeout": None, "hashing_enabled": True}
+    assert httpx2.get(f"{server.url}/list_environments", trust_env=False).status_code == 404
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_it_stops_when_told_to_and_leaves_no_process(command, sign):
+    server = command("--port", "0", "--tool_type", "python_code")
+    server.act("<python>print(1)</python>")
+    assert server.end(sign) in (130, -signal.SIGTERM)
+    assert "Finished server process" in server.said
+    assert "Traceback" not in server.said
+    with pytest.raises(ProcessLookupError):
+        os.killpg(server.process.pid, 0)
+
+
+def test_without_a_host_only_this_machine_reaches_it_and_with_one_it_is_said(command):
+    server = command("--port", "0", "--tool_type", "base")
+    assert server.url.startswith("http://127.0.0.1:")
+    assert "WARNING" not in server.said
+    wide = command("--host", "0.0.0.0", "--port", "0", "--tool_type", "base")
+    assert wide.url.startswith("http://0.0.0.0:")
+    assert "WARNING - 0.0.0.0 can be reached from other machines, and no key is asked for" in wide.said
+
+
+def test_a_tool_that_cannot_be_used_is_left_out_and_the_server_starts(command):
+    server = command("--port", "0", "--tool_type", "nope,google_search,base", SERPER_API_KEY="")
+    assert server.act("x", "t7") == ("Base observation for t7 in turn 0", True, True)
+    assert "ERROR - Failed to initialize tool nope: there is no tool 'nope'; there are " in server.said
+    assert "ERROR - Failed to initialize tool google_search: " in server.said
+    assert "  - google_search: inactive ⚪" in server.lines
+    assert server.get("/health")["tools"] == ["base", "finish"]
+
+
+@pytest.mark.parametrize("tools", ["nope", "finish"])
+def test_with_no_tool_left_it_starts_and_every_text_is_invalid(command, tools):
+    server = command("--port", "0", "--tool_type", tools, "--done_if_invalid", "--request_timeout", "5")
+    assert server.act("<python>print(1)</python>") == ("", True, False)
+    assert server.act("", finish=[True]) == ("", True, True)
+    assert server.get("/health")["tools"] == ["finish"]
+    assert server.get("/metrics")["config"]["timeout"] == 5
+
+
+def test_a_file_of_tools_written_for_verl_tool_is_served_by_its_path(command):
+    server = command("--port", "0", "--tool_type", f"base,{FILE}")
+    health = server.get("/health")["tools"]
+    assert health == ["base", "double", "judge", "slow_search", "batch", "awaited", "witness", "finish"]
+    assert "  - double: active 🟢" in server.lines
+    other = command("--port", "0", "--tool_type", f"{FILE}:DoubleTool,base")
+    assert other.act("<double>2</double>") == ("\n<twice>4</twice> turn 1", False, True)
+
+
+def test_flags_without_a_meaning_here_are_accepted_and_named_once(command):
+    server = command(
+        "--port", "0", "--use_ray", "--nouse_tqdm", "--uvi_workers", "4", "--log_directory=x", "--slient", "True"
+    )
+    assert server.url
+    named = "These flags are accepted and have no meaning here: use_ray, use_tqdm, uvi_workers, log_directory, slient"
+    assert server.lines[0] == named
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--tool_typ", "base"], "there is no flag --tool_typ; did you mean --tool_type"),
+        (["--quiet"], "there is no flag --quiet; there are --done_if_invalid, --enable_hashing, --host"),
+        (["base"], "what is 'base'? Write --flag value; several tools are one value: --tool_type a,b"),
+        (["--port", "http"], "--port is 'http'; it must be a whole number"),
+        (["--port", "70000"], "port is 70000; it must be from 0 to 65535"),
+        (["--request_timeout", "soon"], "--request_timeout is 'soon'; it must be a number"),
+        (["--done_if_invalid", "perhaps"], "--done_if_invalid is 'perhaps'; it must be True or False"),
+        (["--log_level", "loud"], "--log_level is 'loud'; it must be one of debug, info"),
+        (["--tool_type", "()"], "--tool_type is '()'; it must be names of tools, separated by commas"),
+        (["--host", "192.0.2.1", "--port", "0"], "cannot listen on 192.0.2.1 port 0"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_paragraph(command, args, said):
+    wrong = command(*args)
+    assert wrong.wait() == 2
+    assert said in " ".join(wrong.said.split())
+    assert "Traceback" not in wrong.said
+
+
+def test_help_names_every_flag(command):
+    asked = command("--help")
+    assert asked.wait() == 0
+    for flag in (*HELP, *UNUSED):
+        assert flag in asked.said
+
+
+# How flags are spelled.
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--tool_type", "a,b"],
+        ["--tool_type=a,b"],
+        ["--tool-type", "('a','b')"],
+        ["--tool_type", "('a', 'b',)"],
+        ["--tool_type", '["a", "b"]'],
+        ["-tool_type", "a, b"],
+        ["--tool_type", "'a','b'"],
+    ],
+)
+def test_a_list_of_tools_may_be_written_in_any_way_that_python_fire_takes(argv):
+    flags, unused = read_flags(argv)
+    assert (flags.tool_type, unused) == (("a", "b"), [])
+
+
+@pytest.mark.parametrize(
+    ("argv", "value"),
+    [
+        (["--done_if_invalid"], True),
+        (["--done_if_invalid", "True"], True),
+        (["--done_if_invalid=true"], True),
+        (["--done-if-invalid", "1"], True),
+        (["--nodone_if_invalid"], False),
+        (["--no-done-if-invalid"], False),
+        (["--done_if_invalid", "False"], False),
+        (["--done_if_invalid", "--port", "1"], True),
+        ([], None),
+    ],
+)
+def test_a_flag_without_a_value_is_true_and_with_no_before_it_false(argv, value):
+    assert read_flags(argv)[0].done_if_invalid is value
+
+
+def test_none_is_as_if_the_flag_had_not_been_given():
+    assert read_flags(["--request_timeout", "None", "--port=None"])[0] == Flags()
+
+
+def test_a_number_may_be_negative_and_is_then_refused_as_a_setting():
+    flags, _ = read_flags(["--request_timeout", "-1"])
+    assert flags.request_timeout == -1
+
+
+def test_flags_become_settings():
+    flags, _ = read_flags(
+        ["--max_concurrent_requests", "8", "--request_timeout", "2.5", "--noenable_hashing", "--done_if_invalid"]
+    )
+    settings = settings_of(flags)
+    assert (settings.host, settings.port, settings.protocol) == ("127.0.0.1", 5000, ("verl",))
+    assert (settings.max_concurrent_calls, settings.threads) == (8, 512)
+    assert (settings.verl_request_seconds, settings.verl_repeat_seconds) == (2.5, 0)
+    assert settings.verl_done_if_invalid is True
+    usual = settings_of(Flags())
+    assert (usual.max_concurrent_calls, usual.threads, usual.verl_repeat_seconds) == (1024, 4096, 30)
+    assert settings_of(Flags(thread_pool_size=3, workers_per_tool=5)).threads == 5
+
+
+def test_an_unknown_flag_names_those_that_look_like_it():
+    with pytest.raises(FlagError, match=r"there is no flag --worker_per_tool; did you mean --workers_per_tool"):
+        read_flags(["--worker_per_tool", "4"])

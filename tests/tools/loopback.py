@@ -1,0 +1,35 @@
+"""A real HTTP server of somebody else, on a free port of this machine, for the length of a `with`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from toolyard.server import listen
+
+
+@contextmanager
+def serving(app: Any, port: int = 0) -> Iterator[str]:
+    """The address at which an ASGI application is served, by a thread of its own."""
+    started = threading.Event()
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            started.set()
+
+    socket = listen("127.0.0.1", port)
+    server = Server(uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
+    thread.start()
+    try:
+        assert started.wait(20)
+        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        socket.close()

@@ -1,0 +1,387 @@
+"""`mcp_interface`, against real MCP servers of the official SDK, behind one gateway address."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import Image, MCPServer
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tests.tools.acting import Trainer
+from tests.tools.loopback import serving
+from tests.wires.wire import until
+from toolyard.core.errors import DefinitionError
+from toolyard.testing import Running, running
+from toolyard.tools import mcp_connection, mcp_interface
+from toolyard.tools.mcp_interface import McpForm
+
+pytestmark = pytest.mark.anyio
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+def math_server() -> MCPServer:
+    server = MCPServer("math", instructions="sums")
+
+    @server.tool()
+    async def add(a: int, b: int) -> str:
+        """Add two numbers."""
+        return str(a + b)
+
+    @server.tool()
+    async def same(text: str) -> str:
+        """Say the same."""
+        return text
+
+    @server.tool()
+    async def boom() -> str:
+        """Fail."""
+        raise RuntimeError("it broke")
+
+    @server.tool()
+    async def sleep() -> str:
+        """Take long."""
+        await asyncio.sleep(60)
+        return "late"
+
+    @server.tool(structured_output=False)
+    async def draw() -> list[Any]:
+        """A picture and words."""
+        return ["a", "b", Image(data=PIXEL, format="png")]
+
+    @server.resource("notes://today")
+    async def today() -> str:
+        """What is to be done."""
+        return "nothing"
+
+    return server
+
+
+def text_server() -> MCPServer:
+    server = MCPServer("text")
+
+    @server.tool()
+    async def upper(text: str) -> str:
+        """In capitals."""
+        return text.upper()
+
+    @server.tool()
+    async def same(text: str) -> str:
+        """Say the same."""
+        return text
+
+    return server
+
+
+class Gateway:
+    """Several servers behind one address, each at `/NAME/sse` and, of newer style, at `/NAME/mcp`."""
+
+    def __init__(self) -> None:
+        self.opened: Counter[str] = Counter()
+        """Streams by path."""
+        self.gone: Counter[str] = Counter()
+        servers = {"math": math_server(), "text": text_server()}
+        # Made anew for each start: a session manager runs once.
+        self._newer = {
+            name: server.streamable_http_app(streamable_http_path="/mcp") for name, server in servers.items()
+        }
+        mounts = [Mount(f"/{name}", self._either(name, server.sse_app())) for name, server in servers.items()]
+        self.app = Starlette(routes=mounts, lifespan=self._lifespan)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            for newer in self._newer.values():
+                await stack.enter_async_context(newer.router.lifespan_context(newer))
+            yield
+
+    def _either(self, name: str, older: ASGIApp) -> ASGIApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            path = scope["path"]
+            if path.endswith("/mcp"):
+                await self._newer[name](scope, receive, send)
+                return
+            counted = path.endswith("/sse")
+            self.opened[path] += counted
+            try:
+                await older(scope, receive, send)
+            finally:
+                self.gone[path] += counted
+
+        return app
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Gateway:
+    return Gateway()
+
+
+@pytest.fixture(scope="module")
+def address(gateway: Gateway) -> Iterator[str]:
+    with serving(gateway.app) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def yard(address: str) -> Iterator[Running]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MCP_GATEWAY_ADDRESS", address + "/")
+        with running([], tools="mcp_interface,python_code") as server:
+            yield server
+
+
+@pytest.fixture
+async def trainer(yard: Running) -> AsyncIterator[Trainer]:
+    async with Trainer(yard.url) as client:
+        yield client
+
+
+def call(name: str, tag: str = "tool_call", **more: Any) -> str:
+    return f"I ask. <{tag}>{json.dumps({'name': name, **more})}</{tag}>"
+
+
+def wrapped(text: str) -> str:
+    return f"\n<mcp_response>\n```result\n{text}\n```\n</mcp_response>\n"
+
+
+def unwrapped(text: str) -> str:
+    before, after = wrapped("|").split("|")
+    assert text.startswith(before)
+    assert text.endswith(after)
+    return text.removeprefix(before).removesuffix(after)
+
+
+ADD = {"arguments": {"a": 2, "b": 3}, "server": "math"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        call("add", **ADD),
+        call("add", tag="mcp_call", **ADD),
+        call("add", arguments='{"a": 2, "b": 3}', server_name="math"),
+        call("add", arguments={"a": 2, "b": 3}, server_label="math"),
+        json.dumps({"tool": "add", **ADD}),
+        json.dumps({"thought": "hm", "action": {"tool": "add", **ADD}}),
+    ],
+)
+async def test_a_tool_of_a_server_is_called_however_the_call_is_written(trainer, text):
+    assert await trainer.act(text) == (wrapped("5"), False, True)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "add 2 and 3", "<tool_call>{}</tool_call>", "<tool_call>add</tool_call>", '{"tool": "add"}', "[1]"]
+)
+async def test_text_that_calls_nothing_is_no_action(trainer, text):
+    assert await trainer.act(text) == ("", False, False)
+
+
+async def test_other_tools_are_asked_first_also_when_they_are_called_as_json(trainer):
+    assert "\n7\n" in (await trainer.act("<python>print(3 + 4)</python>")).text
+    seen = await trainer.act(call("python_code", arguments={"code": "print(3 + 4)"}))
+    assert seen.text == "\n<tool_response>\n```result\n7\n```\n</tool_response>\n"
+
+
+async def test_the_server_is_the_only_one_that_the_task_allows(trainer):
+    seen = await trainer.act(call("add", arguments={"a": 1, "b": 1}), mcp_servers=["math"])
+    assert seen == (wrapped("2"), False, True)
+    seen = await trainer.act(call("upper", arguments={"text": "x"}), mcp_servers=[{"name": "text", "url": "elsewhere"}])
+    assert seen == (wrapped("X"), False, True)
+
+
+async def test_the_server_is_found_by_the_tools_that_it_has(trainer):
+    seen = await trainer.act(call("upper", arguments={"text": "found"}), mcp_servers=["math", {"name": "text"}])
+    assert seen == (wrapped("FOUND"), False, True)
+
+
+async def test_the_server_is_the_default_one(trainer, monkeypatch):
+    monkeypatch.setenv("MCP_DEFAULT_SERVER", "text")
+    assert (await trainer.act(call("upper", arguments={"text": "x"}))).text == wrapped("X")
+
+
+async def test_the_server_is_one_that_the_trajectory_has_used(trainer):
+    await trainer.act(call("add", **ADD), "used")
+    assert (await trainer.act(call("add", arguments={"a": 4, "b": 4}), "used")).text == wrapped("8")
+
+
+@pytest.mark.parametrize(
+    ("asked", "extra", "problem"),
+    [
+        ({}, {}, "No MCP servers configured for this task."),
+        ({}, {"use_specified_server": True}, "No MCP servers configured for this task."),
+        ({"server": "text"}, {"mcp_servers": ["math"]}, "Server 'text' not allowed for this task. Allowed: ['math']"),
+        ({"server": "text"}, {"use_specified_server": True}, "Server 'text' not allowed for this task. Allowed: []"),
+        (
+            {},
+            {"mcp_servers": ["text", "math"]},
+            "Tool 'same' is available on multiple servers ['math', 'text']; please specify which one to use.",
+        ),
+        ({"server": "../admin"}, {}, "Server '../admin' cannot be a server: a name has letters, digits, ., _ and -"),
+    ],
+)
+async def test_when_it_is_unclear_who_is_to_be_asked_the_trajectory_ends(trainer, asked, extra, problem):
+    seen = await trainer.act(call("same", arguments={"text": "x"}, **asked), **extra)
+    assert seen == ({"obs": "", "error": problem, "tool": "same"}, True, False)
+
+
+async def test_a_tool_that_no_server_has_is_not_guessed(trainer):
+    seen = await trainer.act(call("fly"), mcp_servers=["text", "math"])
+    assert seen.observation["error"] == "Unable to locate tool 'fly'. Specify one of the servers: ['math', 'text']"
+    assert (seen.done, seen.valid) == (True, False)
+
+
+async def test_what_the_server_says_went_wrong_is_for_the_model(trainer):
+    assert (await trainer.act(call("boom", server="math"))).text == wrapped("Error executing tool boom")
+    seen = await trainer.act(call("add", arguments={"a": "many"}, server="math"))
+    assert seen.text.startswith("\n<mcp_response>\n```result\n")
+    assert (seen.done, seen.valid) == (False, True)
+    seen = await trainer.act(call("fly", server="math"))
+    assert "fly" in unwrapped(seen.text)
+    assert (seen.done, seen.valid) == (False, True)
+
+
+async def test_arguments_that_are_no_object_are_invalid(trainer):
+    seen = await trainer.act(call("add", arguments="2 and 3", server="math"))
+    assert "arguments" in seen.text
+    assert (seen.done, seen.valid) == (False, False)
+
+
+async def test_a_server_that_does_not_exist_is_an_error_that_says_so(trainer):
+    seen = await trainer.act(call("add", arguments={}, server="nobody"))
+    error = json.loads(unwrapped(seen.text))
+    assert error.keys() == {"error", "error_type", "server", "tool"}
+    assert (error["error_type"], error["server"], error["tool"]) == ("HTTPStatusError", "nobody", "add")
+    assert "404" in error["error"]
+    assert (seen.done, seen.valid) == (False, True)
+
+
+async def test_a_gateway_that_is_not_there_is_an_error_that_says_so(trainer, monkeypatch):
+    monkeypatch.setenv("MCP_GATEWAY_ADDRESS", "http://127.0.0.1:9")
+    seen = await trainer.act(call("add", **ADD))
+    assert json.loads(unwrapped(seen.text))["error_type"] == "ConnectError"
+    assert (seen.done, seen.valid) == (False, True)
+
+
+async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works(trainer, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(mcp_interface, "SECONDS", 1)
+        seen = await trainer.act(call("sleep", server="math"), "slow")
+    error = json.loads(unwrapped(seen.text))
+    assert (error["error_type"], error["error"]) == ("TimeoutError", "it took longer than 1 seconds")
+    assert (await trainer.act(call("add", **ADD), "slow")).text == wrapped("5")
+
+
+async def test_long_results_are_cut(trainer):
+    seen = await trainer.act(call("same", arguments={"text": "x" * 30_000}, server="math"))
+    assert unwrapped(seen.text) == "x" * 20_000 + "\n... (truncated)"
+
+
+async def test_tools_and_resources_can_be_listed(trainer):
+    listed = unwrapped((await trainer.act(call("mcp.list_tools", server="math"))).text)
+    assert listed.startswith("Available tools:\n- add: Add two numbers.\n- same: Say the same.\n- boom: Fail.")
+    listed = unwrapped((await trainer.act(call("mcp.list_resources", server="math"))).text)
+    assert listed == "Available resources:\n- notes://today: What is to be done."
+    assert unwrapped((await trainer.act(call("mcp.sing", server="math"))).text) == "Unknown mcp helper: mcp.sing"
+
+
+async def test_pictures_come_as_pictures_if_the_trainer_reads_them(trainer):
+    seen = await trainer.act(call("draw", server="math"))
+    assert seen.observation == wrapped("ab")
+    seen = await trainer.act(call("draw", server="math"), images=[])
+    assert seen.observation == {
+        "obs": wrapped("ab"),
+        "image": f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}",
+    }
+
+
+async def test_a_trajectory_keeps_one_connection_to_a_server_and_closes_it_in_the_end(trainer, gateway):
+    opened, gone = gateway.opened["/text/sse"], gateway.gone["/text/sse"]
+    for word in ("a", "b", "c"):
+        action = call("upper", arguments={"text": word}, server="text")
+        assert (await trainer.act(action, "kept")).text == wrapped(word.upper())
+    seen = await asyncio.gather(
+        *(trainer.act(call("upper", arguments={"text": f"{i}"}, server="text"), "kept") for i in range(5))
+    )
+    assert [one.text for one in seen] == [wrapped(f"{i}") for i in range(5)]
+    assert gateway.opened["/text/sse"] == opened + 1
+    await trainer.finish("kept")
+    await until(lambda: gateway.gone["/text/sse"] == gone + 1)
+
+
+async def test_many_trajectories_at_once_each_get_their_own_answer(trainer):
+    async def go(i: int) -> str:
+        action = call("add", arguments={"a": i, "b": i}, server="math")
+        text = (await trainer.act(action, f"many-{i}")).text
+        await trainer.finish(f"many-{i}")
+        return unwrapped(text)
+
+    assert await asyncio.gather(*map(go, range(20))) == [f"{2 * i}" for i in range(20)]
+
+
+async def test_after_a_lost_connection_the_next_call_makes_a_new_one(monkeypatch):
+    with contextlib.ExitStack() as first:
+        url = first.enter_context(serving(Gateway().app))
+        monkeypatch.setenv("MCP_GATEWAY_ADDRESS", url)
+        with running([], tools="mcp_interface") as server:
+            async with Trainer(server.url) as trainer:
+                assert (await trainer.act(call("add", **ADD), "t")).text == wrapped("5")
+                await asyncio.to_thread(first.close)
+                lost = await trainer.act(call("add", **ADD), "t")
+                assert json.loads(unwrapped(lost.text))["error_type"] == "ConnectError"
+                with serving(Gateway().app, port=int(url.rpartition(":")[2])):
+                    assert (await trainer.act(call("add", **ADD), "t")).text == wrapped("5")
+                    await trainer.finish("t")
+
+
+async def test_streamable_http_is_spoken_where_the_address_says_so(address, monkeypatch):
+    monkeypatch.setenv("MCP_GATEWAY_ADDRESS", address + "/{server}/mcp")
+    with running([], tools="mcp_interface") as server:
+        async with Trainer(server.url) as trainer:
+            for _ in range(2):
+                assert (await trainer.act(call("add", **ADD), "t")).text == wrapped("5")
+            listed = unwrapped((await trainer.act(call("mcp.list_tools", server="text"), "t")).text)
+            assert listed.startswith("Available tools:\n- upper: In capitals.")
+            seen = await trainer.act(call("add", arguments={}, server="nobody"), "t")
+            assert json.loads(unwrapped(seen.text))["server"] == "nobody"
+            await trainer.finish("t")
+
+
+async def test_it_is_a_tool_over_ors(trainer):
+    tools = (await trainer.get("/toolbox/tools")).json()["tools"]
+    tool = next(tool for tool in tools if tool["name"] == "mcp_interface")
+    assert [*tool["input_schema"]["properties"]] == ["name", "arguments", "server"]
+    async with trainer.session(mcp_servers=["math"]) as sid:
+        answer = await trainer.call(sid, "mcp_interface", {"name": "add", "arguments": {"a": 1, "b": 2}}, env="toolbox")
+        assert answer.text == "3"
+        answer = await trainer.call(sid, "mcp_interface", {"name": "draw"}, env="toolbox")
+        assert [block["type"] for block in answer.output["blocks"]] == ["text", "image"]
+        answer = await trainer.call(sid, "mcp_interface", {"name": "upper", "server": "text"}, env="toolbox")
+        assert answer.text == "Server 'text' not allowed for this task. Allowed: ['math']"
+
+
+def test_without_a_gateway_the_tool_is_not_served(monkeypatch):
+    monkeypatch.delenv("MCP_GATEWAY_ADDRESS", raising=False)
+    refused = "the tool 'mcp_interface' cannot be used here: MCP_GATEWAY_ADDRESS is not set"
+    with pytest.raises(DefinitionError, match=refused), running([], tools="mcp_interface"):
+        pass
+
+
+def test_the_first_call_of_a_text_counts():
+    text = call("a", server="x") + call("b", server="y")
+    assert McpForm().read(text) == {"name": "a", "arguments": {}, "server": "x"}
+
+
+def test_the_cause_of_a_group_is_its_first_error():
+    inner = ValueError("x")
+    assert mcp_connection.cause(ExceptionGroup("a", [ExceptionGroup("b", [inner, OSError()])])) is inner
