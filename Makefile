@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup serve test check bench bench-sandbox docs clean
+.PHONY: setup serve test check bench bench-sandbox bench-verl soak docs clean
 
 setup: .venv/ready
 
@@ -29,6 +29,12 @@ bench: setup
 
 bench-sandbox: setup
 	$(BIN)/python -m benchmarks.sandbox
+
+bench-verl: setup  # VERL_TOOL=path of a checkout of verl-tool
+	$(BIN)/python -m benchmarks.verl --checkout $(VERL_TOOL)
+
+soak: setup
+	$(BIN)/python -m benchmarks.verl_soak
 
 docs: setup
 	$(BIN)/python docs/generate.py

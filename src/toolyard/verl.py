@@ -155,7 +155,7 @@ def initialized(flags: Flags) -> list[type[Toolset]]:
     for name in wanted:
         try:
             toolsets += toolsets_named(name, flags.workers_per_tool)
-        except ToolyardError as error:
+        except (ToolyardError, ImportError) as error:
             log.error("Failed to initialize tool %s: %s", name, error)
         else:
             log.info("Initialized tool: %s", name)
@@ -225,7 +225,7 @@ def _next_flag(left: list[str]) -> tuple[str, str]:
 
 
 def _unknown(written: str) -> FlagError:
-    close = difflib.get_close_matches(written.lstrip("-").replace("-", "_"), (*HELP, *UNUSED), n=3, cutoff=0.5)
+    close = difflib.get_close_matches(written.lstrip("-").replace("-", "_"), (*HELP, *UNUSED), n=3)
     known = close or sorted((*HELP, *UNUSED))
     return FlagError(f"there is no flag {written}; {'did you mean' if close else 'there are'} --{', --'.join(known)}")
 

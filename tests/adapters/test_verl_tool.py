@@ -137,7 +137,8 @@ def loaded(folder: Path, text: str, *more: str) -> str:
         import sys
         from toolyard.loading import load_targets
         from toolyard.server import Server
-        server = Server(load_targets(["shout.py"]).environments)
+        from toolyard.settings import Settings
+        server = Server(load_targets(["shout.py"]).environments, settings=Settings(tools="python_code"))
         (cls,) = load_targets(["shout.py"]).environments
         print(cls.__module__, sys.modules["verl_tool.servers.tools.base"].__file__)
         print(*server.environments[0]._definition.tools)
@@ -151,7 +152,7 @@ def loaded(folder: Path, text: str, *more: str) -> str:
 def test_a_file_that_is_written_as_a_module_of_verl_tool_is_loaded_as_one(tmp_path):
     said = loaded(tmp_path, RELATIVE)
     assert said.startswith("verl_tool.servers.tools.shout ")
-    assert said.splitlines()[-1] == "shout"
+    assert said.splitlines()[-1] == "python_code shout", "one toolbox, with the tools that were named"
 
 
 def test_where_verl_tool_is_installed_its_own_base_class_is_used(tmp_path):

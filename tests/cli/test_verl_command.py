@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from toolyard.tools import TOOLS
-from toolyard.verl import HELP, UNUSED, Flags, FlagError, read_flags, settings_of
+from toolyard.verl import HELP, UNUSED, FlagError, Flags, read_flags, settings_of
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - __main__ - (INFO|WARNING|ERROR) - (.*)")
 FILE = Path(__file__).parents[1] / "adapters" / "written_for_verl_tool.py"

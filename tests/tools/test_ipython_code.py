@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -12,7 +13,6 @@ import pytest
 from tests.wires.verl_wire import Trainer
 from tests.wires.wire import until
 from toolyard import Client
-from toolyard.sandboxes import profiles
 from toolyard.testing import Running, running
 from toolyard.tools.ipython_code import CellForm, IPythonCode
 
@@ -37,11 +37,11 @@ async def trajectory(trainer: Trainer, request: pytest.FixtureRequest) -> AsyncI
     await trainer.finish(request.node.name)
 
 
-async def cell(trainer: Trainer, trajectory: str, code: str, *, ok: bool = True, timeout: bool = False) -> str:
+async def cell(trainer: Trainer, trajectory: str, code: str, *, ok: bool = True, late: bool = False) -> str:
     seen = await trainer.act(trajectory, f"<python>{code}</python>")
     assert (seen.done, seen.valid) == (False, True)
     metrics = {"code_success": ok, "code_lines": code.strip().count("\n") + 1}
-    assert seen.observation == {"obs": seen.text, "metrics": metrics, "timeout": timeout}
+    assert seen.observation == {"obs": seen.text, "metrics": metrics, "timeout": late}
     assert seen.text.startswith("\n<output>\n")
     assert seen.text.endswith("\n</output>\n")
     return seen.text.removeprefix("\n<output>\n").removesuffix("\n</output>\n")
@@ -155,7 +155,7 @@ async def test_a_cell_that_takes_too_long_is_stopped_and_variables_survive(train
     await cell(trainer, trajectory, "x = 1")
     began = time.monotonic()
     code = "import time\nx = 2\nprint('a')\ntime.sleep(30)"
-    told = await cell(trainer, trajectory, code, ok=False, timeout=True)
+    told = await cell(trainer, trajectory, code, ok=False, late=True)
     assert told == "Execution time out after 10 seconds"
     assert 9.9 < time.monotonic() - began < 13
     assert await cell(trainer, trajectory, "x") == "Out[3]: 2"
@@ -221,7 +221,7 @@ async def test_it_can_be_called_as_json_by_both_of_its_names(trainer, trajectory
 
 
 def test_over_ors_it_is_a_tool_like_any_other(server):
-    with Client(server.url) as client, client.environment("toolbox").session(task_spec={}) as session:
+    with Client(server.url) as client, client.environment("toolbox").session({}) as session:
         spec = next(spec for spec in session.list_tools() if spec.name == "ipython_code")
         assert list(spec.input_schema["properties"]) == ["code"]
         session.call_tool("ipython_code", {"code": "x = 41"})
@@ -242,5 +242,5 @@ async def test_cells_of_one_session_run_one_after_the_other(server):
 
 def test_without_ipython_it_says_what_to_install(monkeypatch):
     assert IPythonCode.missing() == ""
-    monkeypatch.setattr(profiles, "_is_installed", lambda name: name != "IPython")
+    monkeypatch.setitem(sys.modules, "IPython", None)  # as if it were not there
     assert IPythonCode.missing() == "pip install ipython"

@@ -6,18 +6,18 @@ import asyncio
 import base64
 import contextlib
 import json
-from collections import Counter
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from mcp.server.mcpserver import Image, MCPServer
-from starlette.applications import Starlette
-from starlette.routing import Mount
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.tools.acting import Trainer
 from tests.tools.loopback import serving
+from tests.tools.mcp_gateway import PIXEL, Gateway
 from tests.wires.wire import until
 from toolyard.core.errors import DefinitionError
 from toolyard.testing import Running, running
@@ -25,101 +25,6 @@ from toolyard.tools import mcp_connection, mcp_interface
 from toolyard.tools.mcp_interface import McpForm
 
 pytestmark = pytest.mark.anyio
-
-PIXEL = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)
-
-
-def math_server() -> MCPServer:
-    server = MCPServer("math", instructions="sums")
-
-    @server.tool()
-    async def add(a: int, b: int) -> str:
-        """Add two numbers."""
-        return str(a + b)
-
-    @server.tool()
-    async def same(text: str) -> str:
-        """Say the same."""
-        return text
-
-    @server.tool()
-    async def boom() -> str:
-        """Fail."""
-        raise RuntimeError("it broke")
-
-    @server.tool()
-    async def sleep() -> str:
-        """Take long."""
-        await asyncio.sleep(60)
-        return "late"
-
-    @server.tool(structured_output=False)
-    async def draw() -> list[Any]:
-        """A picture and words."""
-        return ["a", "b", Image(data=PIXEL, format="png")]
-
-    @server.resource("notes://today")
-    async def today() -> str:
-        """What is to be done."""
-        return "nothing"
-
-    return server
-
-
-def text_server() -> MCPServer:
-    server = MCPServer("text")
-
-    @server.tool()
-    async def upper(text: str) -> str:
-        """In capitals."""
-        return text.upper()
-
-    @server.tool()
-    async def same(text: str) -> str:
-        """Say the same."""
-        return text
-
-    return server
-
-
-class Gateway:
-    """Several servers behind one address, each at `/NAME/sse` and, of newer style, at `/NAME/mcp`."""
-
-    def __init__(self) -> None:
-        self.opened: Counter[str] = Counter()
-        """Streams by path."""
-        self.gone: Counter[str] = Counter()
-        servers = {"math": math_server(), "text": text_server()}
-        # Made anew for each start: a session manager runs once.
-        self._newer = {
-            name: server.streamable_http_app(streamable_http_path="/mcp") for name, server in servers.items()
-        }
-        mounts = [Mount(f"/{name}", self._either(name, server.sse_app())) for name, server in servers.items()]
-        self.app = Starlette(routes=mounts, lifespan=self._lifespan)
-
-    @contextlib.asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        async with contextlib.AsyncExitStack() as stack:
-            for newer in self._newer.values():
-                await stack.enter_async_context(newer.router.lifespan_context(newer))
-            yield
-
-    def _either(self, name: str, older: ASGIApp) -> ASGIApp:
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            path = scope["path"]
-            if path.endswith("/mcp"):
-                await self._newer[name](scope, receive, send)
-                return
-            counted = path.endswith("/sse")
-            self.opened[path] += counted
-            try:
-                await older(scope, receive, send)
-            finally:
-                self.gone[path] += counted
-
-        return app
 
 
 @pytest.fixture(scope="module")
@@ -273,6 +178,19 @@ async def test_a_gateway_that_is_not_there_is_an_error_that_says_so(trainer, mon
     assert (seen.done, seen.valid) == (False, True)
 
 
+async def test_a_server_that_takes_connections_and_says_nothing_is_given_up(trainer, monkeypatch):
+    monkeypatch.setattr(mcp_connection, "CONNECT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("MCP_GATEWAY_ADDRESS", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        seen = await trainer.act(call("add", **ADD))
+    error = json.loads(unwrapped(seen.text))
+    assert (error["error_type"], error["error"]) == (
+        "TimeoutError",
+        "it could not be connected to within 0.5 seconds",
+    )
+    assert (seen.done, seen.valid) == (False, True)
+
+
 async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works(trainer, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(mcp_interface, "SECONDS", 1)
@@ -329,19 +247,50 @@ async def test_many_trajectories_at_once_each_get_their_own_answer(trainer):
     assert await asyncio.gather(*map(go, range(20))) == [f"{2 * i}" for i in range(20)]
 
 
-async def test_after_a_lost_connection_the_next_call_makes_a_new_one(monkeypatch):
-    with contextlib.ExitStack() as first:
-        url = first.enter_context(serving(Gateway().app))
-        monkeypatch.setenv("MCP_GATEWAY_ADDRESS", url)
-        with running([], tools="mcp_interface") as server:
-            async with Trainer(server.url) as trainer:
+@contextlib.contextmanager
+def gateway_process(port: int) -> Iterator[None]:
+    """One that can be killed."""
+    process = subprocess.Popen([sys.executable, "-m", "tests.tools.mcp_gateway", f"{port}"])
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port: int = unused.getsockname()[1]
+        return port
+
+
+async def test_after_a_lost_connection_the_next_call_makes_a_new_one(monkeypatch, tmp_path):
+    port = free_port()
+    monkeypatch.setenv("MCP_GATEWAY_ADDRESS", f"http://127.0.0.1:{port}")
+    with running([], tools="mcp_interface") as server:
+        async with Trainer(server.url) as trainer:
+            with gateway_process(port):
                 assert (await trainer.act(call("add", **ADD), "t")).text == wrapped("5")
-                await asyncio.to_thread(first.close)
-                lost = await trainer.act(call("add", **ADD), "t")
-                assert json.loads(unwrapped(lost.text))["error_type"] == "ConnectError"
-                with serving(Gateway().app, port=int(url.rpartition(":")[2])):
-                    assert (await trainer.act(call("add", **ADD), "t")).text == wrapped("5")
-                    await trainer.finish("t")
+                slow = call("sleep", arguments={"mark": f"{tmp_path}/begun"}, server="math")
+                waiting = asyncio.ensure_future(trainer.act(slow, "t"))
+                await until((tmp_path / "begun").exists)
+            lost = await waiting
+            assert json.loads(unwrapped(lost.text))["error"] == "Connection closed"
+            absent = await trainer.act(call("add", **ADD), "t")
+            assert json.loads(unwrapped(absent.text))["error_type"] == "ConnectError"
+            assert [(one.done, one.valid) for one in (lost, absent)] == [(False, True)] * 2
+            with gateway_process(port):
+                assert (await trainer.act(call("add", **ADD), "t")).text == wrapped("5")
+                await trainer.finish("t")
 
 
 async def test_streamable_http_is_spoken_where_the_address_says_so(address, monkeypatch):
@@ -375,6 +324,13 @@ def test_without_a_gateway_the_tool_is_not_served(monkeypatch):
     refused = "the tool 'mcp_interface' cannot be used here: MCP_GATEWAY_ADDRESS is not set"
     with pytest.raises(DefinitionError, match=refused), running([], tools="mcp_interface"):
         pass
+
+
+def test_without_the_sdk_the_tool_says_what_to_install():
+    code = "import sys; sys.modules['mcp'] = None\n"
+    code += "from toolyard.tools.mcp_interface import McpInterface; print(McpInterface.missing())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "the MCP SDK is not installed: pip install 'toolyard[mcp]'\n"
 
 
 def test_the_first_call_of_a_text_counts():

@@ -7,6 +7,8 @@ import base64
 import io
 import json
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -238,3 +240,10 @@ def test_sizes_are_those_that_vision_models_take(size, expected):
 def test_a_margin_is_never_more_than_600_pixels():
     picture = Image.new("RGB", (10_000, 100))
     assert cropped(picture, [5000, 40, 5001, 60], normalized=False).size == (1201, 40)
+
+
+def test_without_pillow_the_tool_says_what_to_install():
+    code = "import sys; sys.modules['PIL'] = None\n"
+    code += "from toolyard.tools.pixel_reasoner import PixelReasoner; print(PixelReasoner.missing())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "Pillow is not installed: pip install 'toolyard[images]'\n"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.wires.verl_wire import Observed, Trainer
+from tests.wires.verl_wire import Observed, Trainer, observed
 from toolyard import Client
 from toolyard.testing import Running, running
 from toolyard.tools.environment import named_toolsets, toolbox
@@ -182,7 +183,10 @@ async def test_a_program_that_recurses_without_end_is_told_so_and_deep_recursion
             "5",
         ),
         ("import sys; print('e', file=sys.stderr); print('o')", "o\n\ne"),
-        ("import pickle\nclass A: x = 1\nprint(pickle.loads(pickle.dumps(A())).x, __name__, __file__)", "1 __main__ main.py"),
+        (
+            "import pickle\nclass A: x = 1\nprint(pickle.loads(pickle.dumps(A())).x, __name__, __file__)",
+            "1 __main__ main.py",
+        ),
         ("import asyncio\nasync def f(): return 1\nprint(asyncio.run(f()))", "1"),
         ("42", ""),
     ],
@@ -201,7 +205,9 @@ async def test_the_usual_modules_and_their_names_need_no_import(trainer):
 
 async def test_what_is_no_text_is_refused_in_words(trainer):
     assert "null bytes" in await ran(trainer, "print(1)\0")
-    assert "surrogates not allowed" in (await trainer.act("t", "<python>x = '\ud800'</python>")).text
+    half = json.dumps({"trajectory_ids": ["t"], "actions": ["<python>x = '\ud800'</python>"]})
+    (seen,) = observed(await trainer.post("/get_observation", content=half), 1)
+    assert "surrogates not allowed" in seen.text
 
 
 async def test_two_trajectories_do_not_meet(trainer):
@@ -222,7 +228,7 @@ async def test_calls_of_one_session_overlap(server):
 
 
 def test_over_ors_it_is_a_tool_like_any_other(server):
-    with Client(server.url) as client, client.environment("toolbox").session(task_spec={}) as session:
+    with Client(server.url) as client, client.environment("toolbox").session({}) as session:
         (spec,) = session.list_tools()
         assert spec.name == "python_code"
         assert list(spec.input_schema["properties"]) == ["code", "stdin"]
@@ -238,7 +244,13 @@ def test_over_ors_it_is_a_tool_like_any_other(server):
 
 @pytest.mark.parametrize(
     "code",
-    ["import subprocess", "from socket import *", "import os; os.system('ls')", "import sys\nsys.exit()", "os._exit(0)"],
+    [
+        "import subprocess",
+        "from socket import *",
+        "import os; os.system('ls')",
+        "import sys\nsys.exit()",
+        "os._exit(0)",
+    ],
 )
 async def test_74_words_are_refused_only_where_the_list_is_on(trainer, code):
     blocked = "\n<result>\nExecution blocked: Code contains potentially dangerous operations or imports.\n</result>\n"

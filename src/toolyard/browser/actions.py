@@ -84,18 +84,7 @@ class Stop:
 
 
 Action: TypeAlias = (
-    Look
-    | Goto
-    | Click
-    | Hover
-    | TypeText
-    | Press
-    | Scroll
-    | GoBack
-    | GoForward
-    | NewTab
-    | FocusTab
-    | CloseTab
+    Look | Goto | Click | Hover | TypeText | Press | Scroll | GoBack | GoForward | NewTab | FocusTab | CloseTab
 )
 
 

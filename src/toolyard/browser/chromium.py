@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,14 @@ _USERS, _FIRST_USER = 4336, 61184
 """Users that nobody has: those that systemd, too, gives to services that need one for a while."""
 _GONE_SECONDS = 15
 
-_FEATURES_OFF = ("HttpsUpgrades", "MediaRouter", "OptimizationHints", "PaintHolding", "Translate", "DestroyProfileOnBrowserClose")
+_FEATURES_OFF = (
+    "HttpsUpgrades",
+    "MediaRouter",
+    "OptimizationHints",
+    "PaintHolding",
+    "Translate",
+    "DestroyProfileOnBrowserClose",
+)
 
 _SWITCHES = (
     *("--headless", "--hide-scrollbars", "--mute-audio", "--disable-gpu", "--force-color-profile=srgb"),
@@ -133,7 +139,8 @@ class Home:
             return
         os.close(self._lifeline)
         self._lifeline = None
-        deadline = time.monotonic() + _GONE_SECONDS
-        while self.path.exists() and (self.path / "profile").exists() and time.monotonic() < deadline:
+        for _ in range(_GONE_SECONDS * 100):
+            if not (self.path / "profile").exists():  # its launcher removes it, or it has never been started
+                break
             await asyncio.sleep(0.01)
         shutil.rmtree(self.path, ignore_errors=True)

@@ -77,14 +77,16 @@ class Gate:
         host = await _read_host(reader, kind)
         port = int.from_bytes(await reader.readexactly(2), "big")
         if command != _CONNECT:
-            return _reply(writer, _NOT_SUPPORTED)
+            _reply(writer, _NOT_SUPPORTED)
+            return
         try:
             addresses = await self.addresses.resolve(host, port)
             there = await _reach(addresses, port)
         except (AddressRefused, OSError) as error:
             refused = isinstance(error, AddressRefused)
             self._remember(host, port, str(error) if refused else f"{host} port {port} does not answer")
-            return _reply(writer, _NOT_ALLOWED if refused else _UNREACHABLE)
+            _reply(writer, _NOT_ALLOWED if refused else _UNREACHABLE)
+            return
         self._problems.pop((host, port), None)
         _reply(writer, _DONE)
         await _pipe((reader, writer), there)

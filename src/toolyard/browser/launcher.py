@@ -45,7 +45,7 @@ def become(user: int) -> None:
 
 
 def run(directory: str, command: list[str]) -> None:
-    """Two processes beside the browser: the driver kills us, with our whole group, when it ends. The other cleans up."""
+    """Beside the browser there are two processes. The driver kills this one, with its group; the other cleans up."""
     os.umask(0o077)
     os.chdir(directory)
     lifeline = os.open("lifeline", os.O_RDONLY | os.O_NONBLOCK)

@@ -101,7 +101,7 @@
   const area = rect => Math.max(0, rect[2] - rect[0]) * Math.max(0, rect[3] - rect[1]);
 
   class Writer {
-    constructor(most) { this.lines = []; this.line = ""; this.prefix = ""; this.most = most; this.length = 0; this.cut = false; }
+    constructor(most) { this.lines = []; this.line = ""; this.prefix = ""; this.most = most; this.length = 0; this.cut = false; this.spaced = false; }
     get full() { return this.length >= this.most; }
     newline() {
       const line = this.line.trimEnd();
@@ -113,9 +113,11 @@
       if (this.full) { this.cut = true; return; }
       if (!this.line) { text = text.replace(/^ +/, ""); if (!text) return; this.line = this.prefix; this.prefix = ""; }
       else if (this.line.endsWith(" ")) text = text.replace(/^ +/, "");
+      if (this.spaced && /^[.,;:!?)\]]/.test(text)) this.line = this.line.trimEnd();
+      this.spaced = false;
       this.line += text;
     }
-    item(text) { this.add(this.line && !this.line.endsWith(" ") ? " " : ""); this.add(text); this.add(" "); }
+    item(text) { this.add(this.line && !this.line.endsWith(" ") ? " " : ""); this.add(text); this.add(" "); this.spaced = true; }
     raw(text) {
       text.split("\n").forEach((part, i) => {
         if (i) { this.newline(); }

@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
 from playwright.async_api import Browser as Chromium
@@ -82,7 +82,7 @@ class SharedBrowser:
 
     async def close_window(self, window: Window) -> None:
         self._windows -= 1
-        if self.usable:
+        with suppress(BrowserLost):  # then it is closed
             await self.run(self._close_window(window))
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -135,6 +135,7 @@ class SharedBrowser:
             args=command,
             ignore_default_args=True,
             env=home.environment(),
+            artifacts_dir=str(home.path / "artifacts"),
             handle_sigint=False,
             handle_sigterm=False,
             handle_sighup=False,
@@ -162,10 +163,14 @@ class SharedBrowser:
         assert self._chromium is not None
         if self._idle is not None:
             self._idle.cancel()
+        opening = asyncio.ensure_future(Window.open(self._chromium, self._gate))
         try:
-            return await Window.open(self._chromium, self._gate)
+            return await asyncio.shield(opening)
         except Error as error:
-            raise BrowserLost(f"the browser opens no window: {error.message}") from error
+            raise BrowserLost(f"the browser opens no window: {_said(error)}") from error
+        except asyncio.CancelledError:  # who asked for it has gone
+            await self._close_window(await opening)
+            raise
 
     async def _close_window(self, window: Window) -> None:
         try:
@@ -179,6 +184,8 @@ class SharedBrowser:
         """Go away if nobody comes."""
         assert self._loop is not None
         assert self._end is not None
+        if self._idle is not None:
+            self._idle.cancel()
         if self._windows <= 0:
             self._idle = self._loop.call_later(_IDLE_SECONDS, self._end.set)
 

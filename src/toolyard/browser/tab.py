@@ -129,7 +129,7 @@ class Tab:
 
     async def has_later(self) -> bool:
         history = await self._devtools.send("Page.getNavigationHistory")
-        return len(history["entries"]) > history["currentIndex"] + 1
+        return bool(len(history["entries"]) > history["currentIndex"] + 1)
 
     async def _evaluate(self, call: str) -> Any:
         if self._world is None:

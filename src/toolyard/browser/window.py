@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Self
 from urllib.parse import urlsplit
 
-from playwright.async_api import Browser, BrowserContext, Dialog, Download, Error, Page
+from playwright.async_api import Browser, BrowserContext, Dialog, Download, Error, Page, ViewportSize
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from toolyard.browser.actions import (
@@ -31,7 +31,7 @@ from toolyard.browser.tab import NAVIGATION_SECONDS, PageHung, Tab, is_gone
 from toolyard.browser.views import View
 from toolyard.core.errors import BrowserLost, ToolError
 
-SIZE = {"width": 1280, "height": 720}
+SIZE = ViewportSize(width=1280, height=720)
 _TABS_MOST = 8
 _NOTES_MOST = 5
 _KEYED_MOST = 500
@@ -211,7 +211,9 @@ class Window:
 
     async def _follow(self) -> bool:
         """Whether pages were opened, the last of which is shown now."""
-        pages = [page for page in self._opened if not page.is_closed() and all(page is not tab.page for tab in self._tabs)]
+        pages = [
+            page for page in self._opened if not page.is_closed() and all(page is not tab.page for tab in self._tabs)
+        ]
         self._opened.clear()
         for page in pages:
             if len(self._tabs) >= _TABS_MOST:

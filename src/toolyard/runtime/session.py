@@ -27,9 +27,9 @@ from toolyard.core.output import (
     snapshot,
 )
 from toolyard.placement.base import Placed, Placement, SessionSpec
+from toolyard.placement.steps import Later, rest_of
 from toolyard.runtime.call import Call, is_ours
 from toolyard.runtime.shared import Shared
-from toolyard.runtime.steps import rest_of
 from toolyard.runtime.turns import Claim, Turns
 
 log = logging.getLogger("toolyard.runtime")
@@ -226,14 +226,17 @@ class Session:
         found = self._find(call_id)
         return found or self._start(Call(tool, call_id, self._deadline()), self._call_tool, (arguments, given))
 
-    async def perform(self, tool: str, arguments: JsonObject, given: JsonObject) -> Returned:
-        """As `call`, but in the task of the caller, who alone gets the result. A tool that never waits costs little."""
+    def begin(self, tool: str, arguments: JsonObject, given: JsonObject) -> Later[Returned]:
+        """As `call`, but in the task of the caller, who alone gets the result: here and now if the tool never waits.
+
+        Otherwise it has begun, and the same task has to await the rest.
+        """
         self.touch()
         turns = self._turns
         at_once = self.state is State.READY and not self.finished and (turns is None or turns.idle)
         if not at_once or not self._shared.may_run_at_once():
             call: Call[CallResult] = Call(tool, None, self._deadline(), kept=False)
-            return await self._start(call, self._call_tool, (arguments, given)).finished()
+            return self._start(call, self._call_tool, (arguments, given)).finished()
         assert self._placed is not None
         work = self._placed.call(tool, arguments, given)
         try:
@@ -243,12 +246,12 @@ class Session:
             if type(result) is str and len(result) <= self._shared.limits.output_bytes:
                 return result
             return self._checked(tool, result)[0]
-        return await self._go_on(tool, rest_of(work, waits_for))
+        return self._go_on(tool, rest_of(work, waits_for))
 
     async def _go_on(self, tool: str, work: Awaitable[Returned]) -> CallResult:
         """With a call that was begun at once and then had to wait: from now on it takes part in everything."""
         call: Call[CallResult] = Call(tool, None, self._deadline(), kept=False)
-        call.task = asyncio.current_task()
+        call.task = task = asyncio.current_task()
         call.begin()
         known = self._placed.tools.get(tool) if self._placed is not None else None
         claim = Claim(tool, known.turn if known is not None else "serial")
@@ -266,6 +269,8 @@ class Session:
                 self._shared.slots.give_back()
 
         await self._run(call, checked, work)
+        if task is not None and task.cancelling():  # it is the caller who was cancelled, not the call alone
+            raise asyncio.CancelledError
         return call.result
 
     def score_group(

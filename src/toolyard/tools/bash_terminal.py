@@ -29,6 +29,9 @@ LOST = "[the shell was lost: a new one has none of its variables and functions; 
 
 _FENCED = re.compile(r"```\s*(?:bash|shell|sh)\b(.*?)```", re.DOTALL)
 _FENCED_TERMINAL = re.compile(r"```\s*terminal\b(.*?)```", re.DOTALL)
+_COMMENT = re.compile(r"\s*(?:#[^\n]*)?")
+_OF_A_CHILD = re.compile(r"^bash: +\d+ Killed +.*\n?", re.MULTILINE)
+"""What bash says of a program that was ended with the command."""
 _OF_BASH_ITSELF = re.compile(r"^bash: (?:eval: )?line \d+: ", re.MULTILINE)
 """Lines are counted from where the shell began, which means nothing to anybody."""
 
@@ -61,6 +64,8 @@ class BashTerminal(SandboxedToolset):
         self._place = "~"
         self._status = 0
         self._is_new = True
+        self._stops_at_errors = False
+        """It was told `set -e`."""
 
     @tool(form=ShellForm())
     async def bash_terminal(self, command: str) -> ToolOutput:
@@ -80,7 +85,7 @@ class BashTerminal(SandboxedToolset):
         until = time.monotonic() + ACTION_SECONDS
         for number, command in enumerate(lines, 1):
             transcript.append(f"user@bash-session:{self._place}$ {command}")
-            if not command or command.isspace():
+            if _COMMENT.fullmatch(command):
                 continue
             if time.monotonic() > until:
                 transcript.append(f"Not run: the commands before took more than {ACTION_SECONDS} seconds.")
@@ -109,10 +114,11 @@ class BashTerminal(SandboxedToolset):
         mark = secrets.token_hex(8)
         finished = await sandbox.shell(self._marked(command, mark), timeout=SECONDS)
         parts = finished.stdout.split(mark.encode())
-        if len(parts) == 5 and parts[1].isdigit():
-            status, home, place = (part.decode(errors="replace") for part in parts[1:4])
+        if len(parts) == 6 and parts[1].isdigit():
+            status, flags, home, place = (part.decode(errors="replace") for part in parts[1:5])
             self._status, self._place, self._is_new = int(status), _shown(place, home), False
-            return replace(finished, exit_code=self._status, stdout=parts[0] + parts[4])
+            self._stops_at_errors = "e" in flags
+            return replace(finished, exit_code=self._status, stdout=parts[0] + parts[5])
         if not finished.state_lost and command != ":":  # it wrote so much that the rest was not read
             await self._run(":")
         return replace(finished, stdout=parts[0])
@@ -120,15 +126,18 @@ class BashTerminal(SandboxedToolset):
     def _marked(self, command: str, mark: str) -> str:
         """The command as bash is given it: at the top level, with `$?` as the last one left it.
 
-        Afterwards its exit code, home and directory are written between marks. What bash itself has to say of all
-        this, as with `set -x`, goes nowhere; and so does where the command sends its own output with `exec`.
+        Afterwards its exit code, the shell's flags, home and directory are written between marks. What bash itself has
+        to say of all this, as with `set -x`, goes nowhere; and so does where the command sends its own output with
+        `exec`. `eval` bears with commands that do not end, but for `set -e` it fails where `a && b` does not.
         """
+        body = f"{{ {command}\n}}" if self._stops_at_errors else f"\\builtin eval {_quoted(command)}"
+        told = f'"{mark}%d{mark}%s{mark}%s{mark}%s{mark}" "$?" "$-" "$HOME" "$PWD"'
         return (
             "{\n"
             + self._beginning() * self._is_new
             + f"(\\builtin exit {self._status}) || " * bool(self._status)
-            + f"\\builtin eval {_quoted(command)} >&60 2>&61 60>&- 61>&-\n"
-            + f'\\builtin printf "{mark}%d{mark}%s{mark}%s{mark}" "$?" "$HOME" "$PWD" >&60\n'
+            + f"{body} >&60 2>&61 60>&- 61>&-\n"
+            + f"\\builtin printf {told} >&60\n"
             + "} 60>&1 61>&2 >/dev/null 2>&1"
         )
 
@@ -143,7 +152,10 @@ class BashTerminal(SandboxedToolset):
 def told(finished: Finished) -> list[str]:
     """What a command wrote, and how it ended if that was not well."""
     stdout, stderr = (stream.decode(errors="replace").rstrip() for stream in (finished.stdout, finished.stderr))
-    parts = [part for part in (stdout, _OF_BASH_ITSELF.sub("bash: ", stderr)) if part]
+    stderr = _OF_BASH_ITSELF.sub("bash: ", stderr)
+    if finished.killed_by is not None:
+        stderr = _OF_A_CHILD.sub("", stderr).rstrip()
+    parts = [part for part in (stdout, stderr) if part]
     if finished.timed_out:
         parts.append(f"Process timed out after {SECONDS} seconds")
     elif finished.killed_by is not None:

@@ -47,9 +47,25 @@ _ANY = 1e-9
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
 _WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
-_UNSAID = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
-    "to was will with".split()
+_UNSAID = (
+    *("a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of"),
+    *(
+        "on",
+        "or",
+        "such",
+        "that",
+        "the",
+        "their",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "to",
+        "was",
+        "will",
+        "with",
+    ),
 )
 """Words that say nothing of what a text is about."""
 
@@ -196,13 +212,15 @@ def read_corpus(path: str) -> Corpus:
 
 def passages_at(path: Path) -> Iterator[Passage]:
     if path.is_dir():
-        for file in sorted(path.rglob("*")):
-            if _kind(file) and file.is_file():
-                yield from passages_at(file)
+        for found in sorted(path.rglob("*")):
+            if _kind(found) and found.is_file():
+                yield from passages_at(found)
         return
     kind = _kind(path)
     if not kind:
-        raise CorpusError(f"{path} is not a corpus: it must be a folder or end in .jsonl, .txt or .md, or one of them .gz")
+        raise CorpusError(
+            f"{path} is not a corpus: it must be a folder or end in .jsonl, .txt or .md, or one of them .gz"
+        )
     try:
         with opened(path) as file:
             yield from _lines(file, path) if kind == ".jsonl" else _paragraphs(file, path)

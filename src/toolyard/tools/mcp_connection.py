@@ -30,17 +30,20 @@ class Connection:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._owner: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[Client] | None = None
         self._ended = asyncio.Event()
+        self._owners: set[asyncio.Task[None]] = set()
+        """Of this connection, and of those before it that are not over yet."""
 
     async def client(self) -> Client:
         """Connected, anew if the last connection is over."""
-        if self._ready is None or self._owner is None or self._owner.done() or self._ended.is_set():
+        if self._ready is None or self._ended.is_set():
             self._ended = asyncio.Event()
             self._ready = asyncio.get_running_loop().create_future()
             self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # looked at
-            self._owner = asyncio.create_task(self._own(self._ready, self._ended))
+            owner = asyncio.create_task(self._own(self._ready, self._ended))
+            self._owners.add(owner)
+            owner.add_done_callback(self._owners.discard)
         return await asyncio.shield(self._ready)
 
     def drop(self) -> None:
@@ -49,31 +52,42 @@ class Connection:
 
     async def close(self) -> None:
         self._ended.set()
-        if (owner := self._owner) is not None:
-            await asyncio.wait((owner,), timeout=CLOSE_SECONDS)
-            if owner.cancel():
-                await asyncio.wait((owner,))
+        if self._owners:
+            _, late = await asyncio.wait(self._owners, timeout=CLOSE_SECONDS)
+            for owner in late:
+                owner.cancel()
+            if late:
+                await asyncio.wait(late)
 
     async def _own(self, ready: asyncio.Future[Client], ended: asyncio.Event) -> None:
+        connecting = Client(_transport(self._url, ended.set), mode="legacy" if is_sse(self._url) else "auto")
         try:
-            async with asyncio.timeout(CONNECT_SECONDS) as limit, Client(_transport(self._url, ended.set)) as client:
+            async with asyncio.timeout(CONNECT_SECONDS) as limit, connecting as client:
                 limit.reschedule(None)
                 ready.set_result(client)
                 await ended.wait()
         except Exception as error:  # the other server, the network, or the SDK
+            first = cause(error)
             if ready.done():
-                log.info("the connection to %s ended: %s", self._url, describe(cause(error)))
+                log.info("the connection to %s ended: %s", self._url, describe(first))
+            elif isinstance(first, TimeoutError):
+                ready.set_exception(TimeoutError(f"it could not be connected to within {CONNECT_SECONDS} seconds"))
             else:
-                ready.set_exception(cause(error))
+                ready.set_exception(first)
         finally:
             ready.cancel()
             ended.set()
 
 
+def is_sse(url: str) -> bool:
+    """The older of the two ways, which the address tells."""
+    return httpx2.URL(url).path.endswith("/sse")
+
+
 @asynccontextmanager
 async def _transport(url: str, on_end: Callable[[], None]) -> AsyncGenerator[tuple[Any, Any]]:  # the SDK's streams
     """SSE where the address says so, Streamable HTTP otherwise."""
-    if httpx2.URL(url).path.endswith("/sse"):
+    if is_sse(url):
         made = partial(http.client, url)
         connecting = sse_client(
             url, timeout=CONNECT_SECONDS, sse_read_timeout=SILENCE_SECONDS, httpx_client_factory=made

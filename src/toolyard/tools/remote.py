@@ -1,4 +1,4 @@
-"""What toolsets that ask another server share: connections that stay open from one call, and one session, to the next."""
+"""What toolsets that ask another server share: connections that stay open from one call and one session to the next."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -35,7 +35,8 @@ _ALIASES: Mapping[str, str] = {
     **{"ts": "typescript", "rb": "ruby", "sh": "bash", "shell": "bash", "c++": "cpp", "cs": "csharp", "rs": "rust"},
 }
 _WORDS = "|".join(map(re.escape, sorted(_ALIASES, key=len, reverse=True)))
-_TAG = re.compile(rf"<({_WORDS})>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
+_OPENING = re.compile(rf"<({_WORDS})>", re.IGNORECASE)
+_CLOSINGS = {word: re.compile(re.escape(f"</{word}>"), re.IGNORECASE) for word in _ALIASES}
 _FENCE = re.compile(r"```([\w+#]*)(.*?)```", re.DOTALL)
 
 _BLOCKED_WORDS: Mapping[str, re.Pattern[str]] = {
@@ -58,13 +59,28 @@ class LanguageForm:
     shown: Sequence[str] = ()
 
     def read(self, text: str) -> JsonObject | None:
-        for language, code in (*_TAG.findall(text), *_fences(text)):
+        for language, code in (*_tagged(text), *_fences(text)):
             if code.strip():
                 return {"code": code.strip(), "language": _ALIASES[language.lower()]}
         return None
 
     def answer(self, text: str, result: str) -> str:
         return result
+
+
+def _tagged(text: str) -> Iterator[tuple[str, str]]:
+    """What stands between each opening and its closing; for a closing that is not there it is looked once."""
+    end = 0
+    unclosed: set[str] = set()
+    while (opened := _OPENING.search(text, end)) is not None:
+        end = opened.end()
+        word = opened[1].lower()
+        closed = None if word in unclosed else _CLOSINGS[word].search(text, end)
+        if closed is None:
+            unclosed.add(word)
+            continue
+        yield word, text[opened.end() : closed.start()]
+        end = closed.end()
 
 
 def _fences(text: str) -> Sequence[tuple[str, str]]:

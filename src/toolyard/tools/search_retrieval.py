@@ -94,5 +94,5 @@ def told(passages: Sequence[str]) -> str:
 
 
 def _told(number: int, contents: str) -> str:
-    title, _, text = contents.partition("\n")
-    return f"Doc {number}(Title: {title or 'No title'}) {text if contents else 'No content'}"
+    title, _, text = contents.partition("\n") if contents else ("No title", "", "No content")
+    return f"Doc {number}(Title: {title}) {text}"

@@ -60,16 +60,29 @@ class _Block:
     kind: str
     """`script`, `(`, `{`, `if`, `loop` or `case`."""
     part: str = ""
-    """Of a loop: `head`, `words` or `body`; of a case: `patterns` or `body`."""
+    """Of a loop: `name`, `words`, `head` or `body`; of an if: `head` or `body`; of a case: `patterns` or `body`."""
     fresh: bool = True
     """A command may begin here, so that words such as `if` mean something."""
     words: int = 0
     """Of the command that has begun."""
     wanted: bool = False
     """The line cannot end here: a command has to follow."""
+    bare: bool = True
+    """There is nothing yet that an operator could end."""
+    empty: bool = True
+    """There is no command yet in this part of it."""
 
     def begin(self, *, wanted: bool = False) -> None:
-        self.fresh, self.words, self.wanted = True, 0, wanted
+        """Another command may follow."""
+        self.fresh, self.words, self.wanted, self.bare = True, 0, wanted, True
+
+    def begin_part(self, part: str = "") -> None:
+        self.part, self.empty = part, True
+        self.begin()
+
+    def hold(self, *, fresh: bool = False) -> None:
+        """There is something of a command now."""
+        self.fresh, self.wanted, self.bare, self.empty = fresh, False, False, False
 
 
 class _Reader:
@@ -118,37 +131,40 @@ class _Reader:
 
     def _line_ended(self, block: _Block) -> None:
         if block.part == "words":
-            block.part = "head"
+            block.part = "name"
         block.begin(wanted=block.wanted)
 
     # Between words.
 
     def _operator(self, blocks: list[_Block], operator: str, at: int) -> int:
         block, end = blocks[-1], at + len(operator)
-        if operator in ("<<", "<<-"):
-            return self._document(end, dropping_tabs=operator == "<<-")
-        if operator in _REDIRECTIONS:
-            block.fresh = False
-            return self._word(self._blank(end))
-        if operator in _ENDS_COMMAND:
-            if block.part == "words":
-                block.part = "head"
+        if operator in ("<<", "<<-", *_REDIRECTIONS):
+            block.hold()
+            at, end = end, self._word(self._blank(end))
+            if operator in ("<<", "<<-"):
+                self._document(self._blank(at), end, dropping_tabs=operator == "<<-")
+            return end
+        if operator == ";" and block.part in ("words", "name") and not block.wanted:
+            block.part = "name"
+            block.begin()
+            return end
+        if operator in _ENDS_COMMAND and not block.bare and block.part != "words":
             block.begin(wanted=operator in _WANTS_MORE)
             return end
         if operator == "(":
             return self._parenthesis(blocks, at)
-        if operator == ")" and block.kind == "(":
+        if operator == ")" and block.kind == "(" and not block.wanted:
             self._closed(blocks)
             return end
-        if operator.startswith(";") and block.kind == "case":
+        if operator in (";;", ";&", ";;&") and block.kind == "case" and not block.wanted:
             block.part = "patterns"
             return end
         raise _Wrong(at)
 
     def _parenthesis(self, blocks: list[_Block], at: int) -> int:
         block = blocks[-1]
-        if block.fresh:
-            block.wanted = False
+        if block.fresh and block.part != "name":
+            block.hold()
             if self._text.startswith("((", at) and (end := self._arithmetic(at + 2)):
                 return end
             blocks.append(_Block("("))
@@ -161,15 +177,12 @@ class _Reader:
     def _closed(self, blocks: list[_Block]) -> None:
         blocks.pop()
         if blocks:
-            blocks[-1].begin()
+            blocks[-1].hold(fresh=True)
 
-    def _document(self, at: int, *, dropping_tabs: bool) -> int:
-        at = self._blank(at)
-        end = self._word(at)
+    def _document(self, at: int, end: int, *, dropping_tabs: bool) -> None:
         written = self._text[at:end]
         delimiter = _QUOTING.sub(lambda quoting: quoting[1] or "", written)
         self._documents.append((delimiter, delimiter != written, dropping_tabs))
-        return end
 
     def _bodies(self, at: int) -> int:
         """Behind the here-documents that begin with this line."""
@@ -196,30 +209,32 @@ class _Reader:
     def _word_in(self, blocks: list[_Block], at: int) -> int:
         block = blocks[-1]
         end = self._word(at)
-        written = self._text[at:end]
-        if block.fresh and block.part != "words" and (keyword := _KEYWORDS.get(written)):
+        written = self._written(at, end)
+        if block.part == "name" and written == "in" and block.words == 0:
+            block.part = "words"
+        elif block.part == "name" and written not in ("do", "{"):
+            raise _Wrong(at)
+        elif block.fresh and block.part != "words" and (keyword := _KEYWORDS.get(written)):
             return keyword(self, blocks, at, end)
-        if block.part == "head" and block.kind == "loop" and written == "in" and block.fresh:
-            block.part, block.fresh = "words", False
-            return end
-        block.fresh = block.wanted = False
-        block.words += 1
+        else:
+            block.hold()
+            block.words += 1
         return end
 
     def _opens(self, blocks: list[_Block], at: int, end: int) -> int:
         """`if`, `while`, `until` and `{`."""
-        block, written = blocks[-1], self._text[at:end]
-        block.wanted = False
-        if written == "{" and block.kind == "loop" and block.part == "head":
+        written = self._written(at, end)
+        if blocks[-1].part == "name":
             blocks[-1] = _Block("{")  # in place of do and done
         else:
-            blocks.append(_Block(written) if written in ("if", "{") else _Block("loop", "head"))
+            blocks[-1].hold()
+            blocks.append(_Block("{") if written == "{" else _Block("if" if written == "if" else "loop", "head"))
         return end
 
     def _counts(self, blocks: list[_Block], at: int, end: int) -> int:
         """`for` and `select`, with what they go through."""
-        blocks[-1].wanted = False
-        blocks.append(_Block("loop", "head"))
+        blocks[-1].hold()
+        blocks.append(_Block("loop", "name"))
         at = self._blank(end)
         if self._text.startswith("((", at):
             return self._arithmetic(at + 2) or at + 2
@@ -227,10 +242,10 @@ class _Reader:
 
     def _chooses(self, blocks: list[_Block], at: int, end: int) -> int:
         """`case`, up to `in`."""
-        blocks[-1].wanted = False
+        blocks[-1].hold()
         at = self._over_lines(self._word(self._blank(end)))
         end = self._word(at)
-        if self._text[at:end] != "in":
+        if self._written(at, end) != "in":
             raise _Wrong(at)
         blocks.append(_Block("case", "patterns"))
         return end
@@ -239,39 +254,41 @@ class _Reader:
         """What stands before `)` in a case, or its end."""
         if self._peek(at) == "(":
             at = self._blank(at + 1)
-        elif self._text[at : (end := self._word(at))] == "esac":
+        elif self._written(at, end := self._word(at)) == "esac":
             self._closed(blocks)
             return end
         while True:
-            at = self._blank(self._word(at))
-            match self._peek(at):
+            end = self._word(at)
+            after = self._blank(end)
+            match self._peek(after):
                 case "":
                     raise _Incomplete
-                case "|":
-                    at = self._blank(at + 1)
-                case ")":
-                    blocks[-1].part = "body"
-                    blocks[-1].begin()
-                    return at + 1
+                case "|" if end > at:
+                    at = self._blank(after + 1)
+                case ")" if end > at:
+                    blocks[-1].begin_part("body")
+                    return after + 1
                 case _:
-                    raise _Wrong(at)
+                    raise _Wrong(after)
 
     def _goes_on(self, blocks: list[_Block], at: int, end: int) -> int:
         """`then`, `elif`, `else` and `do`."""
-        block = blocks[-1]
-        if self._text[at:end] == "do":
-            if block.kind != "loop" or block.part == "body":
-                raise _Wrong(at)
-            block.part = "body"
-        elif block.kind != "if":
+        block, written = blocks[-1], self._written(at, end)
+        kind, parts = ("loop", ("name", "head")) if written == "do" else ("if", ("head",))
+        if written in ("elif", "else"):
+            parts = ("body",)
+        if block.kind != kind or block.part not in parts or block.wanted or (block.empty and block.part != "name"):
             raise _Wrong(at)
-        block.begin()
+        block.begin_part("head" if written == "elif" else "body")
         return end
 
     def _closes(self, blocks: list[_Block], at: int, end: int) -> int:
         """`fi`, `done`, `esac` and `}`."""
-        opened = {"fi": ("if", ""), "done": ("loop", "body"), "esac": ("case", "body"), "}": ("{", "")}
-        if (blocks[-1].kind, blocks[-1].part) != opened[self._text[at:end]] or blocks[-1].wanted:
+        block = blocks[-1]
+        opened = {"fi": ("if", "body"), "done": ("loop", "body"), "esac": ("case", "body"), "}": ("{", "")}
+        if (block.kind, block.part) != opened[self._written(at, end)] or block.wanted:
+            raise _Wrong(at)
+        if block.empty and block.kind != "case":
             raise _Wrong(at)
         self._closed(blocks)
         return end
@@ -285,7 +302,7 @@ class _Reader:
 
     def _precedes(self, blocks: list[_Block], at: int, end: int) -> int:
         """`!`, `time` and `coproc`: a command follows."""
-        blocks[-1].wanted = False
+        blocks[-1].hold(fresh=True)
         return end
 
     def _tests(self, blocks: list[_Block], at: int, end: int) -> int:
@@ -295,8 +312,8 @@ class _Reader:
             if not self._peek(end):
                 raise _Incomplete
             at, end = end, self._word(end)
-            if self._text[at:end] == "]]":
-                blocks[-1].begin()
+            if self._written(at, end) == "]]":
+                blocks[-1].hold(fresh=True)
                 return end
             if at == end:
                 end += 1
@@ -322,6 +339,9 @@ class _Reader:
             else:
                 break
         return at
+
+    def _written(self, at: int, end: int) -> str:
+        return self._text[at:end].replace("\\\n", "")
 
     def _quoted(self, at: int, *, inside: bool = False) -> int:
         """Behind what a quote, a backtick or a dollar opens; `inside` double quotes, some of them open nothing."""

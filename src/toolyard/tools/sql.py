@@ -1,4 +1,4 @@
-"""`sql`: ask a SQLite database of the trainer's, which nothing can change. `solution`: the answer that ends the task."""
+"""`sql`: ask a SQLite database of the trainer's, which nothing can change. `solution`: the query that ends the task."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def reminder(turns: int) -> str:
 
 
 def extracted(written: str) -> str:
-    """The query in it: that of the last fence, if there is one; with operators that models like to tear apart mended."""
+    """The query in it: that of the last fence, if there is one. Operators that models tear apart are mended."""
     fenced = _FENCE.findall(written)
     query: str = fenced[-1].strip() if fenced else written
     query = query.replace("> =", ">=").replace("< =", "<=").replace("! =", "!=")

@@ -74,7 +74,7 @@ def _flags(value: dict[str, Any], key: str, extras: Sequence[JsonObject]) -> Seq
             raise _invalid([key, wrong], "bool_parsing", message)
     flags = [bool(flag) for flag in listed[: len(extras)]] + [False] * (len(extras) - len(listed))
     for i, extra in enumerate(extras):
-        if key in extra and extra[key]:
+        if extra.get(key):
             flags[i] = True
     return flags
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
-from toolyard.core.actions import actions_of
+from toolyard.core.actions import Action, actions_of
 from toolyard.core.environment import Environment
 from toolyard.core.errors import SessionExists, SessionFailed, ToolyardError, describe
-from toolyard.core.output import JsonObject, TextBlock
+from toolyard.core.output import JsonObject, Returned, TextBlock, ToolFailure, ToolOutput, as_output
 from toolyard.placement.base import SessionSpec, Task
+from toolyard.placement.steps import Later, all_of
 from toolyard.protocols.verl.batches import Item
 from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, observe, refused
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
-from toolyard.runtime.steps import all_of
 from toolyard.tools.environment import ToolsEnvironment
 
 log = logging.getLogger("toolyard.verl")
@@ -39,55 +40,74 @@ class Trajectories:
 
     async def act(self, items: Sequence[Item]) -> list[Observed]:
         """Everything at once, but the actions of one trajectory in their order."""
-        if len(items) == 1:
-            return [await self._act(items[0])]
-        places: dict[str, list[int]] = {}
+        if len({item.trajectory for item in items}) == len(items):
+            return await all_of(items, self._begin)
+        trajectories: dict[str, list[int]] = {}
         for i, item in enumerate(items):
-            places.setdefault(item.trajectory, []).append(i)
-        if len(places) == len(items):
-            return await all_of(items, self._act)
-        observed: list[Observed] = [FINISHED] * len(items)
+            trajectories.setdefault(item.trajectory, []).append(i)
+        observed: dict[int, Observed] = {}
 
-        async def follow(trajectory: Sequence[int]) -> None:
-            for i in trajectory:
-                observed[i] = await self._act(items[i])
+        async def follow(places: Sequence[int]) -> None:
+            for i in places:
+                begun = self._begin(items[i])
+                observed[i] = begun if isinstance(begun, Observed) else await begun
 
-        await all_of(list(places.values()), follow)
+        await asyncio.gather(*map(follow, trajectories.values()))
+        return [observed[i] for i in range(len(items))]
+
+    def _begin(self, item: Item) -> Later[Observed]:
+        """The usual case on the spot: a tool that never waits, in a session that is there and stays."""
+        session = self._runtime.sessions.get(_PREFIX + item.trajectory)
+        if session is None or item.finish or item.last:
+            return self._guarded(item, self._open_and_close(item))
+        try:
+            begun = self._perform(session, item)
+        except Exception as error:  # ours: other trajectories go on
+            return _refused(item, error)
+        return begun if isinstance(begun, Observed) else self._guarded(item, begun)
+
+    async def _guarded(self, item: Item, work: Awaitable[Observed]) -> Observed:
+        """Whatever goes wrong is the answer to this one action."""
+        try:
+            return await work
+        except Exception as error:  # ours, or an environment's constructor: other trajectories go on
+            return _refused(item, error)
+
+    async def _open_and_close(self, item: Item) -> Observed:
+        session_id = _PREFIX + item.trajectory
+        if item.finish:
+            await self._runtime.close(session_id)
+            return FINISHED
+        session = self._runtime.sessions.get(session_id) or await self._open(session_id, item.extra)
+        begun = self._perform(session, item)
+        observed = begun if isinstance(begun, Observed) else await begun
+        if item.last:
+            await self._runtime.close(session_id)
         return observed
 
-    async def _act(self, item: Item) -> Observed:
-        """Whatever goes wrong is the answer to this one action."""
-        session_id = _PREFIX + item.trajectory
-        try:
-            if item.finish:
-                await self._runtime.close(session_id)
-                return FINISHED
-            session = self._runtime.sessions.get(session_id) or await self._open(session_id, item.extra)
-            observed = await self._perform(session, item)
-            if item.last:
-                await self._runtime.close(session_id)
-            return observed
-        except ToolyardError as error:
-            log.warning("trajectory %s: %s", item.trajectory, error)
-            return refused(str(error))
-        except Exception as error:  # ours, or an environment's constructor: other trajectories go on
-            log.exception("trajectory %s", item.trajectory)
-            return refused(describe(error))
-
-    async def _perform(self, session: Session, item: Item) -> Observed:
+    def _perform(self, session: Session, item: Item) -> Later[Observed]:
         environment = session.spec.environment
         action = self._actions[environment].read(item.text)
         if action is None:
             if not item.text and not issubclass(environment, ToolsEnvironment):
-                return await self._prompt(session)
+                return self._prompt(session)
             return Observed(self._no_tool(environment), self._done_if_invalid, valid=False)
         tool = environment._definition.tools.get(action.tool)
         given: JsonObject = {}
         if tool is not None and tool.given:
             given = {**item.extra, "trajectory_id": item.trajectory, "is_last_step": item.last}
-        result = await session.perform(action.tool, action.arguments, given)
-        if isinstance(result, str):
-            return Observed(action.form.answer(item.text, result), False, True)
+        begun = session.begin(action.tool, action.arguments, given)
+        if isinstance(begun, str):
+            return Observed(action.form.answer(item.text, begun), False, True)
+        if isinstance(begun, ToolOutput | ToolFailure):
+            return self._observe(session, item, action, begun)
+        return self._rest(session, item, action, begun)
+
+    async def _rest(self, session: Session, item: Item, action: Action, begun: Awaitable[Returned]) -> Observed:
+        return self._observe(session, item, action, await begun)
+
+    def _observe(self, session: Session, item: Item, action: Action, returned: Returned) -> Observed:
+        result = as_output(returned) if isinstance(returned, str) else returned
         sent_images = "images" in item.extra or "images" in session.spec.task.spec
         return observe(result, action.form, item.text, with_images=sent_images)
 
@@ -129,3 +149,11 @@ class Trajectories:
                 return environment, await self._runtime.tasks(environment).at(split, index)
             case _:
                 return environment, Task(extra)
+
+
+def _refused(item: Item, error: Exception) -> Observed:
+    if isinstance(error, ToolyardError):
+        log.warning("trajectory %s: %s", item.trajectory, error)
+        return refused(str(error))
+    log.error("trajectory %s", item.trajectory, exc_info=error)
+    return refused(describe(error))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from operator import length_hint
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+Later: TypeAlias = R | Coroutine[Any, Any, R]
+"""Something now, or the rest of what has to wait for it."""
 
 _BREATH = 128
 """So much is done without waiting before others have their turn on the loop."""
@@ -35,20 +38,25 @@ def rest_of(work: Coroutine[Any, Any, R], waits_for: object) -> Generator[object
             return result
 
 
-async def all_of(items: Sequence[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """What the work comes to for each item: done all at once where it waits; where not, no dearer than in a loop."""
+async def all_of(items: Sequence[T], work: Callable[[T], Later[R]]) -> list[R]:
+    """What the work comes to for each item: done all at once where it waits; where not, no dearer than in a loop.
+
+    Work that waits returns a coroutine, which is then awaited in the task in which it began.
+    """
     return await _Lanes(items, work).run()
 
 
 class _Lanes(Generic[T, R]):
     """Tasks that share a queue. Whichever waits leaves the rest of it to others, of which there are more and more."""
 
-    def __init__(self, items: Sequence[T], work: Callable[[T], Awaitable[R]]) -> None:
+    def __init__(self, items: Sequence[T], work: Callable[[T], Later[R]]) -> None:
         self._items = items
         self._left = iter(range(len(items)))
         self._results: list[Any] = [None] * len(items)
         self._work = work
         self._others: list[asyncio.Task[None]] = []
+        self._resting = 0
+        """Lanes that do not wait, but let others have their turn."""
         self._loop = asyncio.get_running_loop()
         self._opening = self._loop.call_soon(self._open)  # which is when this task waits, or has ended
 
@@ -66,13 +74,16 @@ class _Lanes(Generic[T, R]):
     async def _lane(self) -> None:
         items, work, results = self._items, self._work, self._results
         for i in self._left:
-            results[i] = await work(items[i])
+            result = work(items[i])
+            results[i] = await result if isinstance(result, types.CoroutineType) else result
             if i % _BREATH == _BREATH - 1:
+                self._resting += 1
                 await asyncio.sleep(0)
+                self._resting -= 1
 
     def _open(self) -> None:
         left = length_hint(self._left)
-        for _ in range(min(left, len(self._others) + 1)):
+        for _ in range(0 if self._resting else min(left, len(self._others) + 1)):
             self._others.append(self._loop.create_task(self._lane()))
         if left:
             self._opening = self._loop.call_soon(self._open)

@@ -1,0 +1,45 @@
+"""A site that may be browsed, one that may not, and a window."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.browser.site import Site, chromium, serving
+from toolyard.browser.shared import Visit, close_browser, open_visit
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def site() -> Iterator[Site]:
+    with serving() as site:
+        yield site
+
+
+@pytest.fixture(scope="session")
+def private() -> Iterator[Site]:
+    """On loopback, like the other one, but nobody has allowed it."""
+    with serving() as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+async def browser(site: Site) -> AsyncIterator[None]:
+    """One for all tests of a file, as in a server."""
+    chromium()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLYARD_BROWSER_ALLOW", site.host)
+        yield
+        await close_browser()
+
+
+@pytest.fixture
+async def visit(browser: None) -> AsyncIterator[Visit]:
+    visit = await open_visit()
+    yield visit
+    await visit.close()

@@ -1,0 +1,117 @@
+"""Calls in the caller's own task: made on the spot where nothing waits, and as any other where something does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+
+from tests.runtime.test_runtime import runtime_of, settled, spec
+from toolyard.core.output import ToolFailure
+from toolyard.runtime.session import Session, State
+
+pytestmark = pytest.mark.anyio
+
+
+async def ready(runtime, **task) -> Session:
+    session = await runtime.open(spec(**task))
+    await session.ready()
+    assert session.state is State.READY
+    return session
+
+
+async def test_a_tool_that_never_waits_has_answered_when_begin_returns():
+    async with runtime_of().running() as runtime:
+        session = await ready(runtime)
+        assert session.begin("long", {}, {}) == "x" * 1000
+        assert runtime.calls == 0
+        assert session.running == 0
+
+
+async def test_the_same_is_checked_as_of_any_other_call():
+    async with runtime_of(output_bytes=100).running() as runtime:
+        session = await ready(runtime)
+        assert "cut here" in session.begin("long", {}, {}).text
+        assert session.begin("nothing_like_it", {}, {}).reason == "no_such_tool"
+        failed = session.begin("not_json", {}, {})
+        assert isinstance(failed, ToolFailure)
+        assert session.begin("end", {}, {}).reward == 1
+        refused = await session.begin("long", {}, {})
+        assert refused.reason == "episode_finished"
+
+
+@pytest.mark.parametrize("tool", ["exits", "cancels_itself", "stops_everything", "interrupts"])
+async def test_what_a_tool_raises_is_its_answer(tool):
+    async with runtime_of().running() as runtime:
+        session = await ready(runtime)
+        assert session.begin(tool, {}, {}).reason == "tool_raised"
+        assert session.begin("long", {}, {}) == "x" * 1000
+
+
+async def test_a_tool_that_waits_is_a_call_as_any_other_until_it_ends():
+    async with runtime_of().running() as runtime:
+        session = await ready(runtime)
+        begun = asyncio.ensure_future(session.begin("one", {}, {}))
+        log, gate = session.spec.task.spec["log"], session.spec.task.spec["gate"]
+        await settled(runtime, log, "one in")
+        await asyncio.sleep(0)
+        assert (runtime.calls, session.running) == (1, 1)
+        second = session.call("one", {})  # takes its turn behind
+        third = asyncio.ensure_future(session.begin("one", {}, {}))
+        await asyncio.sleep(0.05)
+        assert log == ["setup", "one in"]
+        gate.set()
+        assert (await begun).text == "one"
+        assert (await second.finished()).text == "one"
+        assert (await third).text == "one"
+        assert log[1:] == ["one in", "one out"] * 3
+        assert (runtime.calls, session.running) == (0, 0)
+
+
+async def test_a_call_past_its_deadline_is_stopped_and_the_callers_task_goes_on():
+    async with runtime_of(call_seconds=0.1).running() as runtime:
+        session = await ready(runtime)
+        late = await session.begin("one", {}, {})
+        assert late.reason == "timed_out"
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+        await asyncio.sleep(0)  # would raise, had it been cancelled
+        assert session.begin("long", {}, {}) == "x" * 1000
+
+
+async def test_closing_the_session_ends_the_call_and_not_the_caller():
+    async with runtime_of().running() as runtime:
+        session = await ready(runtime)
+
+        async def caller():
+            first = await session.begin("one", {}, {})
+            await asyncio.sleep(0)
+            return first.reason, "went on"
+
+        calling = asyncio.ensure_future(caller())
+        await settled(runtime, session.spec.task.spec["log"], "one in")
+        await asyncio.sleep(0)
+        await runtime.close("s")
+        assert await calling == ("cancelled", "went on")
+
+
+async def test_a_caller_that_gives_up_takes_its_call_with_it():
+    async with runtime_of().running() as runtime:
+        session = await ready(runtime)
+        calling = asyncio.ensure_future(session.begin("one", {}, {}))
+        await settled(runtime, session.spec.task.spec["log"], "one in")
+        await asyncio.sleep(0)
+        calling.cancel()
+        with anyio.fail_after(5), pytest.raises(asyncio.CancelledError):
+            await calling
+        assert (runtime.calls, session.running) == (0, 0)
+        assert session.begin("long", {}, {}) == "x" * 1000
+
+
+async def test_before_setup_is_over_it_waits_for_that():
+    async with runtime_of().running() as runtime:
+        session = await runtime.open(spec())
+        assert session.state is State.STARTING
+        assert (await session.begin("long", {}, {})).text == "x" * 1000

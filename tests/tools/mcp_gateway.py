@@ -1,0 +1,119 @@
+"""A gateway to two MCP servers of the official SDK: `python -m tests.tools.mcp_gateway PORT` serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from mcp.server.mcpserver import Image, MCPServer
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+def math_server() -> MCPServer:
+    server = MCPServer("math", instructions="sums")
+
+    @server.tool()
+    async def add(a: int, b: int) -> str:
+        """Add two numbers."""
+        return str(a + b)
+
+    @server.tool()
+    async def same(text: str) -> str:
+        """Say the same."""
+        return text
+
+    @server.tool()
+    async def boom() -> str:
+        """Fail."""
+        raise RuntimeError("it broke")
+
+    @server.tool()
+    async def sleep(mark: str = "") -> str:
+        """Take long, and leave a mark at the start."""
+        if mark:
+            Path(mark).touch()
+        await asyncio.sleep(60)
+        return "late"
+
+    @server.tool(structured_output=False)
+    async def draw() -> list[Any]:
+        """A picture and words."""
+        return ["a", "b", Image(data=PIXEL, format="png")]
+
+    @server.resource("notes://today")
+    async def today() -> str:
+        """What is to be done."""
+        return "nothing"
+
+    return server
+
+
+def text_server() -> MCPServer:
+    server = MCPServer("text")
+
+    @server.tool()
+    async def upper(text: str) -> str:
+        """In capitals."""
+        return text.upper()
+
+    @server.tool()
+    async def same(text: str) -> str:
+        """Say the same."""
+        return text
+
+    return server
+
+
+class Gateway:
+    """Several servers behind one address, each at `/NAME/sse` and, of newer style, at `/NAME/mcp`."""
+
+    def __init__(self) -> None:
+        self.opened: Counter[str] = Counter()
+        """Streams by path."""
+        self.gone: Counter[str] = Counter()
+        servers = {"math": math_server(), "text": text_server()}
+        # Made anew for each start: a session manager runs once.
+        self._newer = {
+            name: server.streamable_http_app(streamable_http_path="/mcp") for name, server in servers.items()
+        }
+        mounts = [Mount(f"/{name}", self._either(name, server.sse_app())) for name, server in servers.items()]
+        self.app = Starlette(routes=mounts, lifespan=self._lifespan)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            for newer in self._newer.values():
+                await stack.enter_async_context(newer.router.lifespan_context(newer))
+            yield
+
+    def _either(self, name: str, older: ASGIApp) -> ASGIApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            path = scope["path"]
+            if path.endswith("/mcp"):
+                await self._newer[name](scope, receive, send)
+                return
+            counted = path.endswith("/sse")
+            self.opened[path] += counted
+            try:
+                await older(scope, receive, send)
+            finally:
+                self.gone[path] += counted
+
+        return app
+
+
+if __name__ == "__main__":
+    uvicorn.run(Gateway().app, host="127.0.0.1", port=int(sys.argv[1]), log_config=None)

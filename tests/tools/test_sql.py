@@ -1,0 +1,273 @@
+"""`sql`: what a query says is shown as pandas shows it, and nothing else can be done with a database."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.tools.acting import Trainer
+from toolyard.testing import running
+from toolyard.tools import sql as tool
+from toolyard.tools.table_text import table_text
+
+pytestmark = pytest.mark.anyio
+
+TABLES = json.loads(Path(__file__).with_name("tables.json").read_text(encoding="utf-8"))
+"""Rows, and what `DataFrame(rows).to_string(index=False)` of pandas 2.2.3 makes of them."""
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sql") / "town.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        """
+        CREATE TABLE people (id INTEGER, name TEXT, height REAL);
+        INSERT INTO people VALUES (1, 'Ann', 1.7), (2, 'Bartholomew', NULL), (30, NULL, 1.825);
+        CREATE TABLE numbers (n INTEGER);
+        WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 20000)
+        INSERT INTO numbers SELECT x FROM c;
+        """
+    )
+    connection.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running([], tools="sql") as served:
+        yield served.url
+
+
+@pytest.fixture
+async def trainer(url: str) -> AsyncIterator[Trainer]:
+    async with Trainer(url) as client:
+        yield client
+
+
+def wrapped(text: str, turns: int = 0) -> str:
+    reminder = f"<reminder>You have {turns} turns left to complete the task.</reminder>"
+    return f"\n\n<observation>{text}\n{reminder}</observation>\n\n"
+
+
+def value(written: Any) -> Any:
+    match written:
+        case {"hex": str(digits)}:
+            return bytes.fromhex(digits)
+        case {"float": str(number)}:
+            return float(number)
+        case _:
+            return written
+
+
+@pytest.mark.parametrize("table", TABLES, ids=[table["name"] for table in TABLES])
+def test_a_table_is_written_as_pandas_writes_it(table: dict[str, Any]) -> None:
+    assert table_text([[value(one) for one in row] for row in table["rows"]]) == table["text"]
+
+
+async def test_rows_come_back_as_a_table_and_the_trajectory_goes_on(trainer: Trainer, database: Path) -> None:
+    seen = await trainer.act("Let me see. <sql>SELECT * FROM people</sql>", db_path=str(database), turns_left=4)
+    table = " 0           1     2\n 1         Ann 1.700\n 2 Bartholomew   NaN\n30        None 1.825"
+    assert seen.observation == {"obs": wrapped(table, 4), "parsed_sql": "SELECT * FROM people"}
+    assert (seen.done, seen.valid) == (False, True)
+
+
+async def test_the_last_tag_counts_and_the_last_fence_in_it(trainer: Trainer, database: Path) -> None:
+    text = "<sql>SELECT 1</sql> no: <sql>```sql\nSELECT 2\n```\nor\n```sql\nSELECT 3 WHERE 2 > = 1\n```</sql>"
+    seen = await trainer.act(text, db_path=str(database))
+    assert seen.text == wrapped(" 0\n 3")
+
+
+async def test_a_tag_that_is_not_closed_is_no_query(trainer: Trainer, database: Path) -> None:
+    seen = await trainer.act("<sql>SELECT 1</sql> and <sql>SELECT 2", db_path=str(database))
+    assert (seen.observation, seen.done, seen.valid) == ("", False, False)
+
+
+async def test_the_current_year_is_that_of_the_data_sets(trainer: Trainer, database: Path) -> None:
+    seen = await trainer.act("<sql>SELECT year( CURDATE() ) - 1</sql>", db_path=str(database))
+    assert seen.text == wrapped("   0\n2019")
+
+
+async def test_no_rows_are_an_empty_frame(trainer: Trainer, database: Path) -> None:
+    seen = await trainer.act("<sql>SELECT * FROM people WHERE id < 0</sql>", db_path=str(database))
+    assert seen.text == wrapped("Empty DataFrame\nColumns: []\nIndex: []")
+
+
+async def test_of_a_long_table_only_the_beginning_is_shown(trainer: Trainer, database: Path) -> None:
+    seen = await trainer.act("<sql>SELECT n FROM numbers</sql>", db_path=str(database))
+    first = "\n".join(f"{n:2}" for n in (0, *range(1, 51)))
+    assert seen.text == wrapped(f"Truncated to 50 lines since returned response too long: {first}")
+
+
+def test_rows_that_are_not_shown_still_decide_what_a_column_is(database: Path) -> None:
+    """As in pandas: one missing value, wherever it is, makes floats of all."""
+    query = "SELECT n FROM numbers UNION ALL SELECT NULL"
+    shown = tool.told(query, tool.Database(str(database), "")).splitlines()
+    assert shown[:3] == ["Truncated to 50 lines since returned response too long:    0", " 1.0", " 2.0"]
+    assert len(shown) == 51
+
+
+async def test_an_error_is_for_the_model_to_read(trainer: Trainer, database: Path) -> None:
+    seen = await trainer.act("<sql>SELECT * FROM nobody</sql>", db_path=str(database))
+    assert seen.text == wrapped("Error executing SQL: no such table: nobody")
+    assert (seen.done, seen.valid) == (False, True)
+
+
+async def test_an_empty_query_is_said_to_be_invalid(trainer: Trainer, database: Path) -> None:
+    assert (await trainer.act("<sql> </sql>", db_path=str(database))).text == wrapped(tool.EMPTY_QUERY)
+
+
+async def test_a_query_that_does_not_end_is_stopped_and_hinders_nobody(trainer: Trainer, database: Path) -> None:
+    began = time.monotonic()
+
+    async def endless() -> None:
+        seen = await trainer.act(f"<sql>{ENDLESS}</sql>", db_path=str(database))
+        assert seen.text == wrapped(f"SQL Timeout:\n{ENDLESS}")
+        assert (seen.done, seen.valid) == (False, True)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(endless)
+        assert (await trainer.act("<sql>SELECT 1</sql>", db_path=str(database))).text == wrapped(" 0\n 1")
+        assert time.monotonic() - began < tool.SECONDS
+    assert time.monotonic() - began < tool.SECONDS * 3
+
+
+async def test_a_solution_ends_the_trajectory(trainer: Trainer) -> None:
+    seen = await trainer.act("Done: <solution>SELECT 1</solution>")
+    assert seen.observation == {"obs": "", "parsed_sql": "SELECT 1"}
+    assert (seen.done, seen.valid) == (True, False)
+
+
+async def test_a_query_comes_before_a_solution(trainer: Trainer, database: Path) -> None:
+    seen = await trainer.act("<solution>SELECT 1</solution><sql>SELECT 2</sql>", db_path=str(database))
+    assert (seen.text, seen.done) == (wrapped(" 0\n 2"), False)
+
+
+async def test_without_a_database_the_action_is_not_valid(trainer: Trainer) -> None:
+    seen = await trainer.act("<sql>SELECT 1</sql>")
+    assert seen.text == wrapped("Execution Error:\nthe task names no database, neither as db_path nor as db_id")
+    assert (seen.done, seen.valid) == (False, False)
+
+
+async def test_a_name_is_looked_up_in_the_folder_of_databases(
+    trainer: Trainer, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQL_CACHE_DIR", str(database.parent))
+    assert (await trainer.act("<sql>SELECT 5</sql>", db_id=database.name)).text == wrapped(" 0\n 5")
+    seen = await trainer.act("<sql>SELECT 5</sql>", db_id="none.sqlite")
+    assert seen.text == wrapped(f"The database file {database.parent}/none.sqlite does not exist.")
+
+
+async def test_a_name_leads_nowhere_else(trainer: Trainer, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = database.parent / "inner"
+    inner.mkdir(exist_ok=True)
+    monkeypatch.setenv("SQL_CACHE_DIR", str(inner))
+    for name in (f"../{database.name}", str(database)):
+        assert "does not exist" in (await trainer.act("<sql>SELECT 5</sql>", db_id=name)).text
+
+
+async def test_a_root_keeps_paths_below_it(
+    trainer: Trainer, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLYARD_SQL_ROOT", str(tmp_path))
+    (tmp_path / "linked.sqlite").symlink_to(database)
+    for path in (database, f"{tmp_path}/../{database.parent.name}/{database.name}"):
+        assert "does not exist" in (await trainer.act("<sql>SELECT 5</sql>", db_path=str(path))).text
+    seen = await trainer.act("<sql>SELECT 5</sql>", db_path=str(tmp_path / "linked.sqlite"))
+    assert seen.text == wrapped(" 0\n 5")
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("INSERT INTO people VALUES (4, 'Eve', 1)", "attempt to write a readonly database"),
+        ("UPDATE people SET name = 'Eve'", "attempt to write a readonly database"),
+        ("DROP TABLE people", "attempt to write a readonly database"),
+        ("CREATE TABLE x (a)", "attempt to write a readonly database"),
+        ("CREATE TEMP TABLE x (a)", "not authorized"),
+        ("ATTACH '{folder}/other.sqlite' AS other", "not authorized"),
+        ("VACUUM INTO '{folder}/copy.sqlite'", "authorization denied"),
+        ("PRAGMA journal_mode = WAL", "not authorized"),
+        ("PRAGMA query_only = OFF", "not authorized"),
+        ("PRAGMA database_list", "not authorized"),
+        ("SELECT load_extension('x')", "not authorized to use function: load_extension"),
+        ("SELECT readfile('/etc/passwd')", "no such function: readfile"),
+        ("SELECT 1; SELECT 2", "You can only execute one statement at a time."),
+        ("BEGIN", "not authorized"),
+        ("SELECT zeroblob(100000000)", "string or blob too big"),
+        ("SELECT '\x00'", "the query contains a null character"),
+    ],
+)
+def test_nothing_but_reading_is_possible(database: Path, query: str, problem: str) -> None:
+    before = (database.read_bytes(), sorted(database.parent.iterdir()))
+    told = tool.told(query.format(folder=database.parent), tool.Database(str(database), ""))
+    assert told == f"Error executing SQL: {problem}"
+    assert (database.read_bytes(), sorted(database.parent.iterdir())) == before
+
+
+def test_tables_can_be_described(database: Path) -> None:
+    told = tool.told("PRAGMA table_info(people)", tool.Database(str(database), ""))
+    assert [line.split()[1] for line in told.splitlines()[1:]] == ["id", "name", "height"]
+
+
+def test_a_file_that_is_no_database_says_nothing_of_what_is_in_it(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("the password is swordfish\n" * 100)
+    for query in ("SELECT * FROM sqlite_master", "PRAGMA table_info(x)", "SELECT * FROM the"):
+        assert tool.told(query, tool.Database(str(secret), "")) == "Error executing SQL: file is not a database"
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/", "nowhere.sqlite", "\x00", "x" * 5000])
+def test_what_is_no_file_is_said_not_to_exist(path: str) -> None:
+    assert tool.told("SELECT 1", tool.Database(path, "")) == f"The database file {path} does not exist."
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "does not exist" in tool.told("SELECT 1", tool.Database(str(tmp_path / "pipe"), ""))
+
+
+def test_a_path_cannot_say_how_it_is_opened(database: Path) -> None:
+    odd = database.with_name("a?mode=rwc#%41.sqlite")
+    odd.write_bytes(database.read_bytes())
+    assert tool.told("DELETE FROM people", tool.Database(str(odd), "")).endswith("readonly database")
+    assert tool.told("SELECT count(*) FROM people", tool.Database(str(odd), "")) == " 0\n 3"
+    odd.unlink()
+
+
+async def test_the_model_cannot_choose_the_database(trainer: Trainer, database: Path) -> None:
+    call = json.dumps({"name": "sql", "arguments": {"sql": "SELECT 1", "db_path": str(database)}})
+    assert "names no database" in (await trainer.act(f"<tool_call>{call}</tool_call>")).text
+
+
+async def test_it_is_a_tool_over_ors_too(trainer: Trainer, database: Path) -> None:
+    listed = {tool["name"]: tool for tool in (await trainer.get("/toolbox/tools")).json()["tools"]}
+    assert list(listed["sql"]["input_schema"]["properties"]) == ["sql"]
+    async with trainer.session(db_path=str(database)) as sid:
+        output = (await trainer.call(sid, "sql", {"sql": "SELECT name FROM people"}, env="toolbox")).output
+        assert [block["text"] for block in output["blocks"]] == ["          0\n        Ann\nBartholomew\n       None"]
+        assert output["metadata"] == {"parsed_sql": "SELECT name FROM people"}
+        output = (await trainer.call(sid, "solution", {"solution": "SELECT 1"}, env="toolbox")).output
+        assert output["finished"] is True
+
+
+async def test_many_queries_at_once_all_get_their_own_rows(trainer: Trainer, database: Path) -> None:
+    async def ask(n: int) -> None:
+        seen = await trainer.act(f"<sql>SELECT n FROM numbers WHERE n = {1000 + n}</sql>", db_path=str(database))
+        assert seen.text == wrapped(f"   0\n{1000 + n}")
+
+    async with anyio.create_task_group() as group:
+        for n in range(100):
+            group.start_soon(ask, n)
+    assert threading.active_count() < 200
