@@ -16,7 +16,7 @@ serve: setup
 	$(BIN)/toolyard serve
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m tests
 
 check: setup
 	$(BIN)/ruff check .

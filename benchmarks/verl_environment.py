@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from toolyard import Environment, tool
-from toolyard.core.tool import Given
+from toolyard import Environment, Given, tool
 
 
 @dataclass(frozen=True)

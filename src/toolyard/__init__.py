@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from toolyard.core.environment import Environment, Split, Toolset
 from toolyard.core.errors import ToolError
+from toolyard.core.forms import Tagged
 from toolyard.core.output import ImageBlock, TextBlock, ToolOutput
-from toolyard.core.tool import ListToolsOutput, ToolSpec, terminal, tool
+from toolyard.core.tool import Given, ListToolsOutput, ToolSpec, terminal, tool
 from toolyard.types import (
     Blocks,
     GroupCandidate,
@@ -32,10 +33,12 @@ __all__ = [  # noqa: RUF022  # two groups
     "AsyncClient",
     "Client",
     "Environment",
+    "Given",
     "ImageBlock",
     "ListToolsOutput",
     "Server",
     "Split",
+    "Tagged",
     "TextBlock",
     "ToolError",
     "ToolOutput",

@@ -34,6 +34,7 @@ async def browser(site: Site) -> AsyncIterator[None]:
     chromium()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOOLYARD_BROWSER_ALLOW", site.host)
+        patch.setenv("TOOLYARD_BROWSER_SECONDS", "3")
         yield
         await close_browser()
 

@@ -161,9 +161,7 @@ async def test_what_cannot_be_chosen_or_uploaded_is_said(visit: Visit, site: Sit
 
 
 @pytest.mark.parametrize(("page", "line"), [("long.html", "This is line {}."), ("pane.html", "Message {}.")])
-async def test_a_long_page_is_read_part_by_part_and_nothing_is_left_out(
-    visit: Visit, site: Site, page: str, line: str
-):
+async def test_a_long_page_is_read_part_by_part_and_nothing_is_left_out(visit: Visit, site: Site, page: str, line: str):
     view = await visit.perform(Goto(f"{site.url}/{page}"))
     assert re.search(r"\(part 1 of \d; scroll down for more\)$", view.told())
     seen = view.text.splitlines()
@@ -278,7 +276,7 @@ async def test_a_link_to_a_page_that_never_answers_leaves_the_page_as_it_was(vis
     view = await visit.perform(Goto(f"{site.url}/tricks.html"))
     begun = time.monotonic()
     silent = await on(visit, view, 'link "Never answers"')
-    assert 10 < time.monotonic() - begun < 20
+    assert 2 < time.monotonic() - begun < 8
     assert silent.title == "Tricks"
     assert "the page is still loading" in silent.notes
 

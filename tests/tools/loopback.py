@@ -13,8 +13,8 @@ from toolyard.server import listen
 
 
 @contextmanager
-def serving(app: Any, port: int = 0) -> Iterator[str]:
-    """The address at which an ASGI application is served, by a thread of its own."""
+def serving(app: Any, port: int = 0, **more: Any) -> Iterator[str]:
+    """The address at which an ASGI application is served, by a thread of its own. Keywords are uvicorn's."""
     started = threading.Event()
 
     class Server(uvicorn.Server):
@@ -23,12 +23,12 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
             started.set()
 
     socket = listen("127.0.0.1", port)
-    server = Server(uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1))
+    server = Server(uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1, **more))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
     thread.start()
     try:
         assert started.wait(20)
-        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+        yield f"http{'s' * ('ssl_certfile' in more)}://127.0.0.1:{socket.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(20)

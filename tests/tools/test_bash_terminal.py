@@ -357,15 +357,20 @@ async def test_what_a_command_does_to_its_shell_does_not_spoil_the_transcript(tr
 
 async def test_exit_ends_the_shell_and_the_next_one_has_what_was_exported(trainer, trajectory):
     await typed(trainer, trajectory, "export X=kept; Y=lost; f() { echo f; }; alias e='echo e'; mkdir 'a b'; cd 'a b'")
-    shown = await typed(trainer, trajectory, "exit 3\necho never")
-    assert (
-        shown
-        == f"user@bash-session:~/a b$ exit 3\nCommand exited with code 3\n{ENDED}\nNot run: the commands that follow."
-    )
-    assert await output(trainer, trajectory, "echo $X,$Y; f; e; pwd") == "kept,\nf\ne\n/home/work/a b"
-    assert await typed(trainer, trajectory, "ls -A ~ /tmp | grep shell") == (
-        "user@bash-session:~/a b$ ls -A ~ /tmp | grep shell\nCommand exited with code 1"
-    )
+    shown = f"Command exited with code 3\n{ENDED}\nNot run: the commands that follow."
+    place = "user@bash-session:~/a b$ "
+    assert await typed(trainer, trajectory, "exit 3\necho never") == f"{place}exit 3\n{shown}"
+    assert await output(trainer, trajectory, "echo $X,$Y; f; e; pwd; ls -A ~") == "kept,\nf\ne\n/home/work/a b\na b"
+    await typed(trainer, trajectory, "export HOME=/usr; rmdir '../a b'")
+    assert (await typed(trainer, trajectory, "exit")).endswith(f"exit\n{ENDED}")
+    assert await output(trainer, trajectory, "pwd; ls -A /home/work") == "/usr"
+
+
+async def test_on_a_backend_without_a_file_system_of_its_own_the_shell_is_the_same():
+    with running([], tools="bash_terminal", sandbox="subprocess", min_isolation="L0") as server:
+        async with Trainer(server.url) as trainer:
+            await typed(trainer, "t", "export X=kept; mkdir d; cd d\nexit")
+            assert await typed(trainer, "t", "echo $X") == "user@bash-session:~/d$ echo $X\nkept"
 
 
 async def test_a_failure_under_set_e_ends_the_shell_before_it_does_harm(trainer, trajectory):

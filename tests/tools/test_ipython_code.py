@@ -185,6 +185,16 @@ async def test_what_models_also_write(trainer, trajectory):
     assert "EOFError" in await cell(trainer, trajectory, "input()", ok=False)
 
 
+async def test_on_a_backend_without_templates_an_interpreter_is_the_same():
+    with running([], tools="ipython_code", sandbox="subprocess", min_isolation="L0") as server:
+        async with Trainer(server.url) as trainer:
+            await cell(trainer, "t", "x = 41")
+            assert await cell(trainer, "t", "x + 1") == "Out[2]: 42"
+            assert (await cell(trainer, "t", "1/0", ok=False)).startswith(
+                "Traceback (most recent call last)\nCell In[3]"
+            )
+
+
 async def test_many_trajectories_at_once_have_their_own_variables(trainer):
     names = [f"many {n}" for n in range(16)]
     for code, shown in [("x = {}", None), ("x += 1", None), ("x", "Out[3]: {}")]:

@@ -174,7 +174,7 @@ async def test_what_piston_refuses_ends_the_trajectory_as_invalid(trainer):
 async def test_a_server_that_does_not_answer_in_time_is_given_up(trainer, monkeypatch):
     monkeypatch.setattr(piston, "SECONDS", 0.5)
     seen = await trainer.act("<piston><language>never</language><file>x</file></piston>")
-    assert seen == ("Error: Failed to execute code: it took longer than 0.5 seconds", True, False)
+    assert seen == ("Error: Failed to execute code: there was no answer within 0.5 seconds", True, False)
 
 
 async def test_a_program_that_does_not_compile_is_a_valid_action(trainer):

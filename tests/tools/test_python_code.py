@@ -210,6 +210,21 @@ async def test_what_is_no_text_is_refused_in_words(trainer):
     assert "surrogates not allowed" in seen.text
 
 
+async def test_on_a_backend_without_templates_a_program_is_the_same():
+    with running([], tools="python_code", sandbox="subprocess", min_isolation="L0") as server:
+        async with Trainer(server.url) as trainer:
+            told = await ran(trainer, "print(input(), floor(1.5))\nmath.none", stdin="hey")
+            assert told.startswith("hey 1\n\nTraceback")
+            assert told.endswith("AttributeError: module 'math' has no attribute 'none'")
+
+
+async def test_a_program_finds_no_name_of_ours(trainer):
+    told = await ran(trainer, "print(sorted(name for name in globals() if name not in dir(__import__('builtins'))))")
+    names = set(eval(told))
+    assert {"math", "sqrt", "__file__"} <= names
+    assert not {name for name in names if "toolyard" in name or name in ("names", "source", "linecache", "os")}
+
+
 async def test_two_trajectories_do_not_meet(trainer):
     code = "<python>import os, time\nopen('mine', 'w').close()\ntime.sleep(0.3)\nprint(os.listdir('.'))</python>"
     seen = await trainer.batch(["a", "b"], [code, code.replace("mine", "other")])

@@ -123,7 +123,7 @@ async def test_a_server_that_answers_badly_is_told_of(trainer, monkeypatch):
         monkeypatch.setenv("SANDBOX_FUSION_URL", f"{url}/answer")
         for reply, problem in [
             (PlainTextResponse("no", 500), "SandboxFusion API returned status code 500: no"),
-            (PlainTextResponse("no JSON"), "Expecting value: line 1 column 1 (char 0)"),
+            (PlainTextResponse("no JSON"), "its answer is not JSON: 'no JSON'"),
             (JSONResponse([1]), "SandboxFusion API returned no object: [1]"),
         ]:
             replies[:] = [reply]
@@ -131,11 +131,11 @@ async def test_a_server_that_answers_badly_is_told_of(trainer, monkeypatch):
             assert seen == (f"Error executing code in SandboxFusion: {problem}", True, False)
         monkeypatch.setenv("SANDBOX_FUSION_URL", f"{url}/endless")
         seen = await trainer.act("<python>1</python>")
-        assert seen.text.endswith(f"the answer is longer than {http.BYTES_MOST} bytes")
+        assert seen.text.endswith(f"its answer is longer than {http.BYTES_MOST:,} bytes")
         monkeypatch.setenv("SANDBOX_FUSION_URL", f"{url}/never")
         monkeypatch.setattr(sandbox_fusion, "SECONDS", 0.5)
         seen = await trainer.act("<python>1</python>")
-        assert seen == ("Error executing code in SandboxFusion: it took longer than 0.5 seconds", True, False)
+        assert seen == ("Error executing code in SandboxFusion: there was no answer within 0.5 seconds", True, False)
 
 
 async def test_words_are_blocked_only_where_that_was_asked_for(trainer, fusion):

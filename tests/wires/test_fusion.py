@@ -179,6 +179,8 @@ async def test_the_memory_that_is_asked_for_is_all_there_is(client):
     short = await client.run(code, memory_limit_MB=100)
     assert short["status"] == "Failed"
     assert "enough" not in short["run_result"]["stdout"]
+    least = await client.run(code, memory_limit_MB=1)
+    assert (least["status"], least["run_result"]["stdout"]) == ("Failed", "")
     more = await client.run("x = bytearray(2**30); print('enough')", memory_limit_MB=4096)
     assert more["status"] == "Failed", "the operator's limit counts"
 

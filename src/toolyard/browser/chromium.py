@@ -66,6 +66,8 @@ class BrowserSettings:
     addresses: Addresses = field(default_factory=Addresses)
     windows: int = 128
     """Open at once, one for each session."""
+    answer_seconds: float = 15
+    """Until the server of a page has answered."""
     start_page: str = ""
     """For a session whose task names none."""
 
@@ -76,6 +78,7 @@ class BrowserSettings:
             chromium=find_chromium() or "",
             addresses=Addresses.parse(os.environ.get("TOOLYARD_BROWSER_ALLOW", "")),
             windows=int(os.environ.get("TOOLYARD_BROWSER_SESSIONS", "128")),
+            answer_seconds=float(os.environ.get("TOOLYARD_BROWSER_SECONDS", "15")),
             start_page=os.environ.get("TOOLYARD_BROWSER_START", ""),
         )
 

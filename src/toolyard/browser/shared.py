@@ -163,7 +163,7 @@ class SharedBrowser:
         assert self._chromium is not None
         if self._idle is not None:
             self._idle.cancel()
-        opening = asyncio.ensure_future(Window.open(self._chromium, self._gate))
+        opening = asyncio.ensure_future(Window.open(self._chromium, self._gate, self.settings.answer_seconds))
         try:
             return await asyncio.shield(opening)
         except Error as error:

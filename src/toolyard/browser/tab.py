@@ -17,8 +17,6 @@ from toolyard.core.errors import ToolError
 
 LONGEST = 20_000
 """Characters of a page that are shown at once."""
-NAVIGATION_SECONDS = 15
-"""Until the server of a page answers."""
 SETTLE_SECONDS = 4
 """Until what it sent has been loaded, and stands still."""
 _SCRIPT_SECONDS = 5
@@ -35,11 +33,12 @@ class PageHung(Exception):
 
 
 class Tab:
-    def __init__(self, page: Page, devtools: CDPSession, gate: Gate) -> None:
+    def __init__(self, page: Page, devtools: CDPSession, gate: Gate, answer_seconds: float) -> None:
         self.page = page
         self.crashed = False
         self._devtools = devtools
         self._gate = gate
+        self._answer_seconds = answer_seconds
         self._world: int | None = None
         """Where our script runs, until the page is another one."""
         self._pending: set[Request] = set()
@@ -66,6 +65,8 @@ class Tab:
                 async with asyncio.timeout(_SCRIPT_SECONDS):
                     return await self._evaluate(call)
             except TimeoutError:
+                if self._navigating:  # nothing is run meanwhile
+                    raise
                 raise PageHung from None
             except Error as error:
                 if self.crashed or self.page.is_closed() or is_gone(error):
@@ -87,7 +88,8 @@ class Tab:
             self._ended.clear()
             try:
                 async with asyncio.timeout(left):
-                    await self._stand_still()
+                    if not self._navigating:
+                        await self._stand_still()
                     if not self._pending:
                         return not self._never_loads
                     await self._ended.wait()
@@ -97,7 +99,12 @@ class Tab:
         return False
 
     def _patience(self) -> float:
-        return NAVIGATION_SECONDS if any(map(_navigates, self._pending)) else SETTLE_SECONDS
+        return self._answer_seconds if self._navigating else SETTLE_SECONDS
+
+    @property
+    def _navigating(self) -> bool:
+        """Whether another page has been asked for."""
+        return any(map(_navigates, self._pending))
 
     async def _stand_still(self) -> None:
         if not self._never_loads:
@@ -106,7 +113,7 @@ class Tab:
 
     async def _stop_waiting(self) -> None:
         """For what has not come by now: once is enough, whatever is done in the page next."""
-        if any(map(_navigates, self._pending)):
+        if self._navigating:
             await self.stop()
         else:
             self._never_loads = True
@@ -170,6 +177,8 @@ class Tab:
         if frame == self.page.main_frame:
             self._world = None
             self._never_loads = False
+            self._pending = {request for request in self._pending if not _navigates(request)}
+            self._ended.set()
 
     def _broke(self, page: Page) -> None:
         self.crashed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Self
@@ -27,7 +28,7 @@ from toolyard.browser.actions import (
 )
 from toolyard.browser.addresses import AddressRefused
 from toolyard.browser.gate import Gate
-from toolyard.browser.tab import NAVIGATION_SECONDS, PageHung, Tab, is_gone
+from toolyard.browser.tab import PageHung, Tab, is_gone
 from toolyard.browser.views import View
 from toolyard.core.errors import BrowserLost, ToolError
 
@@ -36,6 +37,7 @@ _TABS_MOST = 8
 _NOTES_MOST = 5
 _KEYED_MOST = 500
 """Longer texts are put in at once, not key by key."""
+_INPUT_SECONDS = 8
 _MILLISECONDS = 1000
 _KEYS = {
     **{"ctrl": "Control", "control": "Control", "cmd": "Meta", "meta": "Meta", "alt": "Alt", "shift": "Shift"},
@@ -50,9 +52,10 @@ _KEYS = {
 class Window:
     """Lives on the browser's event loop. One thing at a time is done in it."""
 
-    def __init__(self, context: BrowserContext, gate: Gate) -> None:
+    def __init__(self, context: BrowserContext, gate: Gate, answer_seconds: float) -> None:
         self._context = context
         self._gate = gate
+        self._answer_seconds = answer_seconds
         self._tabs: list[Tab] = []
         self._current = 0
         self._opened: list[Page] = []
@@ -60,10 +63,10 @@ class Window:
         context.on("page", self._page)
 
     @classmethod
-    async def open(cls, browser: Browser, gate: Gate) -> Self:
+    async def open(cls, browser: Browser, gate: Gate, answer_seconds: float) -> Self:
         context = await browser.new_context(viewport=SIZE, accept_downloads=False, locale="en-US")
-        context.set_default_timeout(NAVIGATION_SECONDS * _MILLISECONDS)
-        window = cls(context, gate)
+        context.set_default_timeout(answer_seconds * _MILLISECONDS)
+        window = cls(context, gate, answer_seconds)
         await window._new_tab()
         return window
 
@@ -74,7 +77,7 @@ class Window:
         """Do it, and look at what has become of the page. Raises `ToolError` when it cannot be done."""
         try:
             await self._drop_closed()
-            await self._do(action)
+            await self._do_in_time(action)
             return await self._look()
         except (PageHung, Error) as error:
             if self._is_lost(error):
@@ -95,6 +98,15 @@ class Window:
     @property
     def _tab(self) -> Tab:
         return self._tabs[self._current]
+
+    async def _do_in_time(self, action: Action) -> None:
+        """The mouse and the keyboard wait for what the page does about them."""
+        navigates = isinstance(action, Goto | GoBack | GoForward)  # with time limits of their own
+        try:
+            async with asyncio.timeout(None if navigates else _INPUT_SECONDS):
+                await self._do(action)
+        except TimeoutError:
+            raise PageHung from None
 
     async def _do(self, action: Action) -> None:
         match action:
@@ -136,7 +148,7 @@ class Window:
             await self._tab.page.goto(url, wait_until="commit")
         except PlaywrightTimeout:
             await self._tab.stop()
-            raise ToolError(f"{url} did not answer in {NAVIGATION_SECONDS} seconds") from None
+            raise ToolError(f"{url} did not answer in {self._answer_seconds:g} seconds") from None
         except Error as error:
             if "Download is starting" in str(error):
                 return
@@ -227,7 +239,7 @@ class Window:
     async def _adopt(self, page: Page) -> None:
         page.on("dialog", self._dialog)
         page.on("download", self._download)
-        self._tabs.append(Tab(page, await self._context.new_cdp_session(page), self._gate))
+        self._tabs.append(Tab(page, await self._context.new_cdp_session(page), self._gate, self._answer_seconds))
         self._current = len(self._tabs) - 1
 
     async def _drop_closed(self) -> None:

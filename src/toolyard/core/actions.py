@@ -42,9 +42,10 @@ class Actions:
 
     def read(self, text: str) -> Action | None:
         """The call that the text asks for, if any."""
+        if (action := _read(self._forms, text)) is not None:
+            return action
         return (
-            _read(self._forms, text)
-            or self._tool_call(text)
+            self._tool_call(text)
             or self._by_name(text)
             or (_read(self._late, text) if self._late else None)
             or self._last_message(text)

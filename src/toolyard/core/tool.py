@@ -193,7 +193,7 @@ class Tool:
             return bound
         if self.given:
             written = self._with_given(written, given)
-        if self._is_text(written):
+        if self.texts and self._is_text(written):
             return partial(method, **written)
         model = self.arguments.model_validate(written)
         if self.whole:
@@ -201,21 +201,18 @@ class Tool:
         return partial(method, **{name: getattr(model, name) for name in self.arguments.model_fields})
 
     def _with_given(self, written: JsonObject, given: JsonObject) -> JsonObject:
-        joined = dict(written)
-        for name in self.hidden:
-            joined.pop(name, None)
+        joined = {**written}
         for name in self.given:
-            if name not in joined and (value := given.get(name)) is not None:
+            if name in joined and name not in self.hidden:
+                continue
+            joined.pop(name, None)
+            if (value := given if name in self.everything else given.get(name)) is not None:
                 joined[name] = value
-        for name in self.everything:
-            joined[name] = given
         return joined
 
     def _is_text(self, written: JsonObject) -> bool:
         """Whether these arguments are as good as validated."""
         texts = self.texts
-        if not texts:
-            return False
         for name, value in written.items():
             if type(value) is not str or name not in texts:
                 return False

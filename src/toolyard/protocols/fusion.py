@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from toolyard.asgi import HttpError, HttpOptions, Request, decode
 from toolyard.core.errors import SandboxError, WorkspaceError
 from toolyard.runtime.runtime import Runtime
-from toolyard.sandboxes.base import Finished, Sandbox
+from toolyard.sandboxes.base import Finished, Limits, Sandbox
 from toolyard.sandboxes.output import ended_by
 from toolyard.sandboxes.provider import open_sandbox, usual_limits
 
@@ -167,10 +167,7 @@ class Fusion(BaseRoute):
         if toolchain is None:
             raise Unavailable(f"{asked.language} is not offered here; there are {', '.join(TOOLCHAINS)}")
         files = await asyncio.to_thread(decoded, asked.files) if asked.files else {}
-        usual = usual_limits()
-        wanted = asked.memory_limit_MB * 2**20
-        memory = min(wanted, usual.memory_bytes) if wanted > 0 else usual.memory_bytes
-        async with await open_sandbox(dataclasses.replace(usual, memory_bytes=memory)) as sandbox:
+        async with await open_sandbox() as sandbox:
             await self._check(sandbox, asked.language, toolchain)
             for path, data in files.items():
                 await sandbox.write(path, data)
@@ -214,8 +211,12 @@ async def run(sandbox: Sandbox, toolchain: Toolchain, asked: RunCode) -> Outcome
     if toolchain.compile:
         compiled = await sandbox.run(filled(toolchain.compile, words), timeout=within(asked.compile_timeout))
     if compiled is None or (compiled.exit_code == 0 and compiled.killed_by is None):
-        stdin = (asked.stdin or "").encode(errors="surrogatepass")
-        ran = await sandbox.run(filled(toolchain.run, words), stdin=stdin, timeout=within(asked.run_timeout))
+        ran = await sandbox.run(
+            filled(toolchain.run, words),
+            stdin=(asked.stdin or "").encode(errors="surrogatepass"),
+            timeout=within(asked.run_timeout),
+            limits=limits(asked),
+        )
     files, left_out = await fetched(sandbox, asked.fetch_files)
     steps = [step for step in (compiled, ran) if step is not None]
     well = all(step.exit_code == 0 and step.killed_by is None for step in steps)
@@ -232,6 +233,14 @@ def source(asked: RunCode) -> str:
 
 def filled(argv: Sequence[str], words: Mapping[str, str]) -> Sequence[str]:
     return [word.format_map(words) for word in argv]
+
+
+def limits(asked: RunCode) -> Limits | None:
+    """Less memory than usual, if that is asked for. Compilers are not meant."""
+    if asked.memory_limit_MB <= 0:
+        return None
+    usual = usual_limits()
+    return dataclasses.replace(usual, memory_bytes=min(asked.memory_limit_MB * 2**20, usual.memory_bytes))
 
 
 def within(seconds: float) -> float:

@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 
+from toolyard.sandboxes import program
 from toolyard.sandboxes.base import Profile
 
 _EVERYDAY = (
@@ -46,9 +47,8 @@ def warm_up(profile: Profile) -> Sequence[str]:
     """Pieces of code to be run once in the template."""
     if profile == "ipython":
         return [_IPYTHON_WARM]
-    if profile == "plain":
-        return []
-    return [code for name, code in _SCIENTIFIC_WARM.items() if _is_installed(name)]
+    installed = [code for name, code in _SCIENTIFIC_WARM.items() if _is_installed(name)]
+    return [program.INSTALL, *(installed if profile == "scientific" else [])]
 
 
 def missing(profile: Profile) -> Sequence[str]:

@@ -56,8 +56,8 @@ class BashTerminal(SandboxedToolset):
 
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
-        self._kept = f"/tmp/.shell-{secrets.token_hex(8)}"
-        """A shell that ends in good order writes into this file what its successor is to know."""
+        self._kept = f".shell-{secrets.token_hex(8)}"
+        """A shell that ends in good order writes into this file, in its first home, what its successor is to know."""
         self._new_shell()
 
     def _new_shell(self) -> None:
@@ -104,7 +104,8 @@ class BashTerminal(SandboxedToolset):
     async def _goes_on(self) -> bool:
         """Start a new shell, which learns from the one that has ended what that has left, if anything."""
         self._new_shell()
-        learnt = await self._run(f"\\builtin . {self._kept} && rm -f {self._kept}")
+        kept = f"~/{self._kept}"
+        learnt = await self._run(f'[[ -e {kept} ]] && \\builtin eval "$(cat {kept}; rm -f {kept})"')
         self._status = 0
         return learnt.exit_code == 0
 
@@ -142,11 +143,12 @@ class BashTerminal(SandboxedToolset):
         )
 
     def _beginning(self) -> str:
+        """Of a new shell: what is to be done when it ends."""
         keep = (
             "{ \\builtin declare -px; \\builtin declare -f; \\builtin alias -p; "
-            f'\\builtin printf "builtin cd -- %q || builtin cd" "$PWD"; }} >{self._kept} 2>/dev/null'
+            '\\builtin printf "builtin cd -- %q || builtin cd" "$PWD"; } 2>/dev/null >'
         )
-        return f"\\builtin shopt -s expand_aliases\n\\builtin trap {_quoted(keep)} EXIT\n"
+        return f'\\builtin shopt -s expand_aliases\n\\builtin trap {_quoted(keep)}"${{HOME@Q}}/{self._kept}" EXIT\n'
 
 
 def told(finished: Finished) -> list[str]:

@@ -13,18 +13,22 @@ from xml.etree import ElementTree
 import httpx2
 from pydantic import BaseModel, Field
 
-from toolyard.core.environment import Toolset
+from toolyard.core.errors import ServiceUnavailable
 from toolyard.core.output import JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import tool
 from toolyard.tools import http
+from toolyard.tools.remote import RemoteToolset, json_of
 
 SECONDS = 20
 """For all of it; the two steps on the server have limits of their own."""
-COMPILE_SECONDS = 10
-RUN_SECONDS = 3
 START_SECONDS = 5
 LONGEST = 100_000
 """Characters of the result that are shown."""
+WORDS_MOST = 2000
+"""Characters of an answer that nobody understands."""
+
+_LIMITS = {"compile_timeout": 10_000, "run_timeout": 3_000, "compile_memory_limit": -1, "run_memory_limit": -1}
+"""In milliseconds, and in bytes: as much memory as the server gives."""
 
 _EXTENSIONS: Mapping[str, str] = {
     **{"python": ".py", "javascript": ".js", "typescript": ".ts", "csharp": ".cs", "rust": ".rs", "ruby": ".rb"},
@@ -58,7 +62,7 @@ class PistonForm:
         return result
 
 
-class Piston(Toolset):
+class Piston(RemoteToolset):
     """A client of the server at $PISTON_URL."""
 
     @classmethod
@@ -87,36 +91,28 @@ class Piston(Toolset):
         named = [{"name": file.name or _name(i, language), "content": file.content} for i, file in enumerate(files)]
         request = {"language": language, "version": version, "files": named, "args": args, "stdin": stdin}
         try:
-            result = await _execute(request)
-        except (httpx2.HTTPError, http.AnswerTooLong, OSError, ValueError) as error:
-            problem = f"it took longer than {SECONDS} seconds" if isinstance(error, TimeoutError) else error
-            return _output(f"Error: Failed to execute code: {problem or type(error).__name__}", valid=False)
+            result = await self._execute(request)
+        except ServiceUnavailable as error:
+            return _output(f"Error: Failed to execute code: {error}", valid=False)
         understood = isinstance(result.get("run") or result.get("compile"), dict)
         return _output(told(result, language, version)[:LONGEST], valid=understood)
+
+    async def _execute(self, request: JsonObject) -> JsonObject:
+        """Piston's answer; what it refuses is `{"error": …}`."""
+        answer = await self.post(endpoint("execute"), {**request, **_LIMITS}, seconds=SECONDS)
+        if answer.status == 429:
+            return {"error": f"Rate limit exceeded. Try again after {answer.headers.get('retry-after', '60')} seconds."}
+        if answer.status != 200:
+            return {"error": f"HTTP {answer.status}: {answer.text[:WORDS_MOST]}"}
+        result = json_of(answer)
+        if not isinstance(result, dict):
+            raise ServiceUnavailable(f"the answer is no object: {answer.text[:WORDS_MOST]}")
+        return result
 
 
 def endpoint(name: str) -> str:
     url = os.environ.get("PISTON_URL", "http://localhost:2000").rstrip("/")
     return f"{url}/{name}" if "/api/v2" in url else f"{url}/api/v2/{name}"
-
-
-async def _execute(request: JsonObject) -> JsonObject:
-    """Piston's answer; what went wrong there is `{"error": …}`."""
-    limits = {
-        "compile_timeout": COMPILE_SECONDS * 1000,
-        "run_timeout": RUN_SECONDS * 1000,
-        "compile_memory_limit": -1,
-        "run_memory_limit": -1,
-    }
-    answer = await http.post(endpoint("execute"), {**request, **limits}, seconds=SECONDS)
-    if answer.status == 429:
-        return {"error": f"Rate limit exceeded. Try again after {answer.headers.get('retry-after', '60')} seconds."}
-    if answer.status != 200:
-        return {"error": f"HTTP {answer.status}: {answer.text[:2000]}"}
-    result = json.loads(answer.body)
-    if not isinstance(result, dict):
-        raise ValueError(f"the answer is no object: {answer.text[:2000]}")
-    return result
 
 
 def told(result: JsonObject, language: str, version: str) -> str:

@@ -15,7 +15,10 @@ from toolyard.core.environment import Toolset
 from toolyard.core.errors import ToolError
 from toolyard.core.output import JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import Given, tool
-from toolyard.tools.python_code import BLOCKED, LONGEST, CodeForm, Ran, is_blocked, run_program
+from toolyard.sandboxes.profiles import smallest
+from toolyard.sandboxes.program import Ran, run_program
+from toolyard.sandboxes.provider import open_sandbox
+from toolyard.tools.python_code import BLOCKED, LONGEST, SECONDS, CodeForm, is_blocked
 
 AT_ONCE = 4
 """Tests of one call that run at the same time."""
@@ -129,7 +132,8 @@ async def first_failure(tests: Sequence[JudgeTest], code: str) -> str:
 
 
 async def _failure(test: JudgeTest, code: str) -> str:
-    return test.failure(await run_program(code, test.stdin, test=test.code))
+    async with await open_sandbox(profile=smallest(code)) as sandbox:
+        return test.failure(await run_program(sandbox, code, test.stdin, test=test.code, seconds=SECONDS))
 
 
 def read_tests(given: object) -> tuple[Sequence[JudgeTest], str]:

@@ -1,55 +1,30 @@
-"""What toolsets that ask another server share: connections that stay open from one call and one session to the next."""
+"""For toolsets that ask a server nearby, thousands of times: connections stay open for the next call, of any session.
+
+A plain HTTP server is taken to be near: it is asked directly, never through a proxy. One with TLS may be far away.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
 
 import httpx2
+from httptools import HttpParserError, HttpResponseParser
 
+from toolyard.core.encoding import encode
 from toolyard.core.environment import Environment, Toolset
 from toolyard.core.errors import ServiceUnavailable
-from toolyard.tools.http import BYTES_MOST, Answer, tls
+from toolyard.tools import http
+from toolyard.tools.http import BYTES_MOST, Answer
 
-_AT_ONCE = 256
-"""Connections, at most, to one scheme's servers."""
-_ATTEMPTS = 2
-"""A connection that was kept may be dead without our knowing."""
-
-_BROKEN = (httpx2.ConnectError, httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError)
-
-_DIRECT = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
-"""No proxy stands between this machine and itself, whatever the environment variables say."""
-
-
-@dataclass(slots=True)
-class _Clients:
-    """Those of one event loop, by scheme. They are closed when no session is left that used one."""
-
-    by_scheme: dict[str, httpx2.AsyncClient] = field(default_factory=dict)
-    sessions: int = 0
-
-    def client(self, url: str) -> httpx2.AsyncClient:
-        scheme = httpx2.URL(url).scheme
-        if (client := self.by_scheme.get(scheme)) is None:
-            limits = httpx2.Limits(max_connections=_AT_ONCE, max_keepalive_connections=_AT_ONCE)
-            client = httpx2.AsyncClient(verify=tls(scheme), mounts=_DIRECT, limits=limits, timeout=None)
-            self.by_scheme[scheme] = client
-        return client
-
-    async def leave(self) -> None:
-        self.sessions -= 1
-        if not self.sessions:
-            closing, self.by_scheme = self.by_scheme, {}
-            for client in closing.values():
-                await client.aclose()
-
-
-_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictionary()
+_AT_ONCE = 64
+"""Connections to one server. Who comes later waits for one of them."""
 
 
 class RemoteToolset(Toolset):
@@ -57,48 +32,24 @@ class RemoteToolset(Toolset):
 
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
-        self._clients: _Clients | None = None
+        self._connections: _Connections | None = None
 
     async def post(self, url: str, body: object, *, seconds: float, headers: Mapping[str, str] = {}) -> Answer:
         """What a server answers within so many seconds. Raises `ServiceUnavailable` if it does not."""
-        clients = self._joined()
+        if self._connections is None:
+            self._connections = _connections.setdefault(asyncio.get_running_loop(), _Connections())
+            self._connections.sessions += 1
         try:
             async with asyncio.timeout(seconds):
-                return await _posted(clients.client(url), url, body, headers)
+                return await self._connections.ask(url, encode(body), headers)
         except TimeoutError:
             raise ServiceUnavailable(f"there was no answer within {seconds:g} seconds") from None
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+        except (OSError, httpx2.HTTPError) as error:
             raise ServiceUnavailable(f"it cannot be reached: {error or type(error).__name__}") from None
 
     async def teardown(self) -> None:
-        if self._clients is not None:
-            await self._clients.leave()
-
-    def _joined(self) -> _Clients:
-        if self._clients is None:
-            self._clients = _clients.setdefault(asyncio.get_running_loop(), _Clients())
-            self._clients.sessions += 1
-        return self._clients
-
-
-async def _posted(client: httpx2.AsyncClient, url: str, body: object, headers: Mapping[str, str]) -> Answer:
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            async with client.stream("POST", url, json=body, headers=headers) as response:
-                return Answer(response.status_code, response.headers, await _received(response))
-        except _BROKEN:
-            if attempt == _ATTEMPTS:
-                raise
-    raise AssertionError("unreachable")
-
-
-async def _received(response: httpx2.Response) -> bytes:
-    received = bytearray()
-    async for piece in response.aiter_bytes():
-        received += piece
-        if len(received) > BYTES_MOST:
-            raise ServiceUnavailable(f"its answer is longer than {BYTES_MOST:,} bytes")
-    return bytes(received)
+        if self._connections is not None:
+            await self._connections.leave()
 
 
 def json_of(answer: Answer) -> Any:  # any JSON value
@@ -109,3 +60,191 @@ def json_of(answer: Answer) -> Any:  # any JSON value
         return json.loads(answer.body)
     except (ValueError, RecursionError):
         raise ServiceUnavailable(f"its answer is not JSON: {answer.text[:200]!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    host: str
+    port: int
+    tls: bool
+    head: str
+    """How a request begins."""
+
+    def request(self, body: bytes, headers: Mapping[str, str]) -> bytes:
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return f"{self.head}{more}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+@functools.lru_cache(64)
+def target_of(url: str) -> Target:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+        if parts.scheme not in ("http", "https") or not host:
+            raise ValueError
+    except ValueError:
+        raise ServiceUnavailable(f"{url!r} is not the address of an HTTP server") from None
+    path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~") + (
+        f"?{quote(parts.query, safe='=&%+')}" * bool(parts.query)
+    )
+    head = f"POST {path} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n"
+    return Target(host, port or 80, parts.scheme == "https", head)
+
+
+class _Server:
+    """Connections to one server."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._idle: list[_Connection] = []
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(self, request: bytes) -> Answer:
+        async with self._slots:
+            while self._idle:
+                connection = self._idle.pop()
+                try:
+                    return await self._asked(connection, request)
+                except ConnectionError:  # a server closes one that was not used for a while, and we may not know yet
+                    continue
+            target = self._target
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.create_connection(_Connection, target.host, target.port)
+            return await self._asked(connection, request)
+
+    async def _asked(self, connection: _Connection, request: bytes) -> Answer:
+        answer = await connection.ask(request)
+        if connection.is_open:
+            self._idle.append(connection)
+        return answer
+
+    def close(self) -> None:
+        for connection in self._idle:
+            connection.close()
+
+
+@dataclass(slots=True)
+class _Connections:
+    """Those of one event loop. They are closed when no session is left that used one."""
+
+    near: dict[Target, _Server] = field(default_factory=dict)
+    far: httpx2.AsyncClient | None = None
+    sessions: int = 0
+
+    async def ask(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        target = target_of(url)
+        if not all(value.isprintable() for value in headers.values()):
+            raise ServiceUnavailable("a key has characters that cannot be sent")
+        if target.tls:
+            self.far = self.far or http.client(url, timeout=None, limits=_FAR)
+            return await _asked_far(self.far, url, body, headers)
+        if (server := self.near.get(target)) is None:
+            server = self.near[target] = _Server(target)
+        return await server.ask(target.request(body, headers))
+
+    async def leave(self) -> None:
+        self.sessions -= 1
+        if self.sessions:
+            return
+        (near, self.near), (far, self.far) = (self.near, {}), (self.far, None)
+        for server in near.values():
+            server.close()
+        if far is not None:
+            await far.aclose()
+
+
+_FAR = httpx2.Limits(max_connections=_AT_ONCE, max_keepalive_connections=_AT_ONCE)
+
+
+async def _asked_far(client: httpx2.AsyncClient, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    """With httpx2, which knows proxies."""
+    kind = {"content-type": "application/json"}
+    async with client.stream("POST", url, content=body, headers={**kind, **headers}) as response:
+        received = bytearray()
+        async for piece in response.aiter_bytes():
+            received += piece
+            if len(received) > BYTES_MOST:
+                raise _too_long()
+        return Answer(response.status_code, response.headers, bytes(received))
+
+
+def _too_long() -> ServiceUnavailable:
+    return ServiceUnavailable(f"its answer is longer than {BYTES_MOST:,} bytes")
+
+
+_connections: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connections] = WeakKeyDictionary()
+
+
+class _Connection(asyncio.Protocol):
+    """One question at a time. httptools reads the answers, and calls the methods that begin with on_."""
+
+    _transport: asyncio.Transport
+    _parser: HttpResponseParser
+    _answer: asyncio.Future[Answer] | None = None
+    _to_the_end = False
+    """The answer under way is over when the connection is, as in HTTP/1.0."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # one for both directions, also uvloop's
+
+    @property
+    def is_open(self) -> bool:
+        return not self._transport.is_closing()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    async def ask(self, request: bytes) -> Answer:
+        if not self.is_open:
+            raise ConnectionResetError("the connection was closed")
+        self._answer = asyncio.get_running_loop().create_future()
+        self._parser = HttpResponseParser(self)
+        self._headers: dict[str, str] = {}
+        self._body = bytearray()
+        self._to_the_end = False
+        self._transport.write(request)
+        try:
+            return await self._answer
+        except BaseException:  # also when nobody waits any longer: the answer would be taken for that of the next
+            self._transport.abort()
+            raise
+        finally:
+            self._answer = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None:  # nothing was asked
+            self._transport.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError as error:
+            self._fail(ServiceUnavailable(f"its answer is not HTTP: {error}"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._to_the_end and error is None:
+            self.on_message_complete()
+        self._fail(error if isinstance(error, OSError) else ConnectionResetError("the connection was closed"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._to_the_end = not self._headers.keys() & {"content-length", "transfer-encoding"}
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+        if len(self._body) > BYTES_MOST:
+            self._fail(_too_long())
+            self._transport.abort()
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200 or self._answer is None or self._answer.done():  # 100 and the like come before an answer
+            return
+        if not self._parser.should_keep_alive():
+            self._transport.close()
+        self._answer.set_result(Answer(status, self._headers, bytes(self._body)))
+
+    def _fail(self, error: Exception) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)

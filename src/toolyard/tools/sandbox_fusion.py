@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import httpx2
 from pydantic import BeforeValidator, Field
 
-from toolyard.core.environment import Toolset
+from toolyard.core.errors import ServiceUnavailable
 from toolyard.core.output import JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import tool
-from toolyard.tools import http
+from toolyard.tools.remote import RemoteToolset, json_of
 
 SECONDS = 10
 LONGEST = 100_000
 """Characters of the result that are shown."""
+WORDS_MOST = 2000
+"""Characters of an answer that nobody understands."""
 BLOCKED = "Execution blocked: Code contains potentially dangerous operations that are not allowed."
 
 LANGUAGES: Sequence[str] = (
@@ -100,7 +100,7 @@ def _language(written: object) -> object:
 Language = Annotated[str, BeforeValidator(_language), Field(json_schema_extra={"enum": [*LANGUAGES]})]
 
 
-class SandboxFusion(Toolset):
+class SandboxFusion(RemoteToolset):
     """A client of the server at $SANDBOX_FUSION_URL."""
 
     @tool(form=LanguageForm(), concurrent=True)
@@ -114,22 +114,22 @@ class SandboxFusion(Toolset):
         if getattr(self.env, "block_lists", False) and is_blocked(code, language):
             return _given_up(BLOCKED)
         try:
-            result = await _run(code, language)
-        except (httpx2.HTTPError, http.AnswerTooLong, OSError, ValueError) as error:
-            problem = f"it took longer than {SECONDS} seconds" if isinstance(error, TimeoutError) else error
-            return _given_up(f"Error executing code in SandboxFusion: {problem or type(error).__name__}")
+            result = await self._run(code, language)
+        except ServiceUnavailable as error:
+            return _given_up(f"Error executing code in SandboxFusion: {error}")
         return ToolOutput(blocks=[TextBlock(text=told(result)[:LONGEST])])
 
-
-async def _run(code: str, language: str) -> JsonObject:
-    url = os.environ.get("SANDBOX_FUSION_URL", "http://localhost:8080").rstrip("/")
-    answer = await http.post(f"{url}/run_code", {"code": code, "language": language}, seconds=SECONDS)
-    if answer.status != 200:
-        raise ValueError(f"SandboxFusion API returned status code {answer.status}: {answer.text[:2000]}")
-    result = json.loads(answer.body)
-    if not isinstance(result, dict):
-        raise ValueError(f"SandboxFusion API returned no object: {answer.text[:2000]}")
-    return result
+    async def _run(self, code: str, language: str) -> JsonObject:
+        url = os.environ.get("SANDBOX_FUSION_URL", "http://localhost:8080").rstrip("/")
+        answer = await self.post(f"{url}/run_code", {"code": code, "language": language}, seconds=SECONDS)
+        if answer.status != 200:
+            raise ServiceUnavailable(
+                f"SandboxFusion API returned status code {answer.status}: {answer.text[:WORDS_MOST]}"
+            )
+        result = json_of(answer)
+        if not isinstance(result, dict):
+            raise ServiceUnavailable(f"SandboxFusion API returned no object: {answer.text[:WORDS_MOST]}")
+        return result
 
 
 def _given_up(problem: str) -> ToolOutput:

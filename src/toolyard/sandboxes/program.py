@@ -1,0 +1,159 @@
+"""A whole program, run in an interpreter that is already there: as `python main.py` would, without starting a Python.
+
+What does so is a text, because it runs inside the sandbox. Templates have it loaded; others load it with each program.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolyard.sandboxes.base import Executed, Level, Sandbox
+from toolyard.sandboxes.output import ended_by
+
+UNTESTED = "The program ended before the test had ended."
+
+_MODULE = "toolyard_program"
+_SOURCE = f"""
+import atexit, linecache, os, sys, tempfile, traceback
+
+def run(source, test, stdin, names, recursion_limit):
+    main = vars(sys.modules["__main__"])
+    main.update(__file__="main.py", exit=sys.exit, quit=sys.exit)
+    sys.argv = ["main.py"]
+    for name, module in names:
+        found = __import__(module)
+        main[name] = found if name == module else getattr(found, name, None)
+    if recursion_limit:
+        sys.setrecursionlimit(recursion_limit)
+    if stdin:
+        with tempfile.TemporaryFile() as file:
+            file.write(stdin)
+            file.seek(0)
+            os.dup2(file.fileno(), 0)
+    status = 0
+    try:
+        execute(source, "main.py", main)
+        if test:
+            execute(test, "test.py", main)
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:
+        status = error.code or 0
+        if not isinstance(status, int):
+            print(status, file=sys.stderr)
+            status = 1
+        if test:
+            print({UNTESTED!r}, file=sys.stderr)
+            status = 1
+    except BaseException as error:
+        tell(error)
+        status = 1
+    if "threading" in sys.modules:
+        sys.modules["threading"]._shutdown()
+    atexit._run_exitfuncs()
+    return status
+
+def execute(text, name, space):
+    linecache.cache[name] = (len(text), None, [line + "\\n" for line in text.split("\\n")], name)
+    exec(compile(text, name, "exec", dont_inherit=True), space)
+
+def tell(error):
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        if frames or trace.tb_frame.f_code.co_filename in ("main.py", "test.py"):
+            frames.append(trace)
+        trace = trace.tb_next
+    if len(frames) > 1000:
+        frames[500].tb_next = frames[-400]
+    traceback.print_exception(error.with_traceback(frames[0] if frames else None))
+"""
+"""Returns the exit code. A test is code of its own that has to come to its end: a program that ends itself before has
+not passed it. Threads and what is registered with `atexit` are waited for, as at the end of any program."""
+
+INSTALL = f"""
+import sys, types
+module = types.ModuleType({_MODULE!r})
+exec({_SOURCE!r}, vars(module))
+sys.modules[{_MODULE!r}] = module
+"""
+"""For a template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of a program."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    note: str
+    """How it ended, if it was ended."""
+    timed_out: bool
+    isolation: Level | None
+    """None of one that was not even begun."""
+
+    @classmethod
+    def refused(cls, why: str) -> Ran:
+        return cls("", why, 1, "", timed_out=False, isolation=None)
+
+    @classmethod
+    def of(cls, executed: Executed, seconds: float, *, tested: bool) -> Ran:
+        stderr, code, note = executed.stderr, 1, ""
+        if executed.timed_out:
+            note = f"Execution timed out after {seconds:g} seconds."
+        elif executed.killed_by is not None:
+            note = f"Execution {ended_by(executed.killed_by, executed.usage.wall_seconds)}."
+        elif executed.state_lost:
+            code = _ending(executed)
+            note = f"Execution was ended by {_signal(-code)}." if code < 0 else UNTESTED if tested else ""
+            code = code or int(tested)
+        elif executed.error is not None:
+            stderr += _own_part(executed.error.traceback)
+        elif executed.value is not None and re.fullmatch(r"-?\d+", executed.value):
+            code = int(executed.value) & 0xFF
+        return cls(executed.stdout, stderr, code, note, executed.timed_out, executed.isolation)
+
+
+async def run_program(
+    sandbox: Sandbox,
+    code: str,
+    stdin: str = "",
+    *,
+    test: str = "",
+    names: Sequence[tuple[str, str]] = (),
+    recursion_limit: int = 0,
+    seconds: float,
+) -> Ran:
+    """Run a program, then the test if there is one, in a sandbox that is for nothing else.
+
+    `names` are there without being imported: each with the module that has it, or that it is.
+    """
+    given = stdin.encode(errors="surrogatepass")
+    # Expressions only, so that the program finds no name that it has not defined.
+    call = (
+        f"exec({INSTALL!r}, {{}}) if {_MODULE!r} not in __import__('sys').modules else None\n"
+        f"__import__({_MODULE!r}).run({code!r}, {test!r}, {given!r}, {names!r}, {recursion_limit})"
+    )
+    return Ran.of(await sandbox.exec(call, timeout=seconds), seconds, tested=bool(test))
+
+
+def _ending(executed: Executed) -> int:
+    """The exit code of a program that has ended its interpreter with it."""
+    said = re.search(r"-?\d+$", executed.error.message if executed.error else "")
+    return int(said[0]) if said else 1
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _own_part(traceback: str) -> str:
+    """Of the program's own, and not of how it was begun."""
+    _, found, own = traceback.partition('  File "main.py"')
+    return f"Traceback (most recent call last):\n{found}{own}" if found else traceback
