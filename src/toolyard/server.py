@@ -20,7 +20,7 @@ from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
 from toolyard.http_protocol import GatheringProtocol
 from toolyard.placement.local import LocalPlacement
-from toolyard.protocols import PROTOCOLS
+from toolyard.protocols import PROTOCOLS, RUN_CODE
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes.provider import Provider
@@ -45,12 +45,12 @@ class Server:
         if not environments:
             raise DefinitionError("there is no environment to serve")
         self.environments: Sequence[type[Environment]] = [adapt(environment) for environment in environments]
-        self.protocols = protocols_of(self.settings)
         self._placement = LocalPlacement(self.settings.threads)
         offered = [*session_toolsets(environments), *toolsets]
         self.runtime = Runtime(self.environments, self._placement, self.settings.pick(Limits), toolsets=offered)
         self.sandboxes = sandboxes_of(self.settings, ready=self.settings.sandboxes_ready)
         self._needs_sandbox = any(map(needs_sandbox, [*environments, *offered]))
+        self.protocols = protocols_of(self.settings, runs_code=self._needs_sandbox)
         options = self.settings.pick(HttpOptions)
         routes = [route for protocol in self.protocols for route in routes_of(protocol, self.runtime, self.settings)]
         self.app = Door(routes, self._lifespan, options, self.sandboxes.enter)
@@ -169,11 +169,13 @@ def listen(host: str, port: int) -> socket.socket:
     return opened
 
 
-def protocols_of(settings: Settings) -> Sequence[str]:
+def protocols_of(settings: Settings, *, runs_code: bool) -> Sequence[str]:
+    """Those that are asked for; or all, but those that run code only where the server does so anyway."""
     for name in settings.protocol:
         if name not in PROTOCOLS:
             raise SettingsError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
-    return [name for name in PROTOCOLS if name in (settings.protocol or PROTOCOLS)]
+    usual = [name for name in PROTOCOLS if runs_code or name not in RUN_CODE]
+    return [name for name in PROTOCOLS if name in (settings.protocol or usual)]
 
 
 def sandboxes_of(settings: Settings, *, ready: int = 0) -> Provider:

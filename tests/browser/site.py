@@ -36,7 +36,12 @@ class Site(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: list[str] = []
+        self.connections = 0
         self.closing = threading.Event()
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        self.connections += 1
+        return True
 
     @property
     def host(self) -> str:

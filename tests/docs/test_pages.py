@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks import ors as benchmark
 from tests.docs.pages import PAGES, ROOT, Block, commands, prose
+from toolyard import verl
 from toolyard.cli import build_parser, main
 from toolyard.loading import load_targets
 from toolyard.testing import Running, running
@@ -37,7 +38,7 @@ def examples() -> Iterator[Running]:
 
 
 def test_every_command_is_of_a_kind_that_is_checked():
-    known = re.compile(r"(toolyard|make|curl) ")
+    known = re.compile(r"(toolyard|make|curl|python -m toolyard\.verl) ")
     assert [str(command) for command in commands() if not known.match(command.text)] == []
 
 
@@ -45,6 +46,13 @@ def test_every_command_is_of_a_kind_that_is_checked():
 def test_each_toolyard_command_is_understood(command: Block):
     words = shlex.split(command.text)[1:]
     assert build_parser().parse_args(words).command == words[0]
+
+
+@pytest.mark.parametrize("command", matching("python -m toolyard.verl "), ids=str)
+def test_each_command_in_the_place_of_verl_tools_is_understood(command: Block):
+    flags, unused = verl.read_flags(shlex.split(command.text)[3:])
+    assert flags.tool_type
+    assert not unused
 
 
 def test_the_calls_of_the_quickstart_work(examples: Running, capsys: pytest.CaptureFixture[str]):
@@ -126,7 +134,8 @@ def test_the_reference_is_up_to_date():
 def test_every_flag_that_is_mentioned_exists(page: Path):
     reference = (DOCS / "reference.md").read_text()
     others = {"--help", "--no-", "--lifespan", *benchmark.arguments()._option_string_actions}
-    for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", prose(page))) - others:
+    others |= {"--flag", "--noflag", *(f"--{name}" for name in (*verl.HELP, *verl.UNUSED))}
+    for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?!\w)", prose(page))) - others:
         assert f"`{re.sub('^--no-', '--', flag)}" in reference, flag
 
 

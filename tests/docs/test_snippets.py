@@ -24,6 +24,12 @@ PLAYED = {
         "for the model to read: no_such_tool\nfor the model to read: bad_arguments\n[1.0]\nsubmit\n",
     ),
     "play_with_secrets.py": ("with_secrets.py", "rain\n"),
+    "play_written.py": (
+        "written.py",
+        "What is the capital of Peru? Look it up, then answer. False False\n"
+        "\n<information>Its capital is Lima.</information>\n False True\n"
+        "{'obs': '\\n<tool_response>\\n\\n</tool_response>\\n', 'reward': 1.0} True True\n",
+    ),
 }
 """Scripts that want a server: what it must serve, and what they print."""
 

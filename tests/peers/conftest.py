@@ -69,5 +69,5 @@ def sources() -> Callable[[str], Path]:
 def yard() -> Iterator[Running]:
     """A server with everything that the clients are led through."""
     environments = [MathEnv, OtherEnv, worlds.ChatEnv, worlds.CountEnv, worlds.TextEnv, worlds.OnceEnv]
-    with running(environments, toolsets=[worlds.codex]) as server:
+    with running(environments, toolsets=[worlds.codex], protocol=("verl", "fusion", "ors")) as server:
         yield server

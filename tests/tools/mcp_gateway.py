@@ -44,7 +44,7 @@ def math_server() -> MCPServer:
     async def sleep(mark: str = "") -> str:
         """Take long, and leave a mark at the start."""
         if mark:
-            Path(mark).touch()
+            await asyncio.to_thread(Path(mark).touch)
         await asyncio.sleep(60)
         return "late"
 

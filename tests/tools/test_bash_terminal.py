@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import random
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -379,10 +383,13 @@ async def test_a_failure_under_set_e_ends_the_shell_before_it_does_harm(trainer,
     assert await output(trainer, trajectory, "ls; false") == "keep\nCommand exited with code 1"
 
 
-@pytest.mark.parametrize("command", ["exec ls -d /", "kill -KILL $$", "exec true"])
-async def test_a_shell_that_is_replaced_or_killed_is_lost_and_that_is_said(trainer, trajectory, command):
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [("exec ls -d /", "/\n"), ("kill -KILL $$", "Command exited with code 137\n"), ("exec true", "")],
+)
+async def test_a_shell_that_is_replaced_or_killed_is_lost_and_that_is_said(trainer, trajectory, command, shown):
     await typed(trainer, trajectory, "export X=lost; touch kept")
-    assert (await typed(trainer, trajectory, command)).endswith(LOST)
+    assert await output(trainer, trajectory, command) == shown + LOST
     assert await output(trainer, trajectory, "echo x$X; ls; pwd") == "x\nkept\n/home/work"
 
 
@@ -417,6 +424,49 @@ async def test_many_trajectories_at_once_have_their_own_shells(trainer):
     for n, one in enumerate(seen):
         assert one.text == f"\n<o>\nuser@bash-session:~/d{n}$ ls; pwd\nf{n + 1}\n/home/work/d{n}\n</o>\n"
     await trainer.finish(*names)
+
+
+def running_with(argument: str) -> list[int]:
+    """Processes of this machine that were started with this argument."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if argument.encode() in (process / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
+
+
+def sandbox_of(pid: int) -> int:
+    """The first process of the sandbox, seen from here."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    parent = int(status.partition("\nPPid:")[2].split()[0])
+    above = Path(f"/proc/{parent}/status").read_text().partition("\nNSpid:")[2].splitlines()[0].split()
+    return pid if len(above) == 1 else sandbox_of(parent)
+
+
+async def test_nothing_of_a_trajectory_is_left_when_it_is_over(trainer):
+    for number, end in enumerate(({"finish": [True]}, {"is_last_step": [True]})):
+        seconds = f"98765.{os.getpid()}{number}"
+        await typed(trainer, "left", f"nohup sleep {seconds} &")
+        assert running_with(seconds)
+        await trainer.act("left", "<bash>echo bye</bash>", **end)
+        await until(lambda seconds=seconds: not running_with(seconds))
+
+
+async def test_a_sandbox_that_is_killed_costs_only_its_own_trajectory_which_is_told(trainer):
+    seconds = f"98764.{os.getpid()}"
+    await typed(trainer, "lucky", "X=kept")
+    dying = asyncio.ensure_future(trainer.act("dying", f"<bash>sleep {seconds}</bash>"))
+    await until(lambda: running_with(seconds))
+    os.kill(sandbox_of(running_with(seconds)[0]), signal.SIGKILL)
+    lost = await dying
+    assert (lost.done, lost.valid) == (True, False)
+    assert "the sandbox is gone" in lost.observation["error"]
+    assert lost.observation["reward"] is None
+    assert await output(trainer, "lucky", "echo $X") == "kept"
+    await trainer.finish("dying", "lucky")
+    assert await output(trainer, "dying", "echo new") == "new"
+    await trainer.finish("dying")
 
 
 async def test_94_the_tool_that_is_named_first_gets_the_text():

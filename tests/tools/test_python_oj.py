@@ -75,6 +75,11 @@ async def test_lines_of_input_and_output_may_be_lists_and_values(trainer):
     assert await judged(trainer, DOUBLE, cases((4, 8))) == PASSED
 
 
+async def test_outputs_to_spare_do_no_harm(trainer):
+    """One of verl-tool's test scripts sends some."""
+    assert await judged(trainer, DOUBLE, {"inputs": ["1"], "outputs": ["2", "7"]}) == PASSED
+
+
 async def test_a_runtime_error_is_told_with_its_traceback(trainer):
     seen = await judged(trainer, "x = int(input())\nprint(1 / x)", cases(("1", "1"), ("0", "0")))
     assert seen == failed(

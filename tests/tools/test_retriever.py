@@ -253,3 +253,17 @@ def test_the_command_explains_what_it_cannot_do(tmp_path: Path, capsys: pytest.C
     ]:
         assert main(["retriever", "--port", "0", *words]) == 2
         assert problem in " ".join(capsys.readouterr().err.split())
+
+
+def test_without_numpy_it_says_what_to_install_and_other_tools_still_work() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['numpy'] = None\n"
+        "from toolyard.cli import main\n"
+        "from toolyard.tools.search_retrieval import SearchRetrieval\n"
+        "assert SearchRetrieval.missing() == ''\n"
+        f"sys.exit(main(['retriever', {str(FACTS)!r}, '--port', '0']))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 2
+    assert "an index needs the package numpy: pip install 'toolyard[search]'" in " ".join(ran.stderr.split())

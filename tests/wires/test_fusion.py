@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(scope="module")
 def yard() -> Iterator[Running]:
     """A server that has nothing to do with code, otherwise."""
-    with running([MathEnv]) as server:
+    with running([MathEnv], protocol=("ors", "fusion")) as server:
         yield server
 
 
@@ -204,7 +204,7 @@ async def test_only_post_is_an_answer(client):
 
 
 async def test_a_server_that_has_enough_to_do_says_so():
-    with running([MathEnv], max_concurrent_calls=1, max_queued_calls=0) as server:
+    with running([MathEnv], protocol=("ors", "fusion"), max_concurrent_calls=1, max_queued_calls=0) as server:
         async with Client(server.url) as client:
             first = asyncio.ensure_future(client.run("import time; time.sleep(3); print('done')"))
             route = next(route for route in server.server.app._routes if isinstance(route, fusion.Fusion))
@@ -215,7 +215,7 @@ async def test_a_server_that_has_enough_to_do_says_so():
 
 
 async def test_a_server_without_a_sandbox_serves_all_the_same_and_says_why_it_cannot_run_code():
-    with running([MathEnv], sandbox="subprocess") as server:
+    with running([MathEnv], protocol=("ors", "fusion"), sandbox="subprocess") as server:
         async with Client(server.url) as client:
             assert (await client.get("/health")).status_code == 200
             answer = await client.run("print(1)")
@@ -224,7 +224,7 @@ async def test_a_server_without_a_sandbox_serves_all_the_same_and_says_why_it_ca
 
 
 async def test_the_key_of_the_server_is_asked_for():
-    with running([MathEnv], api_key="k") as server:
+    with running([MathEnv], protocol=("ors", "fusion"), api_key="k") as server:
         async with Client(server.url) as client:
             response = await client.post("/run_code", json={"code": "1", "language": "python"})
             assert response.status_code == 401

@@ -111,9 +111,15 @@ class Home:
         self.user = _FIRST_USER + os.getpid() % _USERS if os.geteuid() == 0 else os.geteuid()
         self.path = Path(tempfile.mkdtemp(prefix="toolyard-browser-"))
         os.mkfifo(self.path / "lifeline", 0o600)
-        for path in (self.path, self.path / "lifeline"):
+        self.artifacts.mkdir()
+        for path in (self.path, self.path / "lifeline", self.artifacts):
             os.chown(path, self.user, -1)
         self._lifeline: int | None = os.open(self.path / "lifeline", os.O_RDWR | os.O_CLOEXEC)
+
+    @property
+    def artifacts(self) -> Path:
+        """Where the driver puts what it keeps in files; who cleans up must be able to remove it."""
+        return self.path / "artifacts"
 
     async def can_sandbox(self, chromium: str) -> bool:
         """Whether Chromium's own sandbox works for the user that it runs as."""

@@ -122,8 +122,8 @@ def remove(directory: str) -> None:
             os.kill(child, signal.SIGKILL)
         reap()
         shutil.rmtree(directory, ignore_errors=True)
-        if not left and not os.path.exists(directory):
-            return
+        if not left and not (os.path.exists(directory) and os.listdir(directory)):
+            return  # the directory itself stays if only others may write where it is: the server removes it
         time.sleep(0.01)
 
 

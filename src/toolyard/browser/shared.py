@@ -135,7 +135,7 @@ class SharedBrowser:
             args=command,
             ignore_default_args=True,
             env=home.environment(),
-            artifacts_dir=str(home.path / "artifacts"),
+            artifacts_dir=str(home.artifacts),
             handle_sigint=False,
             handle_sigterm=False,
             handle_sighup=False,

@@ -10,3 +10,5 @@ PROTOCOLS = {
     "fusion": "toolyard.protocols.fusion",
     "ors": "toolyard.protocols.ors",
 }
+RUN_CODE = frozenset({"fusion"})
+"""They run whatever code they are sent. So they are served where tools do so as well, or when asked for."""
