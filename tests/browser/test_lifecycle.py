@@ -74,16 +74,14 @@ def is_below(process: int, ancestor: int) -> bool:
     return process == ancestor
 
 
-def chromium_here() -> tuple[int, str]:
-    """The browser that this process has, with its command line."""
-    own = [
+def chromiums_here() -> list[tuple[int, str]]:
+    """The browsers that this process has, with their command lines."""
+    return [
         (process, command)
         for process, command in commands().items()
         if command.startswith("/") and "--remote-debugging-pipe" in command and "launcher.py" not in command
         if "--type=" not in command and is_below(process, os.getpid())
     ]
-    (found,) = own
-    return found
 
 
 def user_of(process: int) -> int:
@@ -107,7 +105,7 @@ async def test_a_server_that_ends_leaves_no_process_and_no_file(browser: None, d
 
 async def test_when_the_browser_dies_its_sessions_are_told_and_the_next_gets_another(visit: Visit, site: Site):
     await visit.perform(Goto(f"{site.url}/about.html"))
-    running, _ = chromium_here()
+    ((running, _),) = chromiums_here()
     os.kill(running, signal.SIGKILL)
     for _ in range(2):
         with pytest.raises(BrowserLost, match="the browser has ended"):
@@ -120,7 +118,7 @@ async def test_when_the_browser_dies_its_sessions_are_told_and_the_next_gets_ano
 
 
 async def test_a_browser_of_root_runs_as_somebody_else_and_in_its_own_sandbox_if_it_can(visit: Visit):
-    running, command = chromium_here()
+    ((running, command),) = chromiums_here()
     assert user_of(running) != 0
     home = Home()
     try:
@@ -134,7 +132,7 @@ async def test_only_so_many_sessions_share_a_browser(browser: None, monkeypatch:
     await close_browser()
     monkeypatch.setenv("TOOLYARD_BROWSER_SESSIONS", "2")
     first, second = await open_visit(), await open_visit()
-    with pytest.raises(BrowserUnavailable, match="2 sessions use the browser"):
+    with pytest.raises(BrowserUnavailable, match="a window for each of 2 sessions, and no more are allowed"):
         await open_visit()
     await first.close()
     third = await open_visit()

@@ -222,6 +222,21 @@ async def test_a_new_tab_is_followed_and_left_by_going_back(visit: Visit, site: 
     assert (back.title, back.tabs) == ("Tricks", ())
 
 
+async def test_a_new_tab_is_waited_for_when_its_server_is_slow(visit: Visit, site: Site):
+    view = await visit.perform(Goto(f"{site.url}/tricks.html"))
+    opened = await on(visit, view, 'link "Slowly in a new tab"')
+    assert (opened.text, opened.tab) == ("Here it is.", 1)
+
+
+async def test_a_new_tab_that_is_only_a_download_is_refused(visit: Visit, site: Site):
+    view = await visit.perform(Goto(f"{site.url}/tricks.html"))
+    begun = time.monotonic()
+    refused = await on(visit, view, 'link "A file in a new tab"')
+    assert time.monotonic() - begun < 2
+    assert "a download was refused: 'tools.bin'" in refused.notes
+    assert refused.title == "Tricks"
+
+
 async def test_tabs_are_opened_and_closed_and_there_is_always_one(visit: Visit, site: Site):
     await visit.perform(Goto(f"{site.url}/about.html"))
     assert (await visit.perform(NewTab())).url == "about:blank"

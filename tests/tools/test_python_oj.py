@@ -233,6 +233,9 @@ async def test_87_asserts_that_hold_are_passed_and_the_first_that_does_not_is_sh
         "import os\nos.kill(os.getpid(), 9)",
         "import sys\nsys.modules['__main__'].__dict__.clear()",
         "def f(a): exit()",
+        "import builtins\nbuiltins.exec = builtins.compile = lambda *args, **more: None",
+        "import sys\nsys.modules['toolyard_program'].execute = lambda *args: None",
+        "import atexit, os\natexit.register(os._exit, 0)",
         "def f(a):\n    import os\n    os._exit(0)",
     ],
 )

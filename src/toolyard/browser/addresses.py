@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Self, TypeAlias
@@ -63,11 +64,7 @@ class Addresses:
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         """The addresses of a host that may be connected to. Connect to one of these: a name may change its mind."""
         host = host.lower().rstrip(".")
-        try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):
-            raise AddressRefused(f"there is no host {host!r}") from None
-        addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+        addresses = await _look_up(host, port)
         permitted = [str(address) for address in addresses if self.permits(host, address, port)]
         if not permitted:
             raise AddressRefused(f"{host} port {port} is not a public address, and browsing there is not allowed")
@@ -85,6 +82,16 @@ class Addresses:
         if not host:
             raise AddressRefused(f"{url!r} names no host")
         await self.resolve(host, port or (443 if scheme == "https" else 80))
+
+
+async def _look_up(host: str, port: int) -> Sequence[Address]:
+    with suppress(ValueError):
+        return [ipaddress.ip_address(host)]
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise AddressRefused(f"there is no host {host!r}") from None
+    return [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
 
 
 def is_public(address: Address) -> bool:

@@ -65,6 +65,8 @@ class Gate:
             await self._connect(reader, writer)
         except (OSError, asyncio.IncompleteReadError, UnicodeError):
             return  # either side hung up
+        except asyncio.CancelledError:
+            return  # the gate closes; the server that started this task does not expect it to be cancelled
         finally:
             self._pipes.discard(serving)
             writer.close()

@@ -5,6 +5,8 @@
   const SKIPPED = new Set(["SCRIPT", "STYLE", "NOSCRIPT", "TEMPLATE", "HEAD", "META", "LINK", "OBJECT", "EMBED"]);
   const ROLES = new Set(["button", "link", "checkbox", "radio", "switch", "tab", "menuitem", "menuitemcheckbox",
     "menuitemradio", "option", "combobox", "textbox", "searchbox", "slider", "spinbutton", "treeitem"]);
+  const USED = ["a[href]", "area[href]", "button", "summary", "select", "textarea", "input:not([type=hidden])", "[onclick]",
+    ...[...ROLES].map(role => `[role=${role}]`)].join(", ");
   const BUTTONS = new Set(["button", "submit", "reset", "image"]);
   const TYPED = new Set(["text", "search", "email", "url", "tel", "password", "number", ""]);
 
@@ -102,7 +104,7 @@
 
   class Writer {
     constructor(most) { this.lines = []; this.line = ""; this.prefix = ""; this.most = most; this.length = 0; this.cut = false; this.spaced = false; }
-    get full() { return this.length >= this.most; }
+    get full() { return this.length + this.line.length >= this.most; }
     newline() {
       const line = this.line.trimEnd();
       if (line) { this.lines.push(line); this.length += line.length + 1; }
@@ -173,10 +175,11 @@
     element(element, at) {
       const name = tag(element);
       if (SKIPPED.has(name)) return;
+      const rect = moved(element.getBoundingClientRect(), at.dx, at.dy);
+      if (area(rect) && !meets(rect, at.window) && name !== "IFRAME" && name !== "FRAME") return this.away(element, at);
       const view = element.ownerDocument.defaultView;
       const style = view && view.getComputedStyle(element);
       if (!style || style.display === "none" || !element.checkVisibility()) return;
-      const rect = moved(element.getBoundingClientRect(), at.dx, at.dy);
       const hidden = style.visibility !== "visible";
       const inner = {...at, hidden: hidden || style.opacity === "0", pre: /^(pre|break-spaces)/.test(style.whiteSpace), cursor: style.cursor};
       if (style.position === "fixed") inner.clip = at.window;
@@ -192,6 +195,12 @@
       if (name === "IMG") { if (element.alt && !inner.hidden && meets(rect, inner.clip)) this.out.item(`image ${quoted(element.alt, NAME_MOST)}`); return; }
       if (name === "SVG" || name === "CANVAS") return;
       this.block(element, name, style, rect, inner, kind);
+    }
+
+    // Out of view: it is numbered, and what is inside of it may be somewhere else.
+    away(element, at) {
+      if (element.matches(USED)) numberOf(element);
+      for (const child of this.children(element)) if (child.nodeType === Node.ELEMENT_NODE) this.walk(child, at);
     }
 
     break(at) { if (at.cell) this.out.add(" "); else this.out.newline(); }

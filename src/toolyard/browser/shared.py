@@ -72,7 +72,9 @@ class SharedBrowser:
 
     async def open_window(self) -> Visit:
         if self._windows >= self.settings.windows:
-            raise BrowserUnavailable(f"{self._windows} sessions use the browser, and no more can")
+            raise BrowserUnavailable(
+                f"the browser has a window for each of {self._windows} sessions, and no more are allowed"
+            )
         self._windows += 1
         try:
             return Visit(self, await self.run(self._open_window()))

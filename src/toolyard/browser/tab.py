@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ LONGEST = 20_000
 """Characters of a page that are shown at once."""
 SETTLE_SECONDS = 4
 """Until what it sent has been loaded, and stands still."""
-_SCRIPT_SECONDS = 5
+_SCRIPT_SECONDS = 8
 _STILL_MS, _STILL_MOST_MS = 80, 1500
 _WAITED_FOR = frozenset({"document", "script", "stylesheet", "xhr", "fetch"})
 _TRIES = 5
@@ -146,7 +145,10 @@ class Tab:
             {"expression": call, "contextId": self._world, "awaitPromise": True, "returnByValue": True},
         )
         if "exceptionDetails" in answer:
-            raise Error(json.dumps(answer["exceptionDetails"])[:2000])
+            problem = answer["exceptionDetails"].get("exception", {}).get("description", "").partition("\n")[0]
+            if "toolyard is not defined" in problem:  # the world of another page
+                raise Error(problem)
+            raise ToolError(f"the page cannot be read: {problem[:200]}")
         return answer["result"].get("value")
 
     async def _make_world(self) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, BrowserContext, Dialog, Download, Error, Page, ViewportSize
@@ -35,9 +36,9 @@ from toolyard.core.errors import BrowserLost, ToolError
 SIZE = ViewportSize(width=1280, height=720)
 _TABS_MOST = 8
 _NOTES_MOST = 5
-_KEYED_MOST = 500
+_KEYED_MOST = 200
 """Longer texts are put in at once, not key by key."""
-_INPUT_SECONDS = 8
+_INPUT_SECONDS = 6
 _MILLISECONDS = 1000
 _KEYS = {
     **{"ctrl": "Control", "control": "Control", "cmd": "Meta", "meta": "Meta", "alt": "Alt", "shift": "Shift"},
@@ -58,7 +59,11 @@ class Window:
         self._answer_seconds = answer_seconds
         self._tabs: list[Tab] = []
         self._current = 0
+        self._opening = 0
+        """Windows that pages have asked for."""
         self._opened: list[Page] = []
+        """Those of them that are there, which is when their servers have answered."""
+        self._arrived = asyncio.Event()
         self._notes: list[str] = []
         context.on("page", self._page)
 
@@ -223,6 +228,7 @@ class Window:
 
     async def _follow(self) -> bool:
         """Whether pages were opened, the last of which is shown now."""
+        await self._await_opening()
         pages = [
             page for page in self._opened if not page.is_closed() and all(page is not tab.page for tab in self._tabs)
         ]
@@ -236,10 +242,23 @@ class Window:
             self._note("a new tab was opened, and is shown now; go back to return")
         return bool(pages)
 
+    async def _await_opening(self) -> None:
+        try:
+            async with asyncio.timeout(self._answer_seconds):
+                while len(self._opened) < self._opening:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            self._note(f"a new tab has not been answered in {self._answer_seconds:g} seconds")
+        self._opening = 0
+
     async def _adopt(self, page: Page) -> None:
         page.on("dialog", self._dialog)
         page.on("download", self._download)
-        self._tabs.append(Tab(page, await self._context.new_cdp_session(page), self._gate, self._answer_seconds))
+        devtools = await self._context.new_cdp_session(page)
+        devtools.on("Page.windowOpen", self._asked_for_window)
+        await devtools.send("Page.enable")
+        self._tabs.append(Tab(page, devtools, self._gate, self._answer_seconds))
         self._current = len(self._tabs) - 1
 
     async def _drop_closed(self) -> None:
@@ -257,8 +276,12 @@ class Window:
         if len(self._notes) < _NOTES_MOST:
             self._notes.append(text)
 
+    def _asked_for_window(self, event: Mapping[str, Any]) -> None:
+        self._opening += 1
+
     def _page(self, page: Page) -> None:
         self._opened.append(page)
+        self._arrived.set()
 
     async def _dialog(self, dialog: Dialog) -> None:
         if dialog.type == "beforeunload":

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Blocks, JsonObject, Returned
 from toolyard.core.tool import ListToolsOutput, Tool
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,9 @@ class Placed(Protocol):
     def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Coroutine[Any, Any, Returned]:
         """`given` is what the trainer says with this call; what it does not say, the task may."""
 
+    def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Returned] | None:
+        """The same as a function for a thread, which raises nothing; None if the tool is not a plain function."""
+
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]: ...
     async def teardown(self) -> None: ...
 
@@ -57,6 +62,9 @@ class Placement(Protocol):
 
     async def place(self, spec: SessionSpec) -> Placed:
         """Call the author's constructor. `Placed.setup` comes next."""
+
+    async def run_all(self, functions: Sequence[Callable[[], T]], results: list[T | None]) -> None:
+        """Run plain functions beside the loop, and put what they return into the same places of `results`."""
 
     async def ask(self, hook: Callable[..., Any], *args: object) -> Any:  # the hook's own type
         """Call a class method of an environment without blocking anybody else."""

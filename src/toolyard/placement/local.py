@@ -81,6 +81,9 @@ class LocalPlacement:
         answer = await self._threads.run(function, always=always)
         return await contained(answer) if inspect.isawaitable(answer) else answer
 
+    async def run_all(self, functions: Sequence[Callable[[], T]], results: list[T | None]) -> None:
+        await self._threads.run_all(functions, results)
+
     def close(self) -> None:
         """Let the threads end. Whoever serves again gets new ones."""
         self._threads.close()
@@ -183,7 +186,7 @@ class LocalEnvironment:
             if found.given:
                 given = self._given(found, given)
             if not found.is_async:
-                result: CallResult = await self._place.plain(partial(_call_plain, found, owner, arguments, given))
+                result: Returned = await self._place.plain(partial(_call_plain, found, owner, arguments, given))
                 return result
             try:
                 bound = found.bind(owner, arguments, given)
@@ -195,15 +198,17 @@ class LocalEnvironment:
             if isinstance(returned, ToolOutput) or not has_image(returned):
                 return as_output(returned)
             return await self._drawn(as_output, returned)
-        except (ToolError, WorkspaceError) as error:  # a path that is not there is for the agent to read
-            return ToolFailure("tool_failed", f"Tool {tool!r} failed: {error}")
-        except (SandboxError, BrowserError, ServiceUnavailable) as error:  # not the agent's fault, and not the author's
-            log.warning("tool %r could not be run: %s", tool, error)
-            return ToolFailure("lost", f"Tool {tool!r} could not be run: {error}")
-        except Exception as error:  # the author's tool: whatever it raises is its answer
-            return raised(tool, error)
-        except BaseException as error:  # and so is what would end the server
-            return raised(tool, outside(error))
+        except BaseException as error:  # the author's tool: whatever it raises is its answer
+            return failure(tool, error)
+
+    def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Returned] | None:
+        found = self.tools.get(tool)
+        if found is None or found.is_async:
+            return None
+        owner = self._instances.get(found.owner, self._env)
+        if found.given:
+            given = self._given(found, given)
+        return partial(_call_safely, found, owner, arguments, given, asyncio.get_running_loop())
 
     def _given(self, tool: Tool, said: JsonObject) -> JsonObject:
         """What the trainer says for the parameters of this tool: now, or else with the task."""
@@ -243,13 +248,29 @@ class LocalEnvironment:
         return made
 
 
-def _call_plain(tool: Tool, owner: object, arguments: JsonObject, given: JsonObject) -> MaybeAwaitable[CallResult]:
+def _call_safely(
+    tool: Tool, owner: object, arguments: JsonObject, given: JsonObject, loop: asyncio.AbstractEventLoop
+) -> Returned:
+    try:
+        returned = _call_plain(tool, owner, arguments, given)
+        if inspect.iscoroutine(returned):  # a plain function that handed out a coroutine, which belongs to the loop
+            awaited: Returned = asyncio.run_coroutine_threadsafe(returned, loop).result()
+            return awaited
+        assert isinstance(returned, str | ToolOutput | ToolFailure)
+        return returned
+    except BaseException as error:  # the author's tool: whatever it raises is its answer
+        return failure(tool.name, error)
+
+
+def _call_plain(tool: Tool, owner: object, arguments: JsonObject, given: JsonObject) -> MaybeAwaitable[Returned]:
     """In a thread, all of it: validators and conversions may take as long as the tool itself."""
     try:
         bound = tool.bind(owner, arguments, given)
     except ValidationError as error:
         return bad_arguments(_problems(error))
     returned = bound()
+    if type(returned) is str:
+        return returned
     return _converted(returned) if inspect.isawaitable(returned) else as_output(returned)
 
 
@@ -265,6 +286,18 @@ def _problems(error: ValidationError) -> object:
     """What is wrong with the arguments, with the arguments themselves if they are short."""
     problems = error.errors(include_url=False)
     return problems if len(str(problems)) <= _WORDS_MOST else error.errors(include_url=False, include_input=False)
+
+
+def failure(tool: str, error: BaseException) -> ToolFailure:
+    """What a tool raised, as an answer. Raises when it is we who cancel it."""
+    if isinstance(error, ToolError | WorkspaceError):  # a path that is not there is for the agent to read
+        return ToolFailure("tool_failed", f"Tool {tool!r} failed: {error}")
+    if isinstance(
+        error, SandboxError | BrowserError | ServiceUnavailable
+    ):  # neither the agent's fault nor the author's
+        log.warning("tool %r could not be run: %s", tool, error)
+        return ToolFailure("lost", f"Tool {tool!r} could not be run: {error}")
+    return raised(tool, error if isinstance(error, Exception) else outside(error))
 
 
 def raised(tool: str, error: BaseException) -> ToolFailure:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -22,16 +23,78 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class _Job:
+    """A function that somebody waits for."""
+
     function: Callable[[], Any]
     future: asyncio.Future[Any]
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    started: bool = False
-    """Set by the thread."""
     always: bool = False
     """To be run even if nobody waits for it any more, as a teardown is."""
+    started: bool = False
+    """Set by the thread."""
     given_up: bool = False
-    hung: bool = False
-    """Given up while a thread was in it, and still there."""
+    result: Any = None
+    error: BaseException | None = None
+
+    def perform(self) -> bool:
+        """In the thread. Whether there is news for the loop."""
+        if self.always or not self.given_up:
+            self.started = True
+            try:
+                self.result = self.context.run(self.function)
+            except BaseException as raised:  # the author's code, SystemExit included: it belongs to the caller
+                self.error = raised
+        return True
+
+    def settle(self) -> None:
+        """On the loop."""
+        error = self.error
+        if self.future.done():
+            return  # given up
+        if error is None:
+            self.future.set_result(self.result)
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            self.future.set_exception(error)
+        else:
+            self.future.set_exception(RuntimeError(describe(error)))  # a future cannot carry those
+
+
+class _Group:
+    """Functions whose results are wanted together, so that the loop hears of them once."""
+
+    def __init__(
+        self, functions: Sequence[Callable[[], Any]], results: list[Any], future: asyncio.Future[None]
+    ) -> None:
+        self.future = future
+        self.given_up = False
+        self.results = results
+        self.parts = [_Part(self, i, function) for i, function in enumerate(functions)]
+        self._done = itertools.count(1)
+
+    def is_complete(self) -> bool:
+        """Asked once by each part when it is done; exactly one of them is the last."""
+        return next(self._done) == len(self.parts)
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    group: _Group
+    index: int
+    function: Callable[[], Any]
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    started: bool = False
+
+    def perform(self) -> bool:
+        group = self.group
+        if group.given_up:
+            return False
+        self.started = True
+        group.results[self.index] = self.context.run(self.function)
+        return group.is_complete() or group.given_up
+
+    def settle(self) -> None:
+        if not self.group.future.done():
+            self.group.future.set_result(None)
 
 
 _PATIENCE = 0.001
@@ -45,10 +108,11 @@ class Threads:
     def __init__(self, most: int) -> None:
         self._most = most
         self._alive = 0
-        self._hung = 0
+        self._hung: set[_Job | _Part] = set()
+        """Given up while a thread was in them, and still there."""
         self._relief: asyncio.TimerHandle | None = None
-        self._jobs: deque[_Job] = deque()
-        self._done: deque[tuple[_Job, Any, BaseException | None]] = deque()
+        self._jobs: deque[_Job | _Part] = deque()
+        self._done: deque[_Job | _Part] = deque()
         self._told = False
         """The loop has been told that something is done, and has not looked yet."""
         self._lock = threading.Lock()
@@ -60,23 +124,42 @@ class Threads:
     async def run(self, function: Callable[[], T], *, always: bool = False) -> T:
         loop = asyncio.get_running_loop()
         job = _Job(function, loop.create_future(), always=always)
-        self._jobs.append(job)
-        with self._lock:
-            helped = self._awake > self._hung
-        if not helped:
-            self._call(1)
-        elif self._relief is None:
-            self._relief = loop.call_later(_PATIENCE, self._relieve)
+        self._add([job], loop)
         try:
             result: T = await job.future
             return result
         except asyncio.CancelledError:
             job.given_up = True
-            if job.started:
-                job.hung = True
-                self._hung += 1
-                self._relieve()
+            self._leave([job] if job.started else [])
             raise
+
+    async def run_all(self, functions: Sequence[Callable[[], T]], results: list[T | None]) -> None:
+        """All of them, side by side as far as they take long. What each returns is put into its place in `results`,
+        which holds None until then. There is at least one, and they must not raise anything."""
+        loop = asyncio.get_running_loop()
+        group = _Group(functions, results, loop.create_future())
+        self._add(group.parts, loop)
+        try:
+            await group.future
+        except asyncio.CancelledError:
+            group.given_up = True
+            self._leave([part for part in group.parts if part.started and results[part.index] is None])
+            raise
+
+    def _add(self, jobs: Sequence[_Job | _Part], loop: asyncio.AbstractEventLoop) -> None:
+        self._jobs.extend(jobs)
+        with self._lock:
+            helped = self._awake > len(self._hung)
+        if not helped:
+            self._call(1)
+        if (helped or len(jobs) > 1) and self._relief is None:
+            self._relief = loop.call_later(_PATIENCE, self._relieve)
+
+    def _leave(self, hung: Sequence[_Job | _Part]) -> None:
+        """Nobody waits for these any more, but threads are in them, and others take their places."""
+        self._hung.update(hung)
+        if hung:
+            self._relieve()
 
     def _relieve(self) -> None:
         """Call a thread for each function that waits for one, as far as that is allowed."""
@@ -89,7 +172,7 @@ class Threads:
         """Wake threads that sleep, then start new ones."""
         with self._lock:
             woken = min(wanted, self._alive - self._awake)
-            started = min(wanted - woken, self._most + self._hung - self._alive)
+            started = min(wanted - woken, self._most + len(self._hung) - self._alive)
             self._awake += woken + started
         for _ in range(woken):
             self._bell.put(True)
@@ -123,19 +206,15 @@ class Threads:
             self._awake -= 1
         return self._bell.get()
 
-    def _run(self, job: _Job) -> None:
-        result = error = None
-        if job.always or not job.given_up:
-            job.started = True
-            try:
-                result = job.context.run(job.function)
-            except BaseException as raised:  # the author's code, SystemExit included: it belongs to the caller
-                error = raised
-        self._done.append((job, result, error))
+    def _run(self, job: _Job | _Part) -> None:
+        if not job.perform():
+            return
+        self._done.append(job)
         if not self._told:  # what is done until the loop looks, it finds all at once
             self._told = True
+            future = job.future if isinstance(job, _Job) else job.group.future
             try:
-                job.future.get_loop().call_soon_threadsafe(self._collect)
+                future.get_loop().call_soon_threadsafe(self._collect)
             except RuntimeError:  # that loop is closed: nobody waits any more
                 self._told = False
 
@@ -144,19 +223,13 @@ class Threads:
     def _collect(self) -> None:
         self._told = False
         while self._done:
-            self._settle(*self._done.popleft())
+            job = self._done.popleft()
+            if job in self._hung:
+                self._hung.discard(job)
+                self._end_one_too_many()
+            job.settle()
 
-    def _settle(self, job: _Job, result: Any, error: BaseException | None) -> None:
-        if job.hung:
-            self._hung -= 1
-            if self._alive > self._most + self._hung:
-                self._alive -= 1
-                self._bell.put(False)
-        if job.future.done():
-            return  # given up
-        if error is None:
-            job.future.set_result(result)
-        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
-            job.future.set_exception(error)
-        else:
-            job.future.set_exception(RuntimeError(describe(error)))  # a future cannot carry those
+    def _end_one_too_many(self) -> None:
+        if self._alive > self._most + len(self._hung):
+            self._alive -= 1
+            self._bell.put(False)

@@ -19,9 +19,11 @@ from toolyard.core.errors import (
     SessionNotFound,
     ToolsetUnavailable,
 )
+from toolyard.core.output import Returned
 from toolyard.placement.base import Placement, SessionSpec
+from toolyard.runtime.call import Call
 from toolyard.runtime.limits import Limits
-from toolyard.runtime.session import Session
+from toolyard.runtime.session import PlainCall, Session
 from toolyard.runtime.shared import Shared
 from toolyard.runtime.tasks import Tasks
 
@@ -124,6 +126,28 @@ class Runtime:
             await session.close()
         else:  # not in the caller's task: who gives up waiting does not give up the teardown
             await asyncio.wait((self.shared.background.start(session.close()),))
+
+    async def run_plain(self, calls: Sequence[PlainCall]) -> list[Returned]:
+        """Run calls of plain functions: they go to the threads together, and come back together."""
+        whole: Call[None] = Call(f"{len(calls)} plain functions", None, time.monotonic() + self.limits.call_seconds)
+        whole.task = task = asyncio.current_task()
+        whole.begin()
+        self.shared.admit(whole, lambda _: None)  # it lets itself be stopped
+        results: list[Returned | None] = [None] * len(calls)
+        try:
+            await self.placement.run_all([call.function for call in calls], results)
+        except asyncio.CancelledError:
+            if whole.stopped is None or task is None:
+                raise
+            task.uncancel()  # that was meant for the calls alone
+        finally:
+            whole.finish(None)
+            self.shared.calls.pop(whole, None)
+            told = [
+                call.session.end_plain(call, returned, whole.stopped)
+                for call, returned in zip(calls, results, strict=True)
+            ]
+        return told
 
     # Life.
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from toolyard.core.encoding import encode
 from toolyard.core.environment import Environment, needs_teardown, overrides
@@ -46,6 +46,14 @@ class State(Enum):
     READY = "ready"
     FAILED = "failed"
     CLOSED = "closed"
+
+
+class PlainCall(NamedTuple):
+    """A call of a plain function that is about to run in a thread."""
+
+    session: Session
+    claim: Claim
+    function: Callable[[], Returned]
 
 
 class Session:
@@ -248,6 +256,36 @@ class Session:
             return self._checked(tool, result)[0]
         return self._go_on(tool, rest_of(work, waits_for))
 
+    def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> PlainCall | None:
+        """The call as a function for a thread, if the tool is one and may begin at once. Then it has its turn already.
+
+        To be handed to `Runtime.run_plain`.
+        """
+        turns = self._turns = self._turns or Turns()
+        if self.state is not State.READY or self.finished or not turns.idle:
+            return None
+        assert self._placed is not None
+        function = self._placed.plain(tool, arguments, given)
+        if function is None:
+            return None
+        claim = Claim(tool, self._placed.tools[tool].turn)
+        turns.take_idle(claim)
+        self.running += 1
+        return PlainCall(self, claim, function)
+
+    def end_plain(self, call: PlainCall, returned: Returned | None, reason: Reason | None) -> Returned:
+        """Give the turn back. What came of it is told as of any call; without anything, why it was stopped."""
+        assert self._turns is not None
+        self._turns.give_back(call.claim)
+        self.running -= 1
+        self.touch()
+        limits = self._shared.limits
+        if returned is None:
+            return _stopped(call.claim.tool, reason, limits.call_seconds)
+        if type(returned) is str and len(returned) <= limits.output_bytes:
+            return returned
+        return self._checked(call.claim.tool, returned)[0]
+
     async def _go_on(self, tool: str, work: Awaitable[Returned]) -> CallResult:
         """With a call that was begun at once and then had to wait: from now on it takes part in everything."""
         call: Call[CallResult] = Call(tool, None, self._deadline(), kept=False)
@@ -323,14 +361,14 @@ class Session:
         log.error(
             "session %s: %s does not let itself be stopped; it goes on, unheard: %s", self.id, call.name, call.task
         )
-        self._finish(call, _stopped(call, self._shared.limits.call_seconds))
+        self._finish(call, _stopped(call.name, call.stopped, self._shared.limits.call_seconds))
 
     async def _run(self, call: Call[Any], work: Callable[[Call[Any], A], Awaitable[Any]], given: A) -> None:
         try:
             call.begin()
             result = await work(call, given)
         except asyncio.CancelledError:
-            result = _stopped(call, self._shared.limits.call_seconds)
+            result = _stopped(call.name, call.stopped, self._shared.limits.call_seconds)
             task = asyncio.current_task()
             if call.stopped is not None and task is not None:
                 task.uncancel()  # that was meant for the call alone
@@ -419,8 +457,8 @@ def needs_setup(environment: type[Environment]) -> bool:
     return bool(environment.toolsets) or overrides(environment, "setup")
 
 
-def _stopped(call: Call[Any], seconds: float) -> ToolFailure:
-    reason: Reason = call.stopped or "cancelled"
+def _stopped(tool: str, why: Reason | None, seconds: float) -> ToolFailure:
+    reason: Reason = why or "cancelled"
     if reason == "timed_out":
-        return ToolFailure(reason, f"Tool {call.name!r} failed: no answer within {seconds:g} s, so it was stopped")
-    return ToolFailure(reason, f"Tool {call.name!r} was stopped: the session ended before the call did")
+        return ToolFailure(reason, f"Tool {tool!r} failed: no answer within {seconds:g} s, so it was stopped")
+    return ToolFailure(reason, f"Tool {tool!r} was stopped: the session ended before the call did")

@@ -19,7 +19,11 @@ _MODULE = "toolyard_program"
 _SOURCE = f"""
 import atexit, linecache, os, sys, tempfile, traceback
 
-def run(source, test, stdin, names, recursion_limit):
+def execute(text, name, space, exec=exec, compile=compile):
+    linecache.cache[name] = (len(text), None, [line + "\\n" for line in text.split("\\n")], name)
+    exec(compile(text, name, "exec", dont_inherit=True), space)
+
+def run(source, test, stdin, names, recursion_limit, execute=execute):
     main = vars(sys.modules["__main__"])
     main.update(__file__="main.py", exit=sys.exit, quit=sys.exit)
     sys.argv = ["main.py"]
@@ -56,10 +60,6 @@ def run(source, test, stdin, names, recursion_limit):
     atexit._run_exitfuncs()
     return status
 
-def execute(text, name, space):
-    linecache.cache[name] = (len(text), None, [line + "\\n" for line in text.split("\\n")], name)
-    exec(compile(text, name, "exec", dont_inherit=True), space)
-
 def tell(error):
     frames, trace = [], error.__traceback__
     while trace is not None:
@@ -70,8 +70,11 @@ def tell(error):
         frames[500].tb_next = frames[-400]
     traceback.print_exception(error.with_traceback(frames[0] if frames else None))
 """
-"""Returns the exit code. A test is code of its own that has to come to its end: a program that ends itself before has
-not passed it. Threads and what is registered with `atexit` are waited for, as at the end of any program."""
+"""Returns the exit code. Threads, and what is registered with `atexit`, are waited for as at the end of any program.
+
+A test is code of its own that has to come to its end. A program that ends itself before has not passed it, and neither
+has one that puts another `exec` in the place of the real one.
+"""
 
 INSTALL = f"""
 import sys, types

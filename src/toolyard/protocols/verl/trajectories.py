@@ -15,7 +15,7 @@ from toolyard.placement.steps import Later, all_of
 from toolyard.protocols.verl.batches import Item
 from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, observe, refused
 from toolyard.runtime.runtime import Runtime
-from toolyard.runtime.session import Session
+from toolyard.runtime.session import PlainCall, Session
 from toolyard.tools.environment import ToolsEnvironment
 
 log = logging.getLogger("toolyard.verl")
@@ -31,6 +31,8 @@ class Trajectories:
         self._explain_invalid = explain_invalid
         served = list(runtime.environments.values())
         self._actions = {environment: actions_of(environment) for environment in served}
+        tools = [tool for environment in served for tool in environment._definition.tools.values()]
+        self._has_plain = not all(tool.is_async for tool in tools)
         self._default = next((env for env in served if issubclass(env, ToolsEnvironment)), served[0])
 
     @property
@@ -41,6 +43,8 @@ class Trajectories:
     async def act(self, items: Sequence[Item]) -> list[Observed]:
         """Everything at once, but the actions of one trajectory in their order."""
         if len({item.trajectory for item in items}) == len(items):
+            if self._has_plain and len(items) > 1:
+                return await self._act_in_threads(items)
             return await all_of(items, self._begin)
         trajectories: dict[str, list[int]] = {}
         for i, item in enumerate(items):
@@ -54,6 +58,35 @@ class Trajectories:
 
         await asyncio.gather(*map(follow, trajectories.values()))
         return [observed[i] for i in range(len(items))]
+
+    async def _act_in_threads(self, items: Sequence[Item]) -> list[Observed]:
+        """Hand all plain functions to the threads at once, and take care of the other items meanwhile."""
+        plain: dict[int, tuple[PlainCall, Action]] = {}
+        for i, item in enumerate(items):
+            if (found := self._plain(item)) is not None:
+                plain[i] = found
+        if not plain:
+            return await all_of(items, self._begin)
+        others = [i for i in range(len(items)) if i not in plain]
+        told, observed = await asyncio.gather(
+            self._runtime.run_plain([call for call, _ in plain.values()]),
+            all_of([items[i] for i in others], self._begin),
+        )
+        whole = dict(zip(others, observed, strict=True))
+        for (i, (call, action)), returned in zip(plain.items(), told, strict=True):
+            whole[i] = self._observe(call.session, items[i], action, returned)
+        return [whole[i] for i in range(len(items))]
+
+    def _plain(self, item: Item) -> tuple[PlainCall, Action] | None:
+        """The call of an item, if it is a plain function that may begin."""
+        session = self._runtime.sessions.get(_PREFIX + item.trajectory)
+        if session is None or item.finish or item.last:
+            return None
+        action = self._actions[session.spec.environment].read(item.text)
+        if action is None:
+            return None
+        call = session.plain(action.tool, action.arguments, self._given(session, item, action))
+        return None if call is None else (call, action)
 
     def _begin(self, item: Item) -> Later[Observed]:
         """The usual case on the spot: a tool that never waits, in a session that is there and stays."""
@@ -92,16 +125,19 @@ class Trajectories:
             if not item.text and not issubclass(environment, ToolsEnvironment):
                 return self._prompt(session)
             return Observed(self._no_tool(environment), self._done_if_invalid, valid=False)
-        tool = environment._definition.tools.get(action.tool)
-        given: JsonObject = {}
-        if tool is not None and tool.given:
-            given = {**item.extra, "trajectory_id": item.trajectory, "is_last_step": item.last}
-        begun = session.begin(action.tool, action.arguments, given)
+        begun = session.begin(action.tool, action.arguments, self._given(session, item, action))
         if isinstance(begun, str):
             return Observed(action.form.answer(item.text, begun), False, True)
         if isinstance(begun, ToolOutput | ToolFailure):
             return self._observe(session, item, action, begun)
         return self._rest(session, item, action, begun)
+
+    def _given(self, session: Session, item: Item, action: Action) -> JsonObject:
+        """What the trainer says with the call, if the tool wants to know."""
+        tool = session.spec.environment._definition.tools.get(action.tool)
+        if tool is None or not tool.given:
+            return {}
+        return {**item.extra, "trajectory_id": item.trajectory, "is_last_step": item.last}
 
     async def _rest(self, session: Session, item: Item, action: Action, begun: Awaitable[Returned]) -> Observed:
         return self._observe(session, item, action, await begun)
