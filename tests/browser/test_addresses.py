@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
+from collections.abc import Sequence
 
 import anyio
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from tests.browser.site import Site
 from toolyard.browser.actions import Click, Goto, Look
 from toolyard.browser.addresses import Addresses, AddressRefused, is_public
+from toolyard.browser.gate import Gate
 from toolyard.browser.shared import Visit
 from toolyard.core.errors import ToolError
 
@@ -77,6 +80,43 @@ async def test_operators_allow_more_by_host_address_network_or_port(allowed: str
 async def test_what_is_allowed_is_that_and_no_more(allowed: str, url: str):
     with pytest.raises(AddressRefused, match="not a public address"):
         await Addresses.parse(allowed).check(url)
+
+
+class Fickle(Addresses):
+    """Says once where a name is. Whoever looks it up again, or elsewhere, finds something else."""
+
+    asked = 0
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        type(self).asked += 1
+        return ["127.0.0.1"] if self.asked == 1 else ["127.0.0.2"]
+
+
+async def test_the_gate_connects_to_the_address_that_was_looked_at(site: Site):
+    async with Gate(Fickle()) as gate:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+        name = b"rebinding.invalid"
+        there = site.server_port.to_bytes(2, "big")
+        writer.write(b"\x05\x01\x00" + b"\x05\x01\x00\x03" + bytes([len(name)]) + name + there)
+        assert await reader.readexactly(2) == b"\x05\x00"
+        assert (await reader.readexactly(10))[1] == 0
+        writer.write(b"GET /echo?here=yes HTTP/1.0\r\n\r\n")
+        assert b"here=yes" in await reader.read()
+        writer.close()
+    assert Fickle.asked == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_the_gate_refuses_what_is_not_allowed(private: Site, host: str):
+    before = private.connections
+    async with Gate(Addresses()) as gate:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+        there = private.server_port.to_bytes(2, "big")
+        writer.write(b"\x05\x01\x00" + b"\x05\x01\x00\x03" + bytes([len(host)]) + host.encode() + there)
+        assert (await reader.read())[3] == 2
+        writer.close()
+        assert "not a public address" in gate.problem(f"http://{host}:{private.server_port}/")
+    assert private.connections == before
 
 
 async def test_the_agent_is_told_why_it_cannot_go_somewhere(visit: Visit, private: Site):

@@ -117,6 +117,18 @@ async def test_when_the_browser_dies_its_sessions_are_told_and_the_next_gets_ano
         await again.close()
 
 
+async def test_a_call_that_is_running_when_the_browser_dies_is_lost_at_once(visit: Visit, site: Site):
+    before = len(site.asked)
+    opening = asyncio.ensure_future(visit.perform(Goto(f"{site.url}/silent")))
+    await until(lambda: len(site.asked) > before)
+    ((running, _),) = chromiums_here()
+    os.kill(running, signal.SIGKILL)
+    begun = time.monotonic()
+    with pytest.raises(BrowserLost):
+        await opening
+    assert time.monotonic() - begun < 2
+
+
 async def test_a_browser_of_root_runs_as_somebody_else_and_in_its_own_sandbox_if_it_can(visit: Visit):
     ((running, command),) = chromiums_here()
     assert user_of(running) != 0

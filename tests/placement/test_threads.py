@@ -111,3 +111,44 @@ async def test_what_must_always_run_runs_even_if_nobody_waits_any_more():
     await pool.run(lambda: None)
     assert ran.is_set()
     pool.close()
+
+
+async def test_a_group_of_quick_functions_is_done_by_few_threads():
+    threads = Threads(32)
+    results: list[str | None] = [None] * 200
+    await threads.run_all([lambda: threading.current_thread().name] * 200, results)
+    assert None not in results
+    assert threads._alive <= 32
+    threads.close()
+
+
+async def test_slow_functions_of_a_group_run_side_by_side():
+    threads = Threads(32)
+    barrier = threading.Barrier(20, timeout=10)  # which nobody gets past before all are there
+    results: list[int | None] = [None] * 20
+    await threads.run_all([barrier.wait] * 20, results)
+    assert sorted(number for number in results if number is not None) == list(range(20))
+    threads.close()
+
+
+async def test_a_group_that_is_given_up_keeps_what_is_done_and_does_not_starve_others():
+    threads = Threads(2)
+    release = threading.Event()
+    results: list[str | None] = [None] * 4
+
+    def hangs() -> str:
+        release.wait(20)
+        return "late"
+
+    group = asyncio.ensure_future(threads.run_all([lambda: "quick", hangs, hangs, hangs], results))
+    with anyio.fail_after(10):
+        while results[0] is None or len(threads._jobs) > 1:  # until both threads hang, and one function waits for a third
+            await anyio.sleep(0.005)
+    group.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await group
+    assert results[0] == "quick"
+    with anyio.fail_after(10):
+        assert await threads.run(lambda: "another") == "another"
+    release.set()
+    threads.close()

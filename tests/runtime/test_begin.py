@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import threading
 
 import anyio
 import pytest
 
-from tests.runtime.test_runtime import runtime_of, settled, spec
+from tests.runtime.test_runtime import World, runtime_of, settled, spec
+from toolyard import tool
 from toolyard.core.output import ToolFailure
 from toolyard.runtime.session import Session, State
 
@@ -115,3 +118,77 @@ async def test_before_setup_is_over_it_waits_for_that():
         session = await runtime.open(spec())
         assert session.state is State.STARTING
         assert (await session.begin("long", {}, {})).text == "x" * 1000
+
+
+class Plain(World):
+    @tool
+    def double(self, number: int) -> str:
+        return str(number * 2)
+
+    @tool
+    def breaks(self) -> str:
+        raise ValueError("broken")
+
+    @tool
+    def hands_out_a_coroutine(self):
+        async def later():
+            await asyncio.sleep(0)
+            return "later"
+
+        return later()
+
+
+async def several(runtime, count: int, **task) -> list[Session]:
+    opened = [await runtime.open(dataclasses.replace(spec(f"s{i}", **task), environment=Plain)) for i in range(count)]
+    for session in opened:
+        await session.ready()
+    return opened
+
+
+async def test_plain_functions_of_several_sessions_are_run_together():
+    async with runtime_of(Plain).running() as runtime:
+        sessions = await several(runtime, 5)
+        calls = [session.plain("double", {"number": i}, {}) for i, session in enumerate(sessions)]
+        assert [session.running for session in sessions] == [1] * 5
+        assert sessions[0].plain("double", {"number": 1}, {}) is None  # its turn is taken
+        assert await runtime.run_plain(calls) == ["0", "2", "4", "6", "8"]
+        assert [session.running for session in sessions] == [0] * 5
+        assert runtime.calls == 0
+
+
+async def test_what_goes_wrong_with_one_of_them_is_the_answer_to_that_one():
+    async with runtime_of(Plain).running() as runtime:
+        sessions = await several(runtime, 5)
+        calls = [
+            sessions[0].plain("double", {"number": 21}, {}),
+            sessions[1].plain("breaks", {}, {}),
+            sessions[2].plain("double", {"number": "many"}, {}),
+            sessions[3].plain("exits_in_a_thread", {}, {}),
+            sessions[4].plain("hands_out_a_coroutine", {}, {}),
+        ]
+        good, broken, unfit, ended, awaited = await runtime.run_plain(calls)
+        assert good == "42"
+        assert (broken.reason, unfit.reason, ended.reason) == ("tool_raised", "bad_arguments", "tool_raised")
+        assert awaited.text == "later"
+
+
+async def test_one_that_hangs_is_timed_out_and_the_others_keep_their_answers():
+    async with runtime_of(Plain, call_seconds=0.3).running() as runtime:
+        release = threading.Event()
+        sessions = await several(runtime, 2, thread=release)
+        calls = [sessions[0].plain("double", {"number": 4}, {}), sessions[1].plain("hangs_in_a_thread", {}, {})]
+        with anyio.fail_after(10):
+            good, late = await runtime.run_plain(calls)
+        assert good == "8"
+        assert late.reason == "timed_out"
+        assert runtime.calls == 0
+        assert await runtime.run_plain([sessions[0].plain("double", {"number": 5}, {})]) == ["10"]
+        release.set()
+
+
+async def test_coroutines_and_unknown_tools_are_not_plain():
+    async with runtime_of(Plain).running() as runtime:
+        (session,) = await several(runtime, 1)
+        assert session.plain("long", {}, {}) is None
+        assert session.plain("nothing_like_it", {}, {}) is None
+        assert session.running == 0

@@ -34,6 +34,7 @@ _IDLE_SECONDS = 60
 _START_SECONDS = 30
 _CLOSE_SECONDS = 5
 _STOP_SECONDS = 20
+_ENDED = "the browser has ended, and the session's pages with it"
 
 
 class Visit:
@@ -91,12 +92,16 @@ class SharedBrowser:
         """On the browser's loop."""
         if not self.usable or self._loop is None:
             work.close()
-            raise BrowserLost("the browser has ended, and the session's pages with it")
+            raise BrowserLost(_ENDED)
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
         except BrowserLost:
             self.stop()
             raise
+        except asyncio.CancelledError:
+            if (current := asyncio.current_task()) is not None and current.cancelling():
+                raise
+            raise BrowserLost(_ENDED) from None  # its loop has ended under us
 
     def stop(self) -> None:
         """From any thread; `stopped` says when nothing is left."""

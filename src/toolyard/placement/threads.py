@@ -152,33 +152,37 @@ class Threads:
             helped = self._awake > len(self._hung)
         if not helped:
             self._call(1)
-        if (helped or len(jobs) > 1) and self._relief is None:
-            self._relief = loop.call_later(_PATIENCE, self._relieve)
+        if helped or len(jobs) > 1:
+            self._relieve_later(loop)
 
     def _leave(self, hung: Sequence[_Job | _Part]) -> None:
         """Nobody waits for these any more, but threads are in them, and others take their places."""
         self._hung.update(hung)
-        if hung:
-            self._relieve()
+        if hung and self._jobs:
+            self._call(len(hung))
 
-    def _relieve(self) -> None:
-        """Call a thread for each function that waits for one, as far as that is allowed."""
-        if self._relief is not None:
-            self._relief.cancel()
-            self._relief = None
-        self._call(len(self._jobs))
+    def _relieve_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._relief is None:
+            self._relief = loop.call_later(_PATIENCE, self._relieve, loop)
 
-    def _call(self, wanted: int) -> None:
-        """Wake threads that sleep, then start new ones."""
+    def _relieve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """While functions wait, double the threads that work on them, as far as that is allowed."""
+        self._relief = None
+        if self._jobs and self._call(min(len(self._jobs), max(self._awake, 1))):
+            self._relieve_later(loop)
+
+    def _call(self, wanted: int) -> bool:
+        """Wake threads that sleep, then start new ones. Whether there were any to be had."""
         with self._lock:
             woken = min(wanted, self._alive - self._awake)
-            started = min(wanted - woken, self._most + len(self._hung) - self._alive)
+            started = max(min(wanted - woken, self._most + len(self._hung) - self._alive), 0)
             self._awake += woken + started
         for _ in range(woken):
             self._bell.put(True)
         for _ in range(started):
             self._alive += 1
             threading.Thread(target=self._work, name="toolyard-plain", daemon=True).start()
+        return woken + started > 0
 
     def close(self) -> None:
         """Let every thread end once it has nothing to do."""
