@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 
+import anyio
 import pytest
 
 from tests.browser.site import Site
@@ -294,6 +295,18 @@ async def test_a_link_to_a_page_that_never_answers_leaves_the_page_as_it_was(vis
     assert 2 < time.monotonic() - begun < 8
     assert silent.title == "Tricks"
     assert "the page is still loading" in silent.notes
+
+
+async def test_a_page_that_leaves_by_itself_for_nowhere_stays_usable(visit: Visit, site: Site):
+    view = await visit.perform(Goto(f"{site.url}/tricks.html"))
+    asked = site.asked.count("/silent")
+    await on(visit, view, 'button "Leave soon"')
+    with anyio.fail_after(5):
+        while site.asked.count("/silent") == asked:
+            await anyio.sleep(0.01)
+    with pytest.raises(ToolError, match="about to be replaced by another, which does not answer"):
+        await visit.perform(Scroll("down"))
+    assert 'button "Warned"' in (await on(visit, view, 'button "Warn"')).text
 
 
 async def test_redirects_are_followed(visit: Visit, site: Site):

@@ -64,7 +64,7 @@ class Tab:
                 async with asyncio.timeout(_SCRIPT_SECONDS):
                     return await self._evaluate(call)
             except TimeoutError:
-                if self._navigating:  # nothing is run meanwhile
+                if self.navigating:  # nothing is run meanwhile
                     raise
                 raise PageHung from None
             except Error as error:
@@ -87,7 +87,7 @@ class Tab:
             self._ended.clear()
             try:
                 async with asyncio.timeout(left):
-                    if not self._navigating:
+                    if not self.navigating:
                         await self._stand_still()
                     if not self._pending:
                         return not self._never_loads
@@ -98,10 +98,10 @@ class Tab:
         return False
 
     def _patience(self) -> float:
-        return self._answer_seconds if self._navigating else SETTLE_SECONDS
+        return self._answer_seconds if self.navigating else SETTLE_SECONDS
 
     @property
-    def _navigating(self) -> bool:
+    def navigating(self) -> bool:
         """Whether another page has been asked for."""
         return any(map(_navigates, self._pending))
 
@@ -112,7 +112,7 @@ class Tab:
 
     async def _stop_waiting(self) -> None:
         """For what has not come by now: once is enough, whatever is done in the page next."""
-        if self._navigating:
+        if self.navigating:
             await self.stop()
         else:
             self._never_loads = True

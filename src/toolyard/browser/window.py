@@ -84,6 +84,9 @@ class Window:
             await self._drop_closed()
             await self._do_in_time(action)
             return await self._look()
+        except TimeoutError:
+            await self._tab.stop()
+            raise ToolError("the page is about to be replaced by another, which does not answer") from None
         except (PageHung, Error) as error:
             if self._is_lost(error):
                 raise BrowserLost("the browser has ended, and the session's pages with it") from error
@@ -111,6 +114,8 @@ class Window:
             async with asyncio.timeout(None if navigates else _INPUT_SECONDS):
                 await self._do(action)
         except TimeoutError:
+            if self._tab.navigating:
+                raise
             raise PageHung from None
 
     async def _do(self, action: Action) -> None:
