@@ -21,9 +21,10 @@ from typing import Any, NoReturn
 from toolyard.sandboxes.native import session, syscalls, template, wire
 from toolyard.sandboxes.native.branch import furnish_branch, make_branch
 from toolyard.sandboxes.native.confine import (
+    Confinement,
+    Furnishing,
     Rules,
     close_all_but,
-    confine,
     environment,
     mount_processes,
     reset_signals,
@@ -60,15 +61,26 @@ class Setup:
     path: str
     interpreter: Any
     """The interpreter of the template, warm and unused."""
+    furnishing: Furnishing
+    lasting: Mapping[str, Any]
+    """Limits of the interpreter, and of programs for which no others were asked."""
+    confinement: Confinement
+    """With those."""
+
+    @classmethod
+    def prepare(cls, limits: Mapping[str, Any], rules: Rules, path: str, interpreter: Any) -> Setup:
+        lasting = {**limits, "cpu_seconds": None}  # which is for each piece of code, and the host's to watch
+        return cls(limits, rules, path, interpreter, Furnishing(limits), lasting, Confinement(rules, lasting))
+
+    def confinement_with(self, limits: Mapping[str, Any]) -> Confinement:
+        return self.confinement if limits == self.lasting else Confinement(self.rules, limits)
 
 
 def live(host: socket.socket, setup: Setup, prepare: Callable[[], None], kin: socket.socket | None = None) -> NoReturn:
     """Be the agent until the host hangs up. `prepare` finishes what makes this process a sandbox."""
     try:
         try:
-            os.setsid()
             prepare()
-            syscalls.set_dumpable(False)
             agent = Agent(host, setup, kin)
         except Exception as error:  # whatever it is: no sandbox without all of its walls
             wire.send(host, {"failed": f"{type(error).__name__}: {error}"})
@@ -87,7 +99,6 @@ class Agent:
         """To the interpreter: only for what it needs to branch."""
         self._programs: dict[int, Program] = {}  # by pid
         self._files = Files(template.WORK)
-        os.chdir(template.WORK)
         os.umask(0o022)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)  # which process 1 never gets from inside
@@ -157,7 +168,7 @@ class Agent:
             self._become(
                 lambda: session.live(_CONTROL, _KIN, self._setup.interpreter),
                 [stdin, stdout, stderr, control, theirs.fileno()],
-                {"cpu_seconds": None},  # which is for each piece of code, and the host's to watch
+                self._setup.confinement,
             )
         theirs.close()
         if self._kin is not None:
@@ -184,10 +195,12 @@ class Agent:
     def _be_init(self, request: Mapping[str, Any], fds: Sequence[int], tells: int) -> NoReturn:
         try:
             syscalls.die_with_parent()
-            mount_processes()
+            calls = syscalls.Calls()
+            mount_processes(calls)
+            calls.make()
             pid = os.fork()
             if pid == 0:
-                self._become(lambda: self._execute(request), fds, request["limits"])
+                self._become(lambda: self._execute(request), fds, self._setup.confinement_with(request["limits"]))
             os.dup2(tells, 3)
             os.closerange(4, 4096)
             for fd in range(3):
@@ -202,9 +215,7 @@ class Agent:
         finally:
             os._exit(126)
 
-    def _become(
-        self, work: Callable[[], None], fds: Sequence[int], limits: Mapping[str, Any] | None = None
-    ) -> NoReturn:
+    def _become(self, work: Callable[[], None], fds: Sequence[int], confinement: Confinement) -> NoReturn:
         """In a child: stop being the agent, and do untrusted work. It has just these files, from 0 on."""
         try:
             os.setsid()
@@ -212,9 +223,8 @@ class Agent:
             reset_signals()
             for number, fd in enumerate(fds):
                 os.dup2(fd, number)
-            rules = self._setup.rules.move(len(fds))
-            os.closerange(len(fds) + 1, 4096)
-            confine(rules, {**self._setup.limits, **(limits or {})})
+            close_all_but(self._setup.rules.landlock, first=len(fds))
+            confinement.make()
             work()
         except BaseException as error:  # nobody is left to be told but the program's own standard error
             os.write(2, f"toolyard: {type(error).__name__}: {error}\n".encode())

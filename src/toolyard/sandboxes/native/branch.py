@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from toolyard.sandboxes.native import syscalls, template, wire
-from toolyard.sandboxes.native.confine import UID, mount_processes, mount_workspace, raise_loopback
+from toolyard.sandboxes.native.confine import UID, mount_processes, mount_workspace, raise_loopback, settle
 
 _KINDS = {
     "user": syscalls.CLONE_NEWUSER,
@@ -51,12 +51,15 @@ def furnish_branch(limits: Mapping[str, Any], kin: socket.socket, new_kin: socke
 
     `kin` leads to the interpreter that is to be forked, and `new_kin` is what the branch will have for its own.
     """
-    mount_processes()
-    if limits["network"] == "loopback":
-        raise_loopback()
     places = (template.WORK, template.TEMPORARY)
     originals = [os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for place in places]
-    mount_workspace(limits)
+    calls = syscalls.Calls()
+    mount_processes(calls)
+    mount_workspace(calls, limits)
+    settle(calls)
+    calls.make()
+    if limits["network"] == "loopback":
+        raise_loopback()
     for original, place in zip(originals, places, strict=True):
         copy = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         copy_directory(original, copy)

@@ -115,7 +115,9 @@ def _enter(namespaces: Mapping[int, int], tells: int) -> None:
                 os._exit(0)
         while os.getppid() != 1:
             os.sched_yield()  # until the agent of the branch is our parent, and will find us
-        syscalls.drop_capabilities()
+        surrender = syscalls.Calls()
+        syscalls.drop_capabilities(surrender)
+        surrender.make()
         syscalls.set_dumpable(True)
         os.chdir(here)
         for fd, path, flags, offset in files:

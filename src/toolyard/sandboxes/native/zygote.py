@@ -17,12 +17,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from toolyard.sandboxes.interpreter import Interpreter
-from toolyard.sandboxes.native import agent, syscalls, template, wire
+from toolyard.sandboxes.native import agent, seccomp, syscalls, template, wire
 from toolyard.sandboxes.native.cgroups import Caps, Group, Groups, enter
-from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules, close_all_but, environment, furnish
+from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules, close_all_but, environment
 
 FIRST_UID = 0x7000_0000
 """Where root's sandboxes get their users from: a range that no system hands out."""
+
+_SETUPS_MOST = 64
+"""That are kept for sandboxes to come. There are seldom more than a few kinds of limits."""
 
 
 def main(control_fd: int, parent: int) -> NoReturn:
@@ -71,6 +74,8 @@ class Zygote:
         template.enter(config["prefixes"])
         _find_modules_again(config["packages"])
         self._rules = {tcp: Rules.make(tcp=tcp) for tcp in (True, False)}
+        self._setups: dict[tuple[tuple[str, Any], ...], agent.Setup] = {}
+        _restrain()
         gc.collect()
         gc.freeze()
 
@@ -111,12 +116,13 @@ class Zygote:
         group = self._groups.new(str(number), Caps(limits["memory_bytes"], limits["processes"], limits["cpus"]))
         waits, go = os.pipe2(os.O_CLOEXEC)
         doors, directory = group.doors(v2=False), group.directory()
+        setup = self._setup(limits)
         network = 0 if limits["network"] == "host" else syscalls.CLONE_NEWNET
         try:
             pid, pidfd = syscalls.clone(NAMESPACES | network, into_cgroup=-1 if directory is None else directory)
             if pid == 0:
                 os.close(go)  # or it would wait for ever if we are killed now
-                self._be_sandbox(limits, host, waits, doors)
+                self._be_sandbox(setup, host, waits, doors)
             self._born[pid] = group
             try:
                 self._map_user(pid, number)
@@ -133,18 +139,25 @@ class Zygote:
                 os.close(fd)
         return pidfd
 
-    def _be_sandbox(self, limits: Mapping[str, Any], host: int, waits: int, doors: Sequence[int]) -> NoReturn:
+    def _setup(self, limits: Mapping[str, Any]) -> agent.Setup:
+        """What a sandbox with these limits is born with. It is prepared here, once."""
+        kind = tuple(limits.items())
+        if kind not in self._setups:
+            if len(self._setups) == _SETUPS_MOST:
+                self._setups.clear()
+            rules = self._rules[limits["network"] != "none"]
+            self._setups[kind] = agent.Setup.prepare(limits, rules, self._path, self._interpreter)
+        return self._setups[kind]
+
+    def _be_sandbox(self, setup: agent.Setup, host: int, waits: int, doors: Sequence[int]) -> NoReturn:
         signal.set_wakeup_fd(-1)
-        rules = self._rules[limits["network"] != "none"]
-        setup = agent.Setup(limits, rules, self._path, self._interpreter)
 
         def prepare() -> None:
             if os.read(waits, 1) != b"!":
                 raise OSError(0, "the template process is gone")
             enter(doors)
-            syscalls.unshare(syscalls.CLONE_NEWCGROUP)
-            close_all_but(host, rules.landlock)
-            furnish(rules, limits)
+            close_all_but(host, setup.rules.landlock)
+            setup.furnishing.make()
 
         agent.live(socket.socket(fileno=host), setup, prepare)
 
@@ -182,6 +195,14 @@ def _part_from_host() -> bool:
             return True
     _be_root_of_own_namespace()
     return False
+
+
+def _restrain() -> None:
+    """What is in force in every process of every sandbox, and does no harm to us: so they have it from here."""
+    syscalls.forbid_new_privileges()
+    calls = syscalls.Calls()
+    syscalls.load_filter(calls, seccomp.agent_filter())
+    calls.make()
 
 
 def _find_modules_again(packages: Sequence[str]) -> None:
