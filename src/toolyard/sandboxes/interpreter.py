@@ -7,6 +7,7 @@ it likes. That costs it its own session at most; what is done here is to keep th
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # without the enums that cost a new process time and memory
 import ast
 import builtins
 import importlib
@@ -15,10 +16,8 @@ import json
 import linecache
 import os
 import resource
-import shutil
 import signal
 import sys
-import tempfile
 import types
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -33,6 +32,8 @@ _COROUTINE = 0x80
 """Of a code object's flags: it awaits at the top level."""
 _ANNOTATIONS = 0x1000000
 """The same: it has `from __future__ import annotations`, which then holds for later code too."""
+_INTERRUPT = int(signal.SIGINT)
+_INTERRUPTS = (_INTERRUPT,)
 _RECURSION_LIMIT = sys.getrecursionlimit()
 _now = vars(builtins)
 _before = dict(_now)
@@ -123,7 +124,7 @@ class Interpreter:
         for copy in self._descriptors.values():
             os.close(copy)
         self._descriptors = {number: os.dup(number) for number in (0, 1, 2)}
-        signal.signal(signal.SIGINT, self._interrupted)  # a process that was just forked may have the default
+        _signal.signal(_INTERRUPT, self._interrupted)  # a process that was just forked may have the default
 
     # One piece of code.
 
@@ -189,6 +190,7 @@ class Interpreter:
         config.InteractiveShell.separate_in = ""
         config.HistoryManager.enabled = False
         config.HistoryManager.hist_file = ":memory:"
+        shutil, tempfile = map(importlib.import_module, ("shutil", "tempfile"))
         directory = tempfile.mkdtemp()  # it insists on one
         try:
             shell = shells.InteractiveShell.instance(
@@ -254,8 +256,8 @@ class Interpreter:
         linecache.cache = _sources
         if sys.getrecursionlimit() < _RECURSION_LIMIT:
             sys.setrecursionlimit(_RECURSION_LIMIT)
-        signal.signal(signal.SIGINT, self._interrupted)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        _signal.signal(_INTERRUPT, self._interrupted)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, _INTERRUPTS)
 
     def _flush(self) -> None:
         for name in ("stdout", "stderr"):

@@ -6,19 +6,19 @@ still inside the namespaces that it lives in.
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import json
 import os
 import resource
 import select
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from toolyard.sandboxes.native import session, syscalls, template, wire
+from toolyard.sandboxes.native import session, signals, syscalls, template, wire
 from toolyard.sandboxes.native.branch import furnish_branch, make_branch
 from toolyard.sandboxes.native.confine import (
     Confinement,
@@ -27,7 +27,6 @@ from toolyard.sandboxes.native.confine import (
     close_all_but,
     environment,
     mount_processes,
-    reset_signals,
 )
 from toolyard.sandboxes.native.files import Files
 from toolyard.sandboxes.native.processes import end_all, is_below, parents_of_all, start_of, used_by
@@ -76,7 +75,9 @@ class Setup:
         return self.confinement if limits == self.lasting else Confinement(self.rules, limits)
 
 
-def live(host: socket.socket, setup: Setup, prepare: Callable[[], None], kin: socket.socket | None = None) -> NoReturn:
+def live(
+    host: _socket.socket, setup: Setup, prepare: Callable[[], None], kin: _socket.socket | None = None
+) -> NoReturn:
     """Be the agent until the host hangs up. `prepare` finishes what makes this process a sandbox."""
     try:
         try:
@@ -92,23 +93,20 @@ def live(host: socket.socket, setup: Setup, prepare: Callable[[], None], kin: so
 
 
 class Agent:
-    def __init__(self, host: socket.socket, setup: Setup, kin: socket.socket | None) -> None:
+    def __init__(self, host: _socket.socket, setup: Setup, kin: _socket.socket | None) -> None:
         self._host = host
         self._setup = setup
         self._kin = kin
         """To the interpreter: only for what it needs to branch."""
         self._programs: dict[int, Program] = {}  # by pid
         self._files = Files(template.WORK)
-        os.umask(0o022)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)  # which process 1 never gets from inside
         self._woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signals.handle(signals.CHILD, lambda *_: None)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
 
     def serve(self) -> None:
         waiting = select.poll()
-        waiting.register(self._host, select.POLLIN)
+        waiting.register(self._host.fileno(), select.POLLIN)
         waiting.register(self._woken, select.POLLIN)
         while True:
             ready = [fd for fd, _ in waiting.poll()]
@@ -161,7 +159,7 @@ class Agent:
 
     def _interpret(self, id: int, fds: Sequence[int]) -> None:
         """Start the session's interpreter: a copy of the template's, among our own processes."""
-        ours, theirs = wire.pair()
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
             stdin, stdout, stderr, control = fds
@@ -220,7 +218,7 @@ class Agent:
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
-            reset_signals()
+            signals.reset()
             for number, fd in enumerate(fds):
                 os.dup2(fd, number)
             close_all_but(self._setup.rules.landlock, first=len(fds))
@@ -264,12 +262,12 @@ class Agent:
             raise OSError(0, found.decode() or "the branch could not be made")
         self._programs[int(found)] = Program(id, time.monotonic())
 
-    def _be_branch(self, host: int, kin: socket.socket, new_kin: socket.socket, keep: Sequence[int]) -> NoReturn:
+    def _be_branch(self, host: int, kin: _socket.socket, new_kin: _socket.socket, keep: Sequence[int]) -> NoReturn:
         """As process 1 of a branch: an agent like this one, that knows only the branch."""
         close_all_but(*keep)
         assert self._kin is not None
         old_kin = self._kin
-        live(socket.socket(fileno=host), self._setup, lambda: furnish_branch(self._setup.limits, old_kin, new_kin), kin)
+        live(wire.at(host), self._setup, lambda: furnish_branch(self._setup.limits, old_kin, new_kin), kin)
 
     def _signal(self, id: int, number: int) -> None:
         for pid, program in list(self._programs.items()):

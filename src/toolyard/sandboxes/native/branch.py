@@ -6,9 +6,9 @@ The interpreter has no capabilities and may not make namespaces. But it may ente
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
-import socket
 import stat
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
@@ -46,7 +46,7 @@ def make_branch(tells: int, limits: Mapping[str, Any], be_agent: Callable[[], No
         os._exit(0)
 
 
-def furnish_branch(limits: Mapping[str, Any], kin: socket.socket, new_kin: socket.socket) -> None:
+def furnish_branch(limits: Mapping[str, Any], kin: _socket.socket, new_kin: _socket.socket) -> None:
     """In the new namespaces: copy the workspace, and let the interpreter in.
 
     `kin` leads to the interpreter that is to be forked, and `new_kin` is what the branch will have for its own.

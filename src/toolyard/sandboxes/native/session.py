@@ -5,6 +5,7 @@ It shares its process with untrusted code, so nothing that it says is taken for 
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import fcntl
 import json
@@ -13,22 +14,22 @@ import random
 import re
 import resource
 import select
-import signal
-import socket
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from toolyard.sandboxes.native import syscalls, template, wire
+from toolyard.sandboxes.native import signals, syscalls, template, wire
 
 
 def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
     """Until the host hangs up. A child that the code forked, and that came back here, ends."""
-    control, kin = socket.socket(fileno=control_fd), socket.socket(fileno=kin_fd)
+    control, kin = wire.at(control_fd), wire.at(kin_fd)
     own = os.getpid()
     interpreter.attach()
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as in any Python: a write that fails, and not the end
+    signals.handle(signals.PIPE, signals.IGNORED)  # as in any Python: a write that fails, and not the end
+    random.seed()
+    os.register_at_fork(after_in_child=random.seed)  # as it does itself, but not in a template: see `boot`
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # the template has drawn one for all of its copies
     while True:
@@ -65,7 +66,7 @@ def _cpu() -> float:
 # Branching.
 
 
-def _fork(control: socket.socket, kin: socket.socket, fds: Sequence[int]) -> str | None:
+def _fork(control: _socket.socket, kin: _socket.socket, fds: Sequence[int]) -> str | None:
     """None in the branch. In the process that is forked: what prevented it, or an empty text.
 
     `fds` are the branch's standard files and its way to the host; its namespaces come from the agent.

@@ -33,6 +33,9 @@ def main(control_fd: int, parent: int) -> NoReturn:
     syscalls.die_with_parent()
     if os.getppid() != parent:
         os._exit(0)  # it was quicker
+    os.umask(0o022)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which process 1 of a sandbox never gets from inside
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started the server may have blocked some
     control = socket.socket(fileno=control_fd)
     try:
         config, _, _ = wire.receive(control)
@@ -159,7 +162,7 @@ class Zygote:
             close_all_but(host, setup.rules.landlock)
             setup.furnishing.make()
 
-        agent.live(socket.socket(fileno=host), setup, prepare)
+        agent.live(wire.at(host), setup, prepare)
 
     def _map_user(self, pid: int, number: int) -> None:
         outside = FIRST_UID + number if self.own_users else 0
