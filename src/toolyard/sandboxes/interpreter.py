@@ -12,6 +12,7 @@ import ast
 import builtins
 import importlib
 import io
+import itertools
 import json
 import linecache
 import os
@@ -64,9 +65,14 @@ class Interpreter:
 
     There is one in a process, and it belongs to the main thread. SIGINT interrupts code while that runs; at any other
     moment it does nothing. Standard output and error are descriptors 1 and 2, and flushed after each piece of code.
+
+    `changes` tells a number that is another one whenever the builtins have been changed. Without it they are looked at
+    each time, all of them, which costs a process that was just forked a good part of the memory that it has to copy.
     """
 
-    def __init__(self, ipython: bool = False) -> None:
+    def __init__(self, ipython: bool = False, *, changes: Callable[[], int] | None = None) -> None:
+        self._count_changes = changes or itertools.count().__next__
+        self._changes = -1
         self._armed = False
         self._cells = 0
         self._futures = 0
@@ -114,6 +120,7 @@ class Interpreter:
         for number in range(1, self._cells + 1):
             _sources.pop(f"<cell {number}>", None)
         _now.pop("_", None)
+        self._changes = self._count_changes()
         self._cells = 0
 
     def attach(self) -> None:
@@ -145,8 +152,9 @@ class Interpreter:
             parts.append(compile(ast.Expression(last.value), name, "eval", flags, dont_inherit=True))
         namespace = vars(self._main)
         awaits = any(part.co_flags & _COROUTINE for part in parts)
-        _now.update(self._replaced)
-        self._replaced = {}
+        if self._replaced:
+            _now.update(self._replaced)
+            self._replaced = {}
         try:
             if awaits:
                 value = self._await(_each_in_turn(parts, namespace))
@@ -157,6 +165,7 @@ class Interpreter:
             self._recover()
         if value is not None:
             _now["_"] = value  # as in any interactive Python
+            self._changes = self._count_changes()
         return value
 
     def _in_shell(self, code: str) -> object:
@@ -249,10 +258,12 @@ class Interpreter:
         """Python as our own code needs it. Builtins that code replaced are kept for it, deleted ones are back."""
         sys.settrace(None)
         sys.setprofile(None)
-        for name, value in _before.items():
-            if _now.get(name, value) is not value:
-                self._replaced[name] = _now[name]
-        _now.update(_before)
+        if self._count_changes() != self._changes:
+            for name, value in _before.items():
+                if _now.get(name, value) is not value:
+                    self._replaced[name] = _now[name]
+            _now.update(_before)
+            self._changes = self._count_changes()
         linecache.cache = _sources
         if sys.getrecursionlimit() < _RECURSION_LIMIT:
             sys.setrecursionlimit(_RECURSION_LIMIT)

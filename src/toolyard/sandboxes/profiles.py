@@ -11,7 +11,18 @@ from collections.abc import Mapping, Sequence
 from toolyard.sandboxes.base import Profile
 
 _EVERYDAY = (
-    *("bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "enum", "functools", "heapq", "inspect"),
+    *(
+        "bisect",
+        "collections",
+        "contextlib",
+        "copy",
+        "dataclasses",
+        "datetime",
+        "enum",
+        "functools",
+        "heapq",
+        "inspect",
+    ),
     *("io", "itertools", "json", "math", "operator", "random", "re", "string", "textwrap", "time", "typing"),
 )
 """Not among them: threading, and what needs it, such as logging and subprocess. What they do in every child makes a

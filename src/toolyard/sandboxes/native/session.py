@@ -8,7 +8,6 @@ from __future__ import annotations
 import _socket
 import contextlib
 import fcntl
-import json
 import os
 import random
 import re
@@ -52,15 +51,16 @@ def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
 
 
 def _execute(interpreter: Any, code: bytes) -> tuple[dict[str, Any], bytes]:
-    before = _cpu()
+    before, _ = _used()
     result = interpreter.run(code.decode("utf-8", "surrogatepass"))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"cpu": _cpu() - before, "peak": peak}, json.dumps(result).encode()
+    after, peak = _used()
+    return {"cpu": after - before, "peak": peak}, wire.encoded(result).encode()
 
 
-def _cpu() -> float:
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+def _used() -> tuple[float, int]:
+    """Seconds of processor time, with those of children, and the most memory that was held at once."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, own.ru_maxrss * 1024
 
 
 # Branching.

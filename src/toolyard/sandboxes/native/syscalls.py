@@ -1,4 +1,4 @@
-"""The system calls that Python does not offer, and nothing else: the one module of the sandbox that uses ctypes.
+"""The system calls that Python does not offer, and little else: the one module of the sandbox that uses ctypes.
 
 Every function raises OSError with the name of the call when the kernel refuses. Used only in single-threaded helper
 processes, never in the server.
@@ -13,6 +13,7 @@ import os
 import signal
 import struct
 import sys
+from collections.abc import Callable
 
 from toolyard.sandboxes.native import seccomp
 
@@ -162,6 +163,34 @@ def hide_arguments() -> None:
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[45]), int(fields[46])
     ctypes.memset(start, 0, end - start)
+
+
+def trim_heap() -> None:
+    """Give memory that the C library holds and does not use back to the kernel."""
+    _libc.malloc_trim(ctypes.c_size_t(0))
+
+
+def version_of(watched: dict[str, object]) -> Callable[[], int] | None:
+    """Tells a number that is another one after each change of a dictionary, in a Python that keeps one; else None.
+
+    That is up to 3.12 the field after those that every object has and the number of entries. Whether it is that here
+    is tried out, with another dictionary.
+    """
+    where = 3 * ctypes.sizeof(ctypes.c_void_p)
+
+    def reader(of: dict[str, object]) -> Callable[[], int]:
+        field = ctypes.c_uint64.from_address(id(of) + where)
+        return lambda: field.value
+
+    trial: dict[str, object] = {"name": 0}
+    read = reader(trial)
+    seen = [read(), read()]
+    for change in (1, 2):
+        trial["name"] = change
+        seen.append(read())
+    del trial["name"]
+    seen.append(read())
+    return reader(watched) if seen[0] == seen[1] and len({*seen}) == len(seen) - 1 else None
 
 
 # Files.

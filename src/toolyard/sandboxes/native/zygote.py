@@ -5,6 +5,7 @@ It is started with an empty environment, holds no secret, and never runs untrust
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import gc
 import importlib
@@ -65,8 +66,7 @@ class Zygote:
         for module in config["preload"]:
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
-        self._interpreter = Interpreter(ipython=config["ipython"])
-        self._interpreter.warm()
+        self._interpreter = _interpreter(ipython=config["ipython"])
         for code in config["warm_up"]:
             exec(code, {})
         if (threads := len(os.listdir("/proc/self/task"))) > 1:
@@ -80,6 +80,7 @@ class Zygote:
         self._setups: dict[tuple[tuple[str, Any], ...], agent.Setup] = {}
         _restrain()
         gc.collect()
+        syscalls.trim_heap()
         gc.freeze()
 
     def serve(self) -> None:
@@ -198,6 +199,13 @@ def _part_from_host() -> bool:
             return True
     _be_root_of_own_namespace()
     return False
+
+
+def _interpreter(*, ipython: bool) -> Interpreter:
+    """Warm and unused."""
+    interpreter = Interpreter(ipython, changes=syscalls.version_of(vars(builtins)))
+    interpreter.warm()
+    return interpreter
 
 
 def _restrain() -> None:
