@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from toolyard.core.errors import SandboxLost, SandboxUnavailable
@@ -32,6 +32,8 @@ from toolyard.sandboxes.native.zygote import FIRST_UID
 
 _SECONDS = 60.0
 """For a helper process to get ready, or to go."""
+_PROMPTLY_SECONDS = 0.02
+"""In which what was killed is gone, if it is given a processor."""
 _UIDS_PER_SERVER = 2**16
 
 
@@ -229,26 +231,28 @@ class NativeBackend:
         except BaseException:
             guest.close()
             if process is not None:
-                await asyncio.shield(process.kill())
+                await asyncio.shield(process.kill(_nothing))
             raise
-        group = self._groups.group(str(number))
+        group = self._groups.group(made.header["group"])
+        oom_kills = group.oom_counter()
 
-        def oom_kills() -> int:
-            with contextlib.suppress(OSError):  # it is gone, and so is the group
-                return group.oom_kills()
-            return 0
+        async def unthrottle() -> None:
+            if not template.channel.lost:  # whose group it is
+                await template.channel.tell({"op": "unthrottle", "sandbox": number})
+            else:
+                with contextlib.suppress(OSError):  # gone, too
+                    group.unthrottle()
 
         async def end() -> None:
             guest.close()
-            with contextlib.suppress(OSError):  # gone, too
-                group.unthrottle()  # or it would die no faster than it was allowed to run
-            await process.kill()
+            await process.kill(unthrottle)
+            oom_kills.close()
             if template.channel.lost:  # who would have removed it
                 with contextlib.suppress(OSError):  # a new broker has swept
                     group.remove()
             self._sandboxes.discard(sandbox)
 
-        ground = Ground(self.report, owner, self._memory_enforced, oom_kills)
+        ground = Ground(self.report, owner, self._memory_enforced, oom_kills.read)
         sandbox = NativeSandbox(guest, limits, ground, end=end)
         self._sandboxes.add(sandbox)
         return sandbox
@@ -263,22 +267,37 @@ def _own_programs() -> Sequence[str]:
     return [f"{place(prefix)}/bin" for prefix in reversed(profiles.prefixes())]
 
 
+async def _nothing() -> None:
+    """For a sandbox in which nothing has run yet."""
+
+
 class Process:
     """Process 1 of a sandbox, held by a descriptor that can mean no other."""
 
     def __init__(self, pidfd: int) -> None:
         self._pidfd = pidfd
 
-    async def kill(self) -> None:
-        """End it, and with it everything in its namespace; returns when that is gone."""
+    async def kill(self, unthrottle: Callable[[], Awaitable[None]]) -> None:
+        """End it, and with it everything in its namespace; returns when that is gone.
+
+        One that has used up its share of processor time dies only when it gets the next: it is helped, then.
+        """
         loop = asyncio.get_running_loop()
-        gone = asyncio.Event()
-        loop.add_reader(self._pidfd, gone.set)
+        gone: asyncio.Future[None] = loop.create_future()
+
+        def ended() -> None:
+            if not gone.done():
+                gone.set_result(None)
+
+        loop.add_reader(self._pidfd, ended)
         try:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            async with asyncio.timeout(_SECONDS):
-                await gone.wait()
+            await asyncio.wait((gone,), timeout=_PROMPTLY_SECONDS)
+            if not gone.done():
+                await unthrottle()
+                async with asyncio.timeout(_SECONDS):
+                    await gone
         finally:
             loop.remove_reader(self._pidfd)
             os.close(self._pidfd)

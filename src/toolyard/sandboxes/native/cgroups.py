@@ -30,6 +30,8 @@ _NAME = re.compile(r"toolyard-(\d+)-(\d+)-(\d+)")
 _PERIOD_US = 100_000
 _WALK = 5000
 """How many directories of a hierarchy `sweep()` looks at."""
+_LEFT_BYTES = 2 * 2**20
+"""What an empty group may still have of memory. The kernel clears some of its own notes away only when it has to."""
 _TRIAL_SECONDS = 0.5
 """How long one limit may take to show that it holds. It needs some milliseconds, unless the machine is very busy."""
 _TRIAL_BYTES = 8 * 2**20
@@ -94,6 +96,26 @@ class Tree(NamedTuple):
     controllers: frozenset[str]
     path: str
     fd: int
+
+
+class Counter:
+    """One number of a group's statistics, through a descriptor that is kept open."""
+
+    def __init__(self, fd: int, key: str) -> None:
+        self._fd = fd
+        self._key = key
+
+    def read(self) -> int:
+        """0 if there is none, or no more."""
+        try:
+            return 0 if self._fd < 0 else _counter(os.pread(self._fd, 4096, 0).decode(), self._key)
+        except OSError:  # the group is gone
+            return 0
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class Group:
@@ -171,9 +193,26 @@ class Group:
         """How many processes of the group the kernel ended for want of memory."""
         for tree in self._trees:
             if "memory" in tree.controllers:
-                file = "memory.oom_control" if tree.version == 1 else "memory.events"
-                return _counter(self._read(tree, file), "oom_kill")
+                return _counter(self._read(tree, _oom_file(tree)), "oom_kill")
         return 0
+
+    def oom_counter(self) -> Counter:
+        """The same, to be asked again and again. Who has it closes it."""
+        with suppress(FileNotFoundError):  # removed
+            for tree in self._trees:
+                if "memory" in tree.controllers:
+                    fd = os.open(f"{self.name}/{_oom_file(tree)}", os.O_RDONLY, dir_fd=tree.fd)
+                    return Counter(fd, "oom_kill")
+        return Counter(-1, "")
+
+    def is_spotless(self) -> bool:
+        """Nobody who comes into the group now would notice that others were in it before."""
+        for tree in self._trees:
+            if "memory" in tree.controllers:
+                file = "memory.usage_in_bytes" if tree.version == 1 else "memory.current"
+                if int(self._read(tree, file)) > _LEFT_BYTES:
+                    return False
+        return not self.oom_kills() and not self.throttled()
 
     def throttled(self) -> int:
         """In how many periods the group wanted more processor time than it was given."""
@@ -734,6 +773,10 @@ _FIXES = {
 
 
 # ---- Files
+
+
+def _oom_file(tree: Tree) -> str:
+    return "memory.oom_control" if tree.version == 1 else "memory.events"
 
 
 def _counter(text: str, key: str) -> int:

@@ -15,12 +15,14 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from toolyard.sandboxes.interpreter import Interpreter
 from toolyard.sandboxes.native import agent, seccomp, syscalls, template, wire
 from toolyard.sandboxes.native.cgroups import Caps, Group, Groups, enter
 from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules, close_all_but, environment
+from toolyard.sandboxes.native.spares import Spares
 
 FIRST_UID = 0x7000_0000
 """Where root's sandboxes get their users from: a range that no system hands out."""
@@ -54,12 +56,22 @@ def main(control_fd: int, parent: int) -> NoReturn:
     os._exit(0)
 
 
+@dataclass(slots=True)
+class Born:
+    """A sandbox that lives."""
+
+    number: int
+    group: Group
+    caps: Caps
+    unthrottled: bool = False
+
+
 class Zygote:
     def __init__(self, control: socket.socket, config: Mapping[str, Any]) -> None:
         self._control = control
-        self._groups = Groups.at(config["groups"])
-        self._born: dict[int, Group] = {}
-        """Sandboxes by the process number of their agents, each with its cgroup."""
+        self._spares = Spares(Groups.at(config["groups"]))
+        self._born: dict[int, Born] = {}
+        """By the process number of the agent."""
         self._path = config["path"]
         sys.path[:] = config["packages"]
         os.environ.update(environment(self._path))  # before libraries are loaded that would start threads
@@ -101,23 +113,28 @@ class Zygote:
                     request, _, fds = wire.receive(self._control)
                 except (wire.Closed, ConnectionError):
                     return
-                self._make(request, fds)
+                if request["op"] == "make":
+                    self._make(request, fds)
+                else:
+                    self._unthrottle(request["sandbox"])
 
     def _make(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Make a sandbox and tell the server its pidfd. That it is furnished, its agent will tell."""
         try:
-            pidfd = self._clone(request["sandbox"], request["limits"], fds[0])
+            pidfd, group = self._clone(request["sandbox"], request["limits"], fds[0])
         except OSError as error:
             wire.send(self._control, {"id": request["id"], "failed": str(error)})
         else:
-            wire.send(self._control, {"id": request["id"]}, fds=[pidfd])
+            wire.send(self._control, {"id": request["id"], "group": group.name}, fds=[pidfd])
             os.close(pidfd)
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _clone(self, number: int, limits: Mapping[str, Any], host: int) -> int:
-        group = self._groups.new(str(number), Caps(limits["memory_bytes"], limits["processes"], limits["cpus"]))
+    def _clone(self, number: int, limits: Mapping[str, Any], host: int) -> tuple[int, Group]:
+        caps = Caps(limits["memory_bytes"], limits["processes"], limits["cpus"])
+        born = Born(number, self._spares.take(str(number), caps), caps)
+        group = born.group
         waits, go = os.pipe2(os.O_CLOEXEC)
         doors, directory = group.doors(v2=False), group.directory()
         setup = self._setup(limits)
@@ -127,7 +144,7 @@ class Zygote:
             if pid == 0:
                 os.close(go)  # or it would wait for ever if we are killed now
                 self._be_sandbox(setup, host, waits, doors)
-            self._born[pid] = group
+            self._born[pid] = born
             try:
                 self._map_user(pid, number)
                 os.write(go, b"!")
@@ -135,13 +152,13 @@ class Zygote:
                 os.close(pidfd)
                 raise
         except OSError:
-            if group not in self._born.values():
+            if born not in self._born.values():
                 group.remove()
             raise
         finally:  # without a go, it ends
             for fd in (waits, go, *doors, *([] if directory is None else [directory])):
                 os.close(fd)
-        return pidfd
+        return pidfd, group
 
     def _setup(self, limits: Mapping[str, Any]) -> agent.Setup:
         """What a sandbox with these limits is born with. It is prepared here, once."""
@@ -175,6 +192,14 @@ class Zygote:
             finally:
                 os.close(fd)
 
+    def _unthrottle(self, number: int) -> None:
+        """Let a sandbox that was killed, and does not get the processor time for it, die. Its group is used no more."""
+        for born in self._born.values():
+            if born.number == number:
+                born.unthrottled = True
+                with contextlib.suppress(OSError):
+                    born.group.unthrottle()
+
     def _reap(self) -> None:
         while True:
             try:
@@ -183,8 +208,11 @@ class Zygote:
                 return
             if pid == 0:
                 return
-            if group := self._born.pop(pid, None):
-                group.remove()
+            if born := self._born.pop(pid, None):
+                if born.unthrottled:
+                    born.group.remove()
+                else:
+                    self._spares.leave(born.group, born.caps)
 
 
 def _part_from_host() -> bool:
