@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
 import itertools
 import os
@@ -22,7 +21,7 @@ from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.native.cgroups import Groups
 from toolyard.sandboxes.native.channel import Channel
-from toolyard.sandboxes.native.guest import Guest
+from toolyard.sandboxes.native.guest import Guest, told_of
 from toolyard.sandboxes.native.pool import Pool
 from toolyard.sandboxes.native.probe import probe, unavailable
 from toolyard.sandboxes.native.sandbox import NativeSandbox
@@ -216,7 +215,7 @@ class NativeBackend:
         number = next(self._numbers)
         template = await self._template(profile, number)
         ours, theirs = wire.pair()
-        told = {**dataclasses.asdict(limits), "memory_enforced": self._memory_enforced}
+        told = told_of(limits, memory_enforced=self._memory_enforced)
         owner = FIRST_UID + number if self._own_users else -1
         guest = Guest(ours, owner=owner)
         process: Process | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -25,6 +26,12 @@ _INTERPRETER_MOST = 1024 * 1024
 _FORK_SECONDS = 10.0
 _SECONDS = 30.0
 """For an answer of the agent, and for the kernel to end what was killed. A sandbox that takes longer is given up."""
+
+
+@functools.lru_cache(64)
+def told_of(limits: Limits, *, memory_enforced: bool) -> Mapping[str, Any]:
+    """Limits as those inside are told of them."""
+    return {**dataclasses.asdict(limits), "memory_enforced": memory_enforced}
 
 
 @dataclass(slots=True)
@@ -123,7 +130,7 @@ class Guest:
         self, argv: Sequence[str], env: Mapping[str, str], limits: Limits, *, memory_enforced: bool
     ) -> Program:
         """Start a program in a pid namespace of its own. Raises OSError if there can be no more."""
-        told = {**dataclasses.asdict(limits), "memory_enforced": memory_enforced}
+        told = told_of(limits, memory_enforced=memory_enforced)
         program = json.dumps({"argv": list(argv), "env": dict(env)}).encode()
         return await self._start("run", limits.output_bytes, payload=program, limits=told)
 

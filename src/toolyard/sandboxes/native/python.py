@@ -19,7 +19,6 @@ from toolyard.sandboxes.native.watch import Ground, Watch
 _GRACE_SECONDS = 0.5
 """For code that is interrupted to stop by itself, which saves the session's variables."""
 _TIMES = 5
-_TIMES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Python:
             for stream in (program.stdout, program.stderr):
                 stream.begin(self._limits.output_bytes)
             payload = code.encode("utf-8", "surrogatepass")
-            answer = asyncio.ensure_future(program.channel.ask("exec", payload=payload))
+            answer = program.channel.begin("exec", payload)
             try:
                 exceeded = await watch.until(self._guest, program, answer)
                 if exceeded:

@@ -1,5 +1,6 @@
-"""Messages between the processes of the sandbox: a JSON object, then bytes if it says so, over a socket that keeps
-packets apart. Blocking; the server's side of it is `channel.py`."""
+"""Messages between the processes of the sandbox: a JSON object, and if that says so, a zero byte and a payload, over a
+socket that keeps packets apart. What is too long for the first packet follows in others. Blocking; the server's side of
+it is `channel.py`."""
 
 from __future__ import annotations
 
@@ -38,10 +39,18 @@ def at(fd: int) -> _socket.socket:
 
 def packets(header: Mapping[str, object], payload: bytes = b"") -> Sequence[bytes]:
     """The message as it goes out. `size` in the header says how many bytes follow."""
-    first = encoded({**header, "size": len(payload)}).encode()
-    if len(first) > HEADER_MOST:
-        raise ValueError(f"a header of {len(first)} bytes")
-    return [first, *(payload[at : at + PIECE] for at in range(0, len(payload), PIECE))]
+    message = encoded({**header, "size": len(payload)}).encode()
+    if len(message) >= HEADER_MOST:
+        raise ValueError(f"a header of {len(message)} bytes")
+    if payload:
+        message += b"\0" + payload
+    return [message[at : at + PIECE] for at in range(0, len(message), PIECE)]
+
+
+def parted(packet: bytes) -> tuple[bytes, bytes]:
+    """The first packet of a message: header, and beginning of the payload. JSON has no zero bytes."""
+    header, _, payload = packet.partition(b"\0")
+    return header, payload
 
 
 def send(sock: _socket.socket, header: Mapping[str, object], payload: bytes = b"", fds: Sequence[int] = ()) -> None:
@@ -57,11 +66,18 @@ def receive(sock: _socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:
     if not first:
         raise Closed
     fds = array.array("i", came[0][2]).tolist() if came else []
-    header: dict[str, Any] = decoded(first.decode())
-    payload = bytearray()
-    while len(payload) < header["size"]:
+    text, payload = parted(first)
+    header: dict[str, Any] = decoded(text.decode())
+    if len(payload) < header["size"]:
+        payload = _whole(payload, header["size"], sock)
+    return header, payload, fds
+
+
+def _whole(begun: bytes, size: int, sock: _socket.socket) -> bytes:
+    payload = bytearray(begun)
+    while len(payload) < size:
         piece = sock.recv(PIECE)
         if not piece:
             raise Closed
         payload += piece
-    return header, bytes(payload), fds
+    return bytes(payload)
