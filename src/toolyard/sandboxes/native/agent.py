@@ -76,7 +76,12 @@ class Setup:
 
 
 def live(
-    host: _socket.socket, setup: Setup, prepare: Callable[[], None], kin: _socket.socket | None = None
+    host: _socket.socket,
+    setup: Setup,
+    prepare: Callable[[], None],
+    *,
+    kin: _socket.socket | None = None,
+    first: First | None = None,
 ) -> NoReturn:
     """Be the agent until the host hangs up. `prepare` finishes what makes this process a sandbox."""
     try:
@@ -86,10 +91,18 @@ def live(
         except Exception as error:  # whatever it is: no sandbox without all of its walls
             wire.send(host, {"failed": f"{type(error).__name__}: {error}"})
             os._exit(1)
-        wire.send(host, {"ready": True})
+        wire.send(host, {"ready": True, "interpreter": first is not None and agent.begin(first)})
         agent.serve()
     finally:
         os._exit(0)
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The interpreter that a sandbox is born with: its number, and its files."""
+
+    id: int
+    fds: Sequence[int]
 
 
 class Agent:
@@ -156,6 +169,17 @@ class Agent:
         return {}, b""
 
     # Programs.
+
+    def begin(self, first: First) -> bool:
+        """Start the interpreter before it is asked for. False if there is no room for one."""
+        try:
+            self._interpret(first.id, first.fds)
+        except OSError:
+            return False
+        finally:
+            for fd in first.fds:
+                os.close(fd)
+        return True
 
     def _interpret(self, id: int, fds: Sequence[int]) -> None:
         """Start the session's interpreter: a copy of the template's, among our own processes."""
@@ -267,7 +291,7 @@ class Agent:
         close_all_but(*keep)
         assert self._kin is not None
         old_kin = self._kin
-        live(wire.at(host), self._setup, lambda: furnish_branch(self._setup.limits, old_kin, new_kin), kin)
+        live(wire.at(host), self._setup, lambda: furnish_branch(self._setup.limits, old_kin, new_kin), kin=kin)
 
     def _signal(self, id: int, number: int) -> None:
         for pid, program in list(self._programs.items()):

@@ -218,16 +218,22 @@ class NativeBackend:
         told = told_of(limits, memory_enforced=self._memory_enforced)
         owner = FIRST_UID + number if self._own_users else -1
         guest = Guest(ours, owner=owner)
+        first = guest.expect_interpreter()
         process: Process | None = None
         try:
             with theirs:
-                made = await template.channel.ask("make", fds=[theirs.fileno()], sandbox=number, limits=told)
+                fds = [theirs.fileno(), *first.theirs]
+                made = await template.channel.ask(
+                    "make", fds=fds, sandbox=number, limits=told, interpreter=first.number
+                )
+            first.close_theirs()
             if problem := made.header.get("failed"):
                 raise unavailable(str(problem), 0)
             process = Process(made.fds[0])
-            await guest.ready()
+            interprets = await guest.ready()
             self._check_open()
         except BaseException:
+            guest.give_up(first)
             guest.close()
             if process is not None:
                 await asyncio.shield(process.kill(_nothing))
@@ -252,7 +258,10 @@ class NativeBackend:
             self._sandboxes.discard(sandbox)
 
         ground = Ground(self.report, owner, self._memory_enforced, oom_kills.read)
-        sandbox = NativeSandbox(guest, limits, ground, end=end)
+        if not interprets:  # there is no room for it; who needs it will be told
+            guest.give_up(first)
+        interpreter = guest.started(first, limits.output_bytes) if interprets else None
+        sandbox = NativeSandbox(guest, limits, ground, end=end, interpreter=interpreter)
         self._sandboxes.add(sandbox)
         return sandbox
 

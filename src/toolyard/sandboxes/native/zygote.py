@@ -121,7 +121,7 @@ class Zygote:
     def _make(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Make a sandbox and tell the server its pidfd. That it is furnished, its agent will tell."""
         try:
-            pidfd, group = self._clone(request["sandbox"], request["limits"], fds[0])
+            pidfd, group = self._clone(request, fds)
         except OSError as error:
             wire.send(self._control, {"id": request["id"], "failed": str(error)})
         else:
@@ -131,7 +131,9 @@ class Zygote:
             for fd in fds:
                 os.close(fd)
 
-    def _clone(self, number: int, limits: Mapping[str, Any], host: int) -> tuple[int, Group]:
+    def _clone(self, request: Mapping[str, Any], fds: Sequence[int]) -> tuple[int, Group]:
+        number, limits = request["sandbox"], request["limits"]
+        host, *files = fds
         caps = Caps(limits["memory_bytes"], limits["processes"], limits["cpus"])
         born = Born(number, self._spares.take(str(number), caps), caps)
         group = born.group
@@ -143,7 +145,7 @@ class Zygote:
             pid, pidfd = syscalls.clone(NAMESPACES | network, into_cgroup=-1 if directory is None else directory)
             if pid == 0:
                 os.close(go)  # or it would wait for ever if we are killed now
-                self._be_sandbox(setup, host, waits, doors)
+                self._be_sandbox(setup, host, agent.First(request["interpreter"], files), waits, doors)
             self._born[pid] = born
             try:
                 self._map_user(pid, number)
@@ -170,17 +172,19 @@ class Zygote:
             self._setups[kind] = agent.Setup.prepare(limits, rules, self._path, self._interpreter)
         return self._setups[kind]
 
-    def _be_sandbox(self, setup: agent.Setup, host: int, waits: int, doors: Sequence[int]) -> NoReturn:
+    def _be_sandbox(
+        self, setup: agent.Setup, host: int, first: agent.First, waits: int, doors: Sequence[int]
+    ) -> NoReturn:
         signal.set_wakeup_fd(-1)
 
         def prepare() -> None:
             if os.read(waits, 1) != b"!":
                 raise OSError(0, "the template process is gone")
             enter(doors)
-            close_all_but(host, setup.rules.landlock)
+            close_all_but(host, *first.fds, setup.rules.landlock)
             setup.furnishing.make()
 
-        agent.live(wire.at(host), setup, prepare)
+        agent.live(wire.at(host), setup, prepare, first=first)
 
     def _map_user(self, pid: int, number: int) -> None:
         outside = FIRST_UID + number if self.own_users else 0
