@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from toolyard.core.errors import SandboxLost, ToolyardError
 from toolyard.sandboxes.base import Entry, Executed, Finished, Limits, Report, Usage
 from toolyard.sandboxes.native import wire
-from toolyard.sandboxes.native.channel import Answer, Channel
+from toolyard.sandboxes.native.channel import Answer, Channel, loaded
 from toolyard.sandboxes.native.guest import Guest
 from toolyard.sandboxes.native.sandbox import NativeSandbox
 from toolyard.sandboxes.native.watch import Ground
@@ -171,7 +171,7 @@ class Model:
             raise ValueError("the end")
         if self._header is None:
             text, _, begun = data.partition(b"\0")
-            header = json.loads(text)
+            header = loaded(text)
             if not 0 <= header["size"] <= PAYLOAD_MOST:
                 raise ValueError("too much")
             self._header, self._payload = header, begun

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes.native import wire
 
@@ -98,7 +100,7 @@ class Channel:
     def begin(self, op: str, payload: bytes) -> asyncio.Future[Answer]:
         """Ask, and be given the answer as a future. A short question is sent at once, without a task that does it."""
         number = self.number()
-        packets = wire.packets({"op": op, "id": number}, payload)
+        packets = wire.packets({"op": op, "id": number}, payload, dumped)
         if len(packets) > 1 or self.lost or self._turn.locked() or self._cut_off is not None:
             return asyncio.ensure_future(self.ask(op, payload=payload, number=number))
         try:
@@ -128,7 +130,7 @@ class Channel:
         self._on_lost(why)
 
     async def _send(self, header: Mapping[str, object], payload: bytes, fds: Sequence[int]) -> None:
-        packets = deque(wire.packets(header, payload))
+        packets = deque(wire.packets(header, payload, dumped))
         whole = len(packets)
         async with self._turn:
             if self._cut_off is not None:
@@ -194,7 +196,7 @@ class Channel:
     def _take(self, packet: bytes, fds: Sequence[int]) -> None:
         if self._arriving is None:
             text, begun = wire.parted(packet)
-            header = json.loads(text)
+            header = loaded(text)
             if not isinstance(header, dict) or not 0 <= header["size"] <= self._payload_most:
                 raise ValueError(header)
             self._arriving = _Arriving(header, bytearray(begun))
@@ -222,6 +224,22 @@ class Channel:
             _close(fds)
             return
         answer.set_result(Answer(header, payload, fds))
+
+
+def loaded(text: bytes) -> Any:
+    """From JSON, fast; and if there are half characters in it, as names of files can have, all the same."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text)
+
+
+def dumped(value: object) -> bytes:
+    """The other way round."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value).encode()
 
 
 def _close(fds: Sequence[int]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 from toolyard.core.errors import SandboxError
 from toolyard.sandboxes.base import Executed, Limit, Limits, PythonError, Usage
-from toolyard.sandboxes.native.channel import Answer
+from toolyard.sandboxes.native.channel import Answer, loaded
 from toolyard.sandboxes.native.guest import Guest, Program
 from toolyard.sandboxes.native.watch import Ground, Watch
 
@@ -117,7 +116,7 @@ def _reply(answer: asyncio.Future[Answer], seconds: float) -> Reply | None:
         return None
     header = answer.result().header
     try:
-        said: Mapping[str, Any] = json.loads(answer.result().payload)
+        said: Mapping[str, Any] = loaded(answer.result().payload)
         value, raised = said["value"], said["error"]
         error = PythonError(*(_text(raised[part]) for part in ("name", "message", "traceback"))) if raised else None
         usage = Usage(seconds, _amount(header["cpu"]), int(_amount(header["peak"])))
