@@ -110,8 +110,12 @@ class Interpreter:
 
     def warm(self) -> None:
         """Run something representative, so that a fork of this process has loaded what most code needs."""
+        self.rehearse(_WARM_UP, "warm(2).missing", "1 +")
+
+    def rehearse(self, *codes: str) -> None:
+        """Run code of our own, and forget it. To be called before any other is run."""
         before = set(vars(self._main))
-        for code in (_WARM_UP, "warm(2).missing", "1 +"):
+        for code in codes:
             self.run(code)
         if self._shell is not None:
             self._shell.reset(new_session=True)

@@ -62,6 +62,13 @@ class Python:
             level = self._ground.report().level
             return Executed(stdout, stderr, reply.value, reply.error, exceeded or program.cut, reply.usage, level)
 
+    async def rehearse(self) -> None:
+        async with self.turn:
+            program = await self.program()
+            assert program.channel is not None
+            async with asyncio.timeout(self._limits.wall_seconds):
+                await program.channel.begin("rehearse", b"")
+
     async def program(self) -> Program:
         if self._program is None:
             try:
