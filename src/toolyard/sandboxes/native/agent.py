@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from toolyard.sandboxes.native import session, signals, syscalls, template, wire
-from toolyard.sandboxes.native.branch import furnish_branch, make_branch
+from toolyard.sandboxes.native.branch import clone_branch, furnish_branch
 from toolyard.sandboxes.native.confine import (
     Confinement,
     Furnishing,
@@ -268,29 +268,20 @@ class Agent:
         and a copy of the workspace."""
         if self._kin is None:
             raise OSError(0, "there is no interpreter to fork")
-        told, tells = os.pipe2(os.O_CLOEXEC)
         ours, theirs = wire.pair()
-        helper = os.fork()
-        if helper == 0:
-            signal.set_wakeup_fd(-1)
-            self._host.detach()
-            keep = (fds[0], ours.fileno(), theirs.fileno(), self._kin.fileno(), self._setup.rules.landlock)
-            make_branch(tells, self._setup.limits, lambda: self._be_branch(fds[0], ours, theirs, keep))
-        for end in (ours, theirs):
-            end.close()
-        os.close(tells)
-        with os.fdopen(told, "rb") as answer:
-            found = answer.read()
-        os.waitpid(helper, 0)
-        if not found.isdigit():
-            raise OSError(0, found.decode() or "the branch could not be made")
-        self._programs[int(found)] = Program(id, time.monotonic())
+        with ours, theirs:
+            pid = clone_branch(self._setup.limits)
+            if pid == 0:
+                self._be_branch(fds[0], ours, theirs)
+        self._programs[pid] = Program(id, time.monotonic())
 
-    def _be_branch(self, host: int, kin: _socket.socket, new_kin: _socket.socket, keep: Sequence[int]) -> NoReturn:
+    def _be_branch(self, host: int, kin: _socket.socket, new_kin: _socket.socket) -> NoReturn:
         """As process 1 of a branch: an agent like this one, that knows only the branch."""
-        close_all_but(*keep)
+        signal.set_wakeup_fd(-1)
+        self._host.detach()
         assert self._kin is not None
         old_kin = self._kin
+        close_all_but(host, kin.fileno(), new_kin.fileno(), old_kin.fileno(), self._setup.rules.landlock)
         live(wire.at(host), self._setup, lambda: furnish_branch(self._setup.limits, old_kin, new_kin), kin=kin)
 
     def _signal(self, id: int, number: int) -> None:
