@@ -124,8 +124,7 @@ class Agent:
         while True:
             ready = [fd for fd, _ in waiting.poll()]
             if self._woken in ready:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._woken, 4096)
+                os.read(self._woken, 4096)
                 self._reap()
             if self._host.fileno() in ready:
                 try:
@@ -240,7 +239,6 @@ class Agent:
     def _become(self, work: Callable[[], None], fds: Sequence[int], confinement: Confinement) -> NoReturn:
         """In a child: stop being the agent, and do untrusted work. It has just these files, from 0 on."""
         try:
-            os.setsid()
             signal.set_wakeup_fd(-1)
             signals.reset()
             for number, fd in enumerate(fds):

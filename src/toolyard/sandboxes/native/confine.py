@@ -3,7 +3,6 @@ and the process ends before any code that is not ours has run."""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import resource
@@ -112,8 +111,10 @@ def _take_few_watches() -> None:
     """All sandboxes of a server, and its user, share what inotify has: often no more than 128 instances and 8192
     watches."""
     for path, most in _INOTIFY:
-        with contextlib.suppress(FileNotFoundError):
+        try:
             _write(path, most)
+        except FileNotFoundError:  # a kernel without
+            continue
 
 
 _INOTIFY = (("/proc/sys/user/max_inotify_instances", b"8"), ("/proc/sys/user/max_inotify_watches", b"1024"))
@@ -127,10 +128,11 @@ def raise_loopback() -> None:
 
 
 class Confinement:
-    """The last thing before untrusted code: give up everything that is not needed to run it."""
+    """The last thing before untrusted code: leave the agent's session, and all power that is not needed to run it."""
 
     def __init__(self, rules: Rules, limits: Mapping[str, Any]) -> None:
         self._surrender = Calls()
+        self._surrender.add("setsid")
         for name, most in _resources(limits).items():
             self._surrender.add("prlimit64", 0, name, struct.pack("=QQ", most, most))
         syscalls.drop_capabilities(self._surrender)

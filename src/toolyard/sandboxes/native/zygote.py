@@ -105,8 +105,7 @@ class Zygote:
         while True:
             ready = [fd for fd, _ in waiting.poll()]
             if woken in ready:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(woken, 4096)
+                os.read(woken, 4096)
                 self._reap()
             if self._control.fileno() in ready:
                 try:
@@ -170,6 +169,7 @@ class Zygote:
                 self._setups.clear()
             rules = self._rules[limits["network"] != "none"]
             self._setups[kind] = agent.Setup.prepare(limits, rules, self._path, self._interpreter)
+            gc.freeze()  # it is here to stay
         return self._setups[kind]
 
     def _be_sandbox(
