@@ -1,8 +1,8 @@
 """Control groups: bound what a sandbox uses as a whole, count it, and end everything that is in it.
 
-The broker calls `sweep()` and `Groups.create()`. A zygote, which no longer sees /sys, works through the directory
-descriptors that it inherited (`Groups.adopt`). The server reads by path (`Groups.at`). Broker and zygote load this
-module without the package around it: it imports the standard library alone.
+The broker calls `sweep()` and `Groups.create()`. Server and zygotes find what it made by `Groups.at`; a zygote does so
+before it leaves the host's file system, and then works through the descriptors. Broker and zygote load this module
+without the package around it: it imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ CONTROLLERS = ("memory", "pids", "cpu")
 OUTSIDE = "toolyard-outside"
 """Version 2 wants processes in leaves only. This leaf takes those that were in the group where we make ours."""
 
-Description: TypeAlias = list[tuple[int, list[str], str, int]]
-"""Of a parent group, for JSON: version, controllers, path and descriptor of its directory in each hierarchy."""
+Description: TypeAlias = list[tuple[int, list[str], str]]
+"""Of a parent group, for JSON: version, controllers and path of its directory in each hierarchy."""
 
 _NAME = re.compile(r"toolyard-(\d+)-(\d+)-(\d+)")
 _PERIOD_US = 100_000
@@ -318,19 +318,12 @@ class Groups:
         return groups
 
     @classmethod
-    def adopt(cls, description: Description) -> Groups:
-        """In a process that has inherited the descriptors."""
-        for _, _, _, fd in description:
-            os.set_inheritable(fd, False)
-        return cls([Tree(version, frozenset(names), path, fd) for version, names, path, fd in description])
-
-    @classmethod
     def at(cls, description: Description) -> Groups:
         """In any other process that sees the same paths."""
-        return cls([Tree(version, frozenset(names), path, _opened(path)) for version, names, path, _ in description])
+        return cls([Tree(version, frozenset(names), path, _opened(path)) for version, names, path in description])
 
     def describe(self) -> Description:
-        return [(tree.version, sorted(tree.controllers), tree.path, tree.fd) for tree in self.trees]
+        return [(tree.version, sorted(tree.controllers), tree.path) for tree in self.trees]
 
     def new(self, name: str, caps: Caps) -> Group:
         group = self.group(name)
