@@ -168,8 +168,10 @@ class Interpreter:
         finally:
             self._recover()
         if value is not None:
+            unchanged = self._count_changes() == self._changes
             _now["_"] = value  # as in any interactive Python
-            self._changes = self._count_changes()
+            if unchanged:
+                self._changes = self._count_changes()
         return value
 
     def _in_shell(self, code: str) -> object:

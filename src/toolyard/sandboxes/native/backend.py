@@ -242,9 +242,9 @@ class NativeBackend:
         oom_kills = group.oom_counter()
 
         async def unthrottle() -> None:
-            if not template.channel.lost:  # whose group it is
-                await template.channel.tell({"op": "unthrottle", "sandbox": number})
-            else:
+            try:
+                await template.channel.tell({"op": "unthrottle", "sandbox": number})  # whose group it is
+            except SandboxLost:
                 with contextlib.suppress(OSError):  # gone, too
                     group.unthrottle()
 
