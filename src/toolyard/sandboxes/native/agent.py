@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _socket
 import contextlib
+import functools
 import json
 import os
 import resource
@@ -34,6 +35,9 @@ from toolyard.sandboxes.native.processes import end_all, is_below, parents_of_al
 _CONTROL = 3
 _KIN = 4
 """File descriptors of the interpreter: to the host, and to its agent."""
+
+(_READY,) = wire.packets({"ready": True, "interpreter": True})
+"""Put into words here, for JSON takes a new process longer than a system call."""
 
 _CLOCK_SECONDS = 0.02
 """How wrong the kernel's notes of when a process was started can be."""
@@ -91,7 +95,10 @@ def live(
         except Exception as error:  # whatever it is: no sandbox without all of its walls
             wire.send(host, {"failed": f"{type(error).__name__}: {error}"})
             os._exit(1)
-        wire.send(host, {"ready": True, "interpreter": first is not None and agent.begin(first)})
+        if first is not None and agent.begin(first):
+            host.send(_READY)
+        else:
+            wire.send(host, {"ready": True})
         agent.serve()
     finally:
         os._exit(0)
@@ -112,7 +119,6 @@ class Agent:
         self._kin = kin
         """To the interpreter: only for what it needs to branch."""
         self._programs: dict[int, Program] = {}  # by pid
-        self._files = Files(template.WORK)
         self._woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signals.handle(signals.CHILD, lambda *_: None)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
@@ -166,6 +172,10 @@ class Agent:
             case "list":
                 return {}, self._files.list(request["path"])
         return {}, b""
+
+    @functools.cached_property
+    def _files(self) -> Files:
+        return Files(template.WORK)
 
     # Programs.
 

@@ -5,6 +5,7 @@ It shares its process with untrusted code, so nothing that it says is taken for 
 
 from __future__ import annotations
 
+import _random
 import _socket
 import contextlib
 import fcntl
@@ -20,6 +21,9 @@ from typing import Any
 
 from toolyard.sandboxes.native import signals, syscalls, template, wire
 
+_drawing: _random.Random = random.seed.__self__  # type: ignore[attr-defined]
+"""What functions of `random` draw from. A method of its base class seeds it with fewer steps than its own."""
+
 
 def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
     """Until the host hangs up. A child that the code forked, and that came back here, ends."""
@@ -27,7 +31,7 @@ def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
     own = os.getpid()
     interpreter.attach()
     signals.handle(signals.PIPE, signals.IGNORED)  # as in any Python: a write that fails, and not the end
-    random.seed()
+    _random.Random.seed(_drawing)
     os.register_at_fork(after_in_child=random.seed)  # as it does itself, but not in a template: see `boot`
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # the template has drawn one for all of its copies

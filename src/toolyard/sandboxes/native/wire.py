@@ -22,7 +22,7 @@ _RIGHTS_MOST = socket.CMSG_LEN(_FDS_MOST * array.array("i").itemsize)
 _CLOSED_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
 encoded = json.JSONEncoder().encode
-_decoded = json.JSONDecoder().decode
+_decoded = json.JSONDecoder().raw_decode
 """What does the work of json.dumps and json.loads. The server uses a faster library, which no guest has to load."""
 
 
@@ -73,7 +73,7 @@ def receive(sock: _socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:
         raise Closed
     fds = array.array("i", came[0][2]).tolist() if came else []
     text, payload = parted(first)
-    header: dict[str, Any] = _decoded(text.decode())
+    header: dict[str, Any] = _decoded(text.decode())[0]
     if len(payload) < header["size"]:
         payload = _whole(payload, header["size"], sock)
     return header, payload, fds

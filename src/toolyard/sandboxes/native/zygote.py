@@ -138,13 +138,13 @@ class Zygote:
         group = born.group
         waits, go = os.pipe2(os.O_CLOEXEC)
         doors, directory = group.doors(v2=False), group.directory()
-        setup = self._setup(limits)
+        setup, first = self._setup(limits), agent.First(request["interpreter"], files)
         network = 0 if limits["network"] == "host" else syscalls.CLONE_NEWNET
         try:
             pid, pidfd = syscalls.clone(NAMESPACES | network, into_cgroup=-1 if directory is None else directory)
             if pid == 0:
                 os.close(go)  # or it would wait for ever if we are killed now
-                self._be_sandbox(setup, host, agent.First(request["interpreter"], files), waits, doors)
+                self._be_sandbox(setup, host, first, waits, doors)
             self._born[pid] = born
             try:
                 self._map_user(pid, number)
