@@ -31,8 +31,8 @@ from toolyard.sandboxes.native.zygote import FIRST_UID
 
 _SECONDS = 60.0
 """For a helper process to get ready, or to go."""
-_PROMPTLY_SECONDS = 0.02
-"""In which what was killed is gone, if it is given a processor."""
+_PROMPTLY_SECONDS = 0.05
+"""In which what was killed is gone, unless it has to wait for a processor."""
 _UIDS_PER_SERVER = 2**16
 
 

@@ -197,11 +197,12 @@ class Zygote:
                 os.close(fd)
 
     def _unthrottle(self, number: int) -> None:
-        """Let a sandbox that was killed, and does not get the processor time for it, die. Its group is used no more."""
+        """Let a sandbox die that was killed, and that has used up the processor time for it. Its group is used no more.
+        Without limits it would still have to wait if the machine is busy; that does no harm."""
         for born in self._born.values():
-            if born.number == number:
-                born.unthrottled = True
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the broker is gone, and the group with it
+                if born.number == number and born.group.throttled():
+                    born.unthrottled = True
                     born.group.unthrottle()
 
     def _reap(self) -> None:
