@@ -173,8 +173,8 @@ def trim_heap() -> None:
 def version_of(watched: dict[str, object]) -> Callable[[], int] | None:
     """Tells a number that is another one after each change of a dictionary, in a Python that keeps one; else None.
 
-    That is up to 3.12 the field after those that every object has and the number of entries. Whether it is that here
-    is tried out, with another dictionary.
+    It is, up to 3.13 at least, the field after those that every object has and the number of entries. Whether it is
+    that here is tried out, with another dictionary.
     """
     where = 3 * ctypes.sizeof(ctypes.c_void_p)
 
