@@ -455,8 +455,19 @@ class Traces:
             *(f"process {pid}" for pid, start in members if _start(pid) == start),
             *(f"process {pid} in its namespace" for pid in _in_namespace(self.namespace)),
             *(f"process {pid} of its user" for pid in _processes() if self.user > 0 and _user(pid) == self.user),
-            *(f"group {group}" for group in self.groups if os.path.exists(group)),
+            *(f"group {group}" for group in self.groups if not is_at_rest(group) and not self._has_passed_on(group)),
         ]
+
+    def _has_passed_on(self, group: str) -> bool:
+        """To another sandbox: all that is in it is in other namespaces."""
+        inside = [int(pid) for pid in _lines(f"{group}/cgroup.procs")]
+        return bool(inside) and set(inside).isdisjoint(_in_namespace(self.namespace))
+
+
+def is_at_rest(group: str) -> bool:
+    """Removed, or kept for another sandbox: then nobody is in it, and it has no more memory than the kernel's notes."""
+    held = max(_number(f"{group}/{name}") for name in ("memory.usage_in_bytes", "memory.current"))
+    return not _lines(f"{group}/cgroup.procs") and _number(f"{group}/pids.current") <= 0 and held <= 2 * 2**20
 
 
 def _are_limited(groups: Sequence[str], limits: Limits) -> bool:

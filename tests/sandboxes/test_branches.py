@@ -463,7 +463,7 @@ _SABOTAGE = {
     "moves halfway": "setns, ours.setns = ours.setns, lambda fd, kind: setns(fd, kind) if kind == 1 << 28 else None",
     "cannot move": "ours.setns = lambda *_: 1 / 0",
     "never ends its helpers": "os._exit = lambda *_: time.sleep(1000)",
-    "leaves processes in the branch": "ours.drop_capabilities = lambda: real() or time.sleep(1000)",
+    "leaves processes in the branch": "ours.drop_capabilities = lambda _: real() or time.sleep(1000)",
 }
 _OURS = """
 import _thread, os, signal, sys, time
@@ -513,7 +513,7 @@ async def code_that_sabotages_its_own_forking(stage: Stage, box: Box) -> None:
 @SUITE.case("b15")
 async def a_branch_that_keeps_the_capabilities_of_its_namespace(stage: Stage, box: Box) -> None:
     """Who enters a user namespace has them all in it. Our own code drops them; hostile code need not."""
-    await box.python(f"{_OURS}\nours.drop_capabilities = lambda: None")
+    await box.python(f"{_OURS}\nours.drop_capabilities = lambda _: None")
     (branch,) = await box.sandbox.fork()
     status = (await branch.exec("print(open('/proc/self/status').read())")).stdout
     assert "CapEff:\t0000000000000000" not in status, "it could keep none, and this shows nothing"

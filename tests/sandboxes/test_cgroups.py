@@ -372,6 +372,7 @@ def call(name, *arguments):
     if getattr(libc, name)(*arguments) != 0:
         raise OSError(ctypes.get_errno(), name)
 NEWNS, NEWUSER, INTO_CGROUP, PRIVATE, RECURSIVE, DETACH = 0x20000, 0x10000000, 1 << 33, 1 << 18, 1 << 14, 2
+groups = cgroups.Groups.at(json.loads(sys.argv[3]))
 call("unshare", NEWNS)
 call("mount", None, b"/", None, PRIVATE | RECURSIVE, None)
 call("mount", b"none", sys.argv[2].encode(), b"tmpfs", 0, None)
@@ -382,7 +383,7 @@ os.chdir("/")
 call("umount2", b"/old", DETACH)
 assert os.listdir("/") == ["old"]
 
-group = cgroups.Groups.adopt(json.loads(sys.argv[3])).new("of-the-zygote", cgroups.Caps(8 * 2**20, 3, 0.5))
+group = groups.new("of-the-zygote", cgroups.Caps(8 * 2**20, 3, 0.5))
 directory, doors = group.directory(), group.doors(v2=False)
 clone3 = (ctypes.c_uint64 * 11)(NEWUSER | INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, directory)
 child = ctypes.PyDLL(None).syscall(435, clone3, ctypes.sizeof(clone3))
@@ -397,10 +398,8 @@ code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 used = group.usage()
 print(json.dumps([code, used.oom_kills, used.cpu_seconds > 0, group.remove(0)]))
 """
-    description = [(tree.version, sorted(tree.controllers), "/gone", tree.fd) for tree in groups.trees]
     done = subprocess.run(
-        [*PYTHON, zygote, cgroups.__file__, str(tmp_path), json.dumps(description)],
-        pass_fds=[tree.fd for tree in groups.trees],
+        [*PYTHON, zygote, cgroups.__file__, str(tmp_path), json.dumps(groups.describe())],
         capture_output=True,
         text=True,
         timeout=20,
@@ -591,7 +590,7 @@ def files(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def on_version_2(files: Path) -> Iterator[Group]:
-    groups = Groups.at([(2, ["cpu", "memory", "pids"], str(files.parent), -1)])
+    groups = Groups.at([(2, ["cpu", "memory", "pids"], str(files.parent))])
     yield groups.group("sandbox")
     groups.close()
 

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from toolyard.core.errors import SandboxLost, ToolyardError
 from toolyard.sandboxes.base import Entry, Executed, Finished, Limits, Report, Usage
 from toolyard.sandboxes.native import wire
-from toolyard.sandboxes.native.channel import Answer, Channel
+from toolyard.sandboxes.native.channel import Answer, Channel, loaded
 from toolyard.sandboxes.native.guest import Guest
 from toolyard.sandboxes.native.sandbox import NativeSandbox
 from toolyard.sandboxes.native.watch import Ground
@@ -103,6 +103,9 @@ def _messages(draw: st.DrawFn) -> list[bytes]:
     if draw(st.booleans()):
         header["id"] = draw(st.integers(0, 4) | anything)
     header["size"] = draw(st.just(len(payload)) | st.integers(-2, PAYLOAD_MOST + 2) | anything)
+    if draw(st.booleans()):  # as the server itself would send it
+        message = _dumped(header) + b"\0" * bool(payload) + payload
+        return [message[at : at + wire.PIECE] for at in range(0, len(message), wire.PIECE)]
     pieces = [payload[at : at + wire.PIECE] for at in range(0, len(payload), wire.PIECE)]
     return [_dumped(header), *pieces]
 
@@ -121,6 +124,10 @@ _odd = st.sampled_from(
         b'{"size": 0, "id": 1.0}',
         b'{"size": 0, "id": [1]}',
         b'{"size": 0, "size": 5}',
+        b'{"size": 0, "id": 1}\0',
+        b'{"size": 0, "id": 1}\0x',
+        b'{"size": 2, "id": 1}\0\0\0',
+        b'\0{"size": 0}',
         b"\xff\xfe{\x00}\x00",
         b'{"size": 0, "id": 1}' + b" " * 70_000,
         b"x" * 100_000,
@@ -163,10 +170,11 @@ class Model:
         if not data:
             raise ValueError("the end")
         if self._header is None:
-            header = json.loads(data)
+            text, _, begun = data.partition(b"\0")
+            header = loaded(text)
             if not 0 <= header["size"] <= PAYLOAD_MOST:
                 raise ValueError("too much")
-            self._header, self._payload = header, b""
+            self._header, self._payload = header, begun
         else:
             self._payload += data
         if len(self._payload) > self._header["size"]:
@@ -347,8 +355,8 @@ async def _answer(peer: socket.socket, slowness: int, heard: list[int], most: in
     """Take messages packet by packet, each of which must be whole, and answer them."""
     event_loop = asyncio.get_running_loop()
     while len(heard) < most:
-        header = json.loads(await event_loop.sock_recv(peer, wire.HEADER_MOST))
-        payload = b""
+        text, _, payload = (await event_loop.sock_recv(peer, wire.HEADER_MOST)).partition(b"\0")
+        header = json.loads(text)
         while len(payload) < header["size"]:
             for _ in range(slowness):
                 await asyncio.sleep(0)
@@ -473,8 +481,9 @@ async def _play(peer: socket.socket, role: Role) -> None:
             first, fds, _, _ = socket.recv_fds(peer, wire.HEADER_MOST, 8)
             if not first:
                 return
-            request = json.loads(first)
-            left = request["size"]
+            text, _, begun = first.partition(b"\0")
+            request = json.loads(text)
+            left = request["size"] - len(begun)
             while left > 0:
                 left -= len(await event_loop.sock_recv(peer, wire.PIECE))
             if role.talks and len(fds) > 2:

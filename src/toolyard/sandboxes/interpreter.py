@@ -7,18 +7,18 @@ it likes. That costs it its own session at most; what is done here is to keep th
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # without the enums that cost a new process time and memory
 import ast
 import builtins
 import importlib
 import io
+import itertools
 import json
 import linecache
 import os
 import resource
-import shutil
 import signal
 import sys
-import tempfile
 import types
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -33,6 +33,8 @@ _COROUTINE = 0x80
 """Of a code object's flags: it awaits at the top level."""
 _ANNOTATIONS = 0x1000000
 """The same: it has `from __future__ import annotations`, which then holds for later code too."""
+_INTERRUPT = int(signal.SIGINT)
+_INTERRUPTS = (_INTERRUPT,)
 _RECURSION_LIMIT = sys.getrecursionlimit()
 _now = vars(builtins)
 _before = dict(_now)
@@ -63,9 +65,14 @@ class Interpreter:
 
     There is one in a process, and it belongs to the main thread. SIGINT interrupts code while that runs; at any other
     moment it does nothing. Standard output and error are descriptors 1 and 2, and flushed after each piece of code.
+
+    `changes` tells a number that is another one whenever the builtins have been changed. Without it they are looked at
+    each time, all of them, which costs a process that was just forked a good part of the memory that it has to copy.
     """
 
-    def __init__(self, ipython: bool = False) -> None:
+    def __init__(self, ipython: bool = False, *, changes: Callable[[], int] | None = None) -> None:
+        self._count_changes = changes or itertools.count().__next__
+        self._changes = -1
         self._armed = False
         self._cells = 0
         self._futures = 0
@@ -104,8 +111,12 @@ class Interpreter:
 
     def warm(self) -> None:
         """Run something representative, so that a fork of this process has loaded what most code needs."""
+        self.rehearse(_WARM_UP, "warm(2).missing", "1 +")
+
+    def rehearse(self, *codes: str) -> None:
+        """Run code of our own, and forget it. To be called before any other is run."""
         before = set(vars(self._main))
-        for code in (_WARM_UP, "warm(2).missing", "1 +"):
+        for code in codes:
             self.run(code)
         if self._shell is not None:
             self._shell.reset(new_session=True)
@@ -114,6 +125,7 @@ class Interpreter:
         for number in range(1, self._cells + 1):
             _sources.pop(f"<cell {number}>", None)
         _now.pop("_", None)
+        self._changes = self._count_changes()
         self._cells = 0
 
     def attach(self) -> None:
@@ -124,7 +136,7 @@ class Interpreter:
         for copy in self._descriptors.values():
             os.close(copy)
         self._descriptors = {number: os.dup(number) for number in (0, 1, 2)}
-        signal.signal(signal.SIGINT, self._interrupted)  # a process that was just forked may have the default
+        _signal.signal(_INTERRUPT, self._interrupted)  # a process that was just forked may have the default
 
     # One piece of code.
 
@@ -145,8 +157,9 @@ class Interpreter:
             parts.append(compile(ast.Expression(last.value), name, "eval", flags, dont_inherit=True))
         namespace = vars(self._main)
         awaits = any(part.co_flags & _COROUTINE for part in parts)
-        _now.update(self._replaced)
-        self._replaced = {}
+        if self._replaced:
+            _now.update(self._replaced)
+            self._replaced = {}
         try:
             if awaits:
                 value = self._await(_each_in_turn(parts, namespace))
@@ -156,7 +169,10 @@ class Interpreter:
         finally:
             self._recover()
         if value is not None:
+            unchanged = self._count_changes() == self._changes
             _now["_"] = value  # as in any interactive Python
+            if unchanged:
+                self._changes = self._count_changes()
         return value
 
     def _in_shell(self, code: str) -> object:
@@ -190,6 +206,7 @@ class Interpreter:
         config.InteractiveShell.separate_in = ""
         config.HistoryManager.enabled = False
         config.HistoryManager.hist_file = ":memory:"
+        shutil, tempfile = map(importlib.import_module, ("shutil", "tempfile"))
         directory = tempfile.mkdtemp()  # it insists on one
         try:
             shell = shells.InteractiveShell.instance(
@@ -251,15 +268,17 @@ class Interpreter:
         """Python as our own code needs it. Builtins that code replaced are kept for it, deleted ones are back."""
         sys.settrace(None)
         sys.setprofile(None)
-        for name, value in _before.items():
-            if _now.get(name, value) is not value:
-                self._replaced[name] = _now[name]
-        _now.update(_before)
+        if self._count_changes() != self._changes:
+            for name, value in _before.items():
+                if _now.get(name, value) is not value:
+                    self._replaced[name] = _now[name]
+            _now.update(_before)
+            self._changes = self._count_changes()
         linecache.cache = _sources
         if sys.getrecursionlimit() < _RECURSION_LIMIT:
             sys.setrecursionlimit(_RECURSION_LIMIT)
-        signal.signal(signal.SIGINT, self._interrupted)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        _signal.signal(_INTERRUPT, self._interrupted)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, _INTERRUPTS)
 
     def _flush(self) -> None:
         for name in ("stdout", "stderr"):

@@ -88,6 +88,8 @@ class Capture:
                 self._search(data)
             else:
                 self._keep(data)
+            if len(data) < _AT_ONCE:  # it was all
+                return
 
     def _keep(self, data: bytes | bytearray) -> None:
         room = self._limit - len(self._kept)

@@ -12,9 +12,19 @@ from toolyard.sandboxes import program
 from toolyard.sandboxes.base import Profile
 
 _EVERYDAY = (
-    *("argparse", "base64", "bisect", "collections", "contextlib", "copy", "csv", "dataclasses", "datetime", "decimal"),
-    *("enum", "fractions", "functools", "glob", "heapq", "inspect", "io", "itertools", "json", "math", "operator"),
-    *("pathlib", "pickle", "pprint", "random", "re", "statistics", "string", "textwrap", "time", "typing"),
+    *(
+        "bisect",
+        "collections",
+        "contextlib",
+        "copy",
+        "dataclasses",
+        "datetime",
+        "enum",
+        "functools",
+        "heapq",
+        "inspect",
+    ),
+    *("io", "itertools", "json", "math", "operator", "random", "re", "string", "textwrap", "time", "typing"),
 )
 """Not among them: threading, and what needs it, such as logging and subprocess. What they do in every child makes a
 fork half as dear again, and most code does without."""

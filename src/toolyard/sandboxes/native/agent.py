@@ -6,27 +6,28 @@ still inside the namespaces that it lives in.
 
 from __future__ import annotations
 
+import _socket
 import contextlib
+import functools
 import json
 import os
 import resource
 import select
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from toolyard.sandboxes.native import session, syscalls, template, wire
-from toolyard.sandboxes.native.branch import furnish_branch, make_branch
+from toolyard.sandboxes.native import session, signals, syscalls, template, wire
+from toolyard.sandboxes.native.branch import clone_branch, furnish_branch
 from toolyard.sandboxes.native.confine import (
+    Confinement,
+    Furnishing,
     Rules,
     close_all_but,
-    confine,
     environment,
     mount_processes,
-    reset_signals,
 )
 from toolyard.sandboxes.native.files import Files
 from toolyard.sandboxes.native.processes import end_all, is_below, parents_of_all, start_of, used_by
@@ -34,6 +35,9 @@ from toolyard.sandboxes.native.processes import end_all, is_below, parents_of_al
 _CONTROL = 3
 _KIN = 4
 """File descriptors of the interpreter: to the host, and to its agent."""
+
+(_READY,) = wire.packets({"ready": True, "interpreter": True})
+"""Put into words here, for JSON takes a new process longer than a system call."""
 
 _CLOCK_SECONDS = 0.02
 """How wrong the kernel's notes of when a process was started can be."""
@@ -60,50 +64,73 @@ class Setup:
     path: str
     interpreter: Any
     """The interpreter of the template, warm and unused."""
+    furnishing: Furnishing
+    lasting: Mapping[str, Any]
+    """Limits of the interpreter, and of programs for which no others were asked."""
+    confinement: Confinement
+    """With those."""
+
+    @classmethod
+    def prepare(cls, limits: Mapping[str, Any], rules: Rules, path: str, interpreter: Any) -> Setup:
+        lasting = {**limits, "cpu_seconds": None}  # which is for each piece of code, and the host's to watch
+        return cls(limits, rules, path, interpreter, Furnishing(limits), lasting, Confinement(rules, lasting))
+
+    def confinement_with(self, limits: Mapping[str, Any]) -> Confinement:
+        return self.confinement if limits == self.lasting else Confinement(self.rules, limits)
 
 
-def live(host: socket.socket, setup: Setup, prepare: Callable[[], None], kin: socket.socket | None = None) -> NoReturn:
+def live(
+    host: _socket.socket,
+    setup: Setup,
+    prepare: Callable[[], None],
+    *,
+    kin: _socket.socket | None = None,
+    first: First | None = None,
+) -> NoReturn:
     """Be the agent until the host hangs up. `prepare` finishes what makes this process a sandbox."""
     try:
         try:
-            os.setsid()
             prepare()
-            syscalls.set_dumpable(False)
             agent = Agent(host, setup, kin)
         except Exception as error:  # whatever it is: no sandbox without all of its walls
             wire.send(host, {"failed": f"{type(error).__name__}: {error}"})
             os._exit(1)
-        wire.send(host, {"ready": True})
+        if first is not None and agent.begin(first):
+            host.send(_READY)
+        else:
+            wire.send(host, {"ready": True})
         agent.serve()
     finally:
         os._exit(0)
 
 
+@dataclass(frozen=True, slots=True)
+class First:
+    """The interpreter that a sandbox is born with: its number, and its files."""
+
+    id: int
+    fds: Sequence[int]
+
+
 class Agent:
-    def __init__(self, host: socket.socket, setup: Setup, kin: socket.socket | None) -> None:
+    def __init__(self, host: _socket.socket, setup: Setup, kin: _socket.socket | None) -> None:
         self._host = host
         self._setup = setup
         self._kin = kin
         """To the interpreter: only for what it needs to branch."""
         self._programs: dict[int, Program] = {}  # by pid
-        self._files = Files(template.WORK)
-        os.chdir(template.WORK)
-        os.umask(0o022)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)  # which process 1 never gets from inside
         self._woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signals.handle(signals.CHILD, lambda *_: None)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
 
     def serve(self) -> None:
         waiting = select.poll()
-        waiting.register(self._host, select.POLLIN)
+        waiting.register(self._host.fileno(), select.POLLIN)
         waiting.register(self._woken, select.POLLIN)
         while True:
             ready = [fd for fd, _ in waiting.poll()]
             if self._woken in ready:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._woken, 4096)
+                os.read(self._woken, 4096)
                 self._reap()
             if self._host.fileno() in ready:
                 try:
@@ -146,18 +173,33 @@ class Agent:
                 return {}, self._files.list(request["path"])
         return {}, b""
 
+    @functools.cached_property
+    def _files(self) -> Files:
+        return Files(template.WORK)
+
     # Programs.
+
+    def begin(self, first: First) -> bool:
+        """Start the interpreter before it is asked for. False if there is no room for one."""
+        try:
+            self._interpret(first.id, first.fds)
+        except OSError:
+            return False
+        finally:
+            for fd in first.fds:
+                os.close(fd)
+        return True
 
     def _interpret(self, id: int, fds: Sequence[int]) -> None:
         """Start the session's interpreter: a copy of the template's, among our own processes."""
-        ours, theirs = wire.pair()
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
             stdin, stdout, stderr, control = fds
             self._become(
                 lambda: session.live(_CONTROL, _KIN, self._setup.interpreter),
                 [stdin, stdout, stderr, control, theirs.fileno()],
-                {"cpu_seconds": None},  # which is for each piece of code, and the host's to watch
+                self._setup.confinement,
             )
         theirs.close()
         if self._kin is not None:
@@ -184,10 +226,12 @@ class Agent:
     def _be_init(self, request: Mapping[str, Any], fds: Sequence[int], tells: int) -> NoReturn:
         try:
             syscalls.die_with_parent()
-            mount_processes()
+            calls = syscalls.Calls()
+            mount_processes(calls)
+            calls.make()
             pid = os.fork()
             if pid == 0:
-                self._become(lambda: self._execute(request), fds, request["limits"])
+                self._become(lambda: self._execute(request), fds, self._setup.confinement_with(request["limits"]))
             os.dup2(tells, 3)
             os.closerange(4, 4096)
             for fd in range(3):
@@ -202,19 +246,15 @@ class Agent:
         finally:
             os._exit(126)
 
-    def _become(
-        self, work: Callable[[], None], fds: Sequence[int], limits: Mapping[str, Any] | None = None
-    ) -> NoReturn:
+    def _become(self, work: Callable[[], None], fds: Sequence[int], confinement: Confinement) -> NoReturn:
         """In a child: stop being the agent, and do untrusted work. It has just these files, from 0 on."""
         try:
-            os.setsid()
             signal.set_wakeup_fd(-1)
-            reset_signals()
+            signals.reset()
             for number, fd in enumerate(fds):
                 os.dup2(fd, number)
-            rules = self._setup.rules.move(len(fds))
-            os.closerange(len(fds) + 1, 4096)
-            confine(rules, {**self._setup.limits, **(limits or {})})
+            close_all_but(self._setup.rules.landlock, first=len(fds))
+            confinement.make()
             work()
         except BaseException as error:  # nobody is left to be told but the program's own standard error
             os.write(2, f"toolyard: {type(error).__name__}: {error}\n".encode())
@@ -236,30 +276,21 @@ class Agent:
         and a copy of the workspace."""
         if self._kin is None:
             raise OSError(0, "there is no interpreter to fork")
-        told, tells = os.pipe2(os.O_CLOEXEC)
         ours, theirs = wire.pair()
-        helper = os.fork()
-        if helper == 0:
-            signal.set_wakeup_fd(-1)
-            self._host.detach()
-            keep = (fds[0], ours.fileno(), theirs.fileno(), self._kin.fileno(), self._setup.rules.landlock)
-            make_branch(tells, self._setup.limits, lambda: self._be_branch(fds[0], ours, theirs, keep))
-        for end in (ours, theirs):
-            end.close()
-        os.close(tells)
-        with os.fdopen(told, "rb") as answer:
-            found = answer.read()
-        os.waitpid(helper, 0)
-        if not found.isdigit():
-            raise OSError(0, found.decode() or "the branch could not be made")
-        self._programs[int(found)] = Program(id, time.monotonic())
+        with ours, theirs:
+            pid = clone_branch(self._setup.limits)
+            if pid == 0:
+                self._be_branch(fds[0], ours, theirs)
+        self._programs[pid] = Program(id, time.monotonic())
 
-    def _be_branch(self, host: int, kin: socket.socket, new_kin: socket.socket, keep: Sequence[int]) -> NoReturn:
+    def _be_branch(self, host: int, kin: _socket.socket, new_kin: _socket.socket) -> NoReturn:
         """As process 1 of a branch: an agent like this one, that knows only the branch."""
-        close_all_but(*keep)
+        signal.set_wakeup_fd(-1)
+        self._host.detach()
         assert self._kin is not None
         old_kin = self._kin
-        live(socket.socket(fileno=host), self._setup, lambda: furnish_branch(self._setup.limits, old_kin, new_kin), kin)
+        close_all_but(host, kin.fileno(), new_kin.fileno(), old_kin.fileno(), self._setup.rules.landlock)
+        live(wire.at(host), self._setup, lambda: furnish_branch(self._setup.limits, old_kin, new_kin), kin=kin)
 
     def _signal(self, id: int, number: int) -> None:
         for pid, program in list(self._programs.items()):

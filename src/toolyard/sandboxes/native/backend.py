@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
 import itertools
 import os
@@ -12,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from toolyard.core.errors import SandboxLost, SandboxUnavailable
@@ -22,7 +21,7 @@ from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.native.cgroups import Groups
 from toolyard.sandboxes.native.channel import Channel
-from toolyard.sandboxes.native.guest import Guest
+from toolyard.sandboxes.native.guest import Guest, told_of
 from toolyard.sandboxes.native.pool import Pool
 from toolyard.sandboxes.native.probe import probe, unavailable
 from toolyard.sandboxes.native.sandbox import NativeSandbox
@@ -32,6 +31,8 @@ from toolyard.sandboxes.native.zygote import FIRST_UID
 
 _SECONDS = 60.0
 """For a helper process to get ready, or to go."""
+_PROMPTLY_SECONDS = 0.05
+"""In which what was killed is gone, unless it has to wait for a processor."""
 _UIDS_PER_SERVER = 2**16
 
 
@@ -214,42 +215,53 @@ class NativeBackend:
         number = next(self._numbers)
         template = await self._template(profile, number)
         ours, theirs = wire.pair()
-        told = {**dataclasses.asdict(limits), "memory_enforced": self._memory_enforced}
+        told = told_of(limits, memory_enforced=self._memory_enforced)
         owner = FIRST_UID + number if self._own_users else -1
         guest = Guest(ours, owner=owner)
+        first = guest.expect_interpreter()
         process: Process | None = None
         try:
             with theirs:
-                made = await template.channel.ask("make", fds=[theirs.fileno()], sandbox=number, limits=told)
+                fds = [theirs.fileno(), *first.theirs]
+                made = await template.channel.ask(
+                    "make", fds=fds, sandbox=number, limits=told, interpreter=first.number
+                )
+            first.close_theirs()
             if problem := made.header.get("failed"):
                 raise unavailable(str(problem), 0)
             process = Process(made.fds[0])
-            await guest.ready()
+            interprets = await guest.ready()
             self._check_open()
         except BaseException:
+            guest.give_up(first)
             guest.close()
             if process is not None:
-                await asyncio.shield(process.kill())
+                await asyncio.shield(process.kill(_nothing))
             raise
-        group = self._groups.group(str(number))
+        group = self._groups.group(made.header["group"])
+        oom_kills = group.oom_counter()
 
-        def oom_kills() -> int:
-            with contextlib.suppress(OSError):  # it is gone, and so is the group
-                return group.oom_kills()
-            return 0
+        async def unthrottle() -> None:
+            try:
+                await template.channel.tell({"op": "unthrottle", "sandbox": number})  # whose group it is
+            except SandboxLost:
+                with contextlib.suppress(OSError):  # gone, too
+                    group.unthrottle()
 
         async def end() -> None:
             guest.close()
-            with contextlib.suppress(OSError):  # gone, too
-                group.unthrottle()  # or it would die no faster than it was allowed to run
-            await process.kill()
+            await process.kill(unthrottle)
+            oom_kills.close()
             if template.channel.lost:  # who would have removed it
                 with contextlib.suppress(OSError):  # a new broker has swept
                     group.remove()
             self._sandboxes.discard(sandbox)
 
-        ground = Ground(self.report, owner, self._memory_enforced, oom_kills)
-        sandbox = NativeSandbox(guest, limits, ground, end=end)
+        ground = Ground(self.report, owner, self._memory_enforced, oom_kills.read)
+        if not interprets:  # there is no room for it; who needs it will be told
+            guest.give_up(first)
+        interpreter = guest.started(first, limits.output_bytes) if interprets else None
+        sandbox = NativeSandbox(guest, limits, ground, end=end, interpreter=interpreter)
         self._sandboxes.add(sandbox)
         return sandbox
 
@@ -263,22 +275,37 @@ def _own_programs() -> Sequence[str]:
     return [f"{place(prefix)}/bin" for prefix in reversed(profiles.prefixes())]
 
 
+async def _nothing() -> None:
+    """For a sandbox in which nothing has run yet."""
+
+
 class Process:
     """Process 1 of a sandbox, held by a descriptor that can mean no other."""
 
     def __init__(self, pidfd: int) -> None:
         self._pidfd = pidfd
 
-    async def kill(self) -> None:
-        """End it, and with it everything in its namespace; returns when that is gone."""
+    async def kill(self, unthrottle: Callable[[], Awaitable[None]]) -> None:
+        """End it, and with it everything in its namespace; returns when that is gone.
+
+        One that has used up its share of processor time dies only when it gets the next: it is helped, then.
+        """
         loop = asyncio.get_running_loop()
-        gone = asyncio.Event()
-        loop.add_reader(self._pidfd, gone.set)
+        gone: asyncio.Future[None] = loop.create_future()
+
+        def ended() -> None:
+            if not gone.done():
+                gone.set_result(None)
+
+        loop.add_reader(self._pidfd, ended)
         try:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            async with asyncio.timeout(_SECONDS):
-                await gone.wait()
+            await asyncio.wait((gone,), timeout=_PROMPTLY_SECONDS)
+            if not gone.done():
+                await unthrottle()
+                async with asyncio.timeout(_SECONDS):
+                    await gone
         finally:
             loop.remove_reader(self._pidfd)
             os.close(self._pidfd)

@@ -15,7 +15,10 @@ def command(entry: str, *args: int) -> list[str]:
     folder = Path(__file__).parent
     stubs = {name: str(folder.parents[above - 1]) for name, above in _PACKAGES.items()}
     code = (
-        "import sys, types\n"
+        "import os, sys, types\n"
+        "register, os.register_at_fork = os.register_at_fork, lambda **_: None\n"
+        "import random\n"  # which would draw anew in every child of ours; only an interpreter has to
+        "os.register_at_fork = register\n"
         f"for name, path in {stubs!r}.items():\n"
         "    sys.modules[name] = types.ModuleType(name)\n"
         "    sys.modules[name].__path__ = [path]\n"

@@ -6,15 +6,15 @@ The interpreter has no capabilities and may not make namespaces. But it may ente
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
-import socket
 import stat
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any
 
 from toolyard.sandboxes.native import syscalls, template, wire
-from toolyard.sandboxes.native.confine import UID, mount_processes, mount_workspace, raise_loopback
+from toolyard.sandboxes.native.confine import UID, mount_processes, mount_workspace, raise_loopback, settle
 
 _KINDS = {
     "user": syscalls.CLONE_NEWUSER,
@@ -26,37 +26,34 @@ _KINDS = {
 """Namespaces of a branch, in the order in which they can be entered."""
 
 
-def make_branch(tells: int, limits: Mapping[str, Any], be_agent: Callable[[], NoReturn]) -> NoReturn:
-    """In a child of the agent: make the place with an agent in it, tell the number of that process, and go."""
+def clone_branch(limits: Mapping[str, Any]) -> int:
+    """As the agent: fork into the namespaces of a branch. 0 there, and here the number of the process that is there."""
     try:
-        syscalls.set_dumpable(True)  # or the two files would not be ours
-        syscalls.unshare(syscalls.CLONE_NEWUSER)
-        for file, text in (("setgroups", "deny"), ("uid_map", f"{UID} {UID} 1"), ("gid_map", f"{UID} {UID} 1")):
-            with open(f"/proc/self/{file}", "w") as opened:
-                opened.write(text)
-        syscalls.set_dumpable(False)
-        pid, _ = syscalls.clone(sum(_kinds(limits).values()) - syscalls.CLONE_NEWUSER)
-        if pid == 0:
-            be_agent()
-        os.write(tells, b"%d" % pid)
+        pid, pidfd = syscalls.clone(sum(_kinds(limits).values()))
     except OSError as error:
-        deep = "branches are nested as deeply as the kernel allows"
-        os.write(tells, (deep if error.errno in (errno.ENOSPC, errno.EUSERS) else str(error)).encode())
-    finally:
-        os._exit(0)
+        if error.errno in (errno.ENOSPC, errno.EUSERS):
+            raise OSError(error.errno, "branches are nested as deeply as the kernel allows") from error
+        raise
+    if pid:
+        os.close(pidfd)
+    return pid
 
 
-def furnish_branch(limits: Mapping[str, Any], kin: socket.socket, new_kin: socket.socket) -> None:
-    """In the new namespaces: copy the workspace, and let the interpreter in.
+def furnish_branch(limits: Mapping[str, Any], kin: _socket.socket, new_kin: _socket.socket) -> None:
+    """In the new namespaces: be the same user, copy the workspace, and let the interpreter in.
 
     `kin` leads to the interpreter that is to be forked, and `new_kin` is what the branch will have for its own.
     """
-    mount_processes()
-    if limits["network"] == "loopback":
-        raise_loopback()
+    _map_user()
     places = (template.WORK, template.TEMPORARY)
     originals = [os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for place in places]
-    mount_workspace(limits)
+    calls = syscalls.Calls()
+    mount_processes(calls)
+    mount_workspace(calls, limits)
+    settle(calls)
+    calls.make()
+    if limits["network"] == "loopback":
+        raise_loopback()
     for original, place in zip(originals, places, strict=True):
         copy = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         copy_directory(original, copy)
@@ -69,6 +66,14 @@ def furnish_branch(limits: Mapping[str, Any], kin: socket.socket, new_kin: socke
         os.close(fd)
     kin.close()
     new_kin.close()
+
+
+def _map_user() -> None:
+    syscalls.set_dumpable(True)  # or the files would not be ours
+    for file, text in (("setgroups", "deny"), ("uid_map", f"{UID} {UID} 1"), ("gid_map", f"{UID} {UID} 1")):
+        with open(f"/proc/self/{file}", "w") as opened:
+            opened.write(text)
+    syscalls.set_dumpable(False)
 
 
 def _kinds(limits: Mapping[str, Any]) -> Mapping[str, int]:

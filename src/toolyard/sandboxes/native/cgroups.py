@@ -1,14 +1,13 @@
 """Control groups: bound what a sandbox uses as a whole, count it, and end everything that is in it.
 
-The broker calls `sweep()` and `Groups.create()`. A zygote, which no longer sees /sys, works through the directory
-descriptors that it inherited (`Groups.adopt`). The server reads by path (`Groups.at`). Broker and zygote load this
-module without the package around it: it imports the standard library alone.
+The broker calls `sweep()` and `Groups.create()`. Server and zygotes find what it made by `Groups.at`; a zygote does so
+before it leaves the host's file system, and then works through the descriptors. Broker and zygote load this module
+without the package around it: it imports the standard library alone.
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import re
 import select
@@ -24,13 +23,15 @@ CONTROLLERS = ("memory", "pids", "cpu")
 OUTSIDE = "toolyard-outside"
 """Version 2 wants processes in leaves only. This leaf takes those that were in the group where we make ours."""
 
-Description: TypeAlias = list[tuple[int, list[str], str, int]]
-"""Of a parent group, for JSON: version, controllers, path and descriptor of its directory in each hierarchy."""
+Description: TypeAlias = list[tuple[int, list[str], str]]
+"""Of a parent group, for JSON: version, controllers and path of its directory in each hierarchy."""
 
 _NAME = re.compile(r"toolyard-(\d+)-(\d+)-(\d+)")
 _PERIOD_US = 100_000
 _WALK = 5000
 """How many directories of a hierarchy `sweep()` looks at."""
+_LEFT_BYTES = 2 * 2**20
+"""What an empty group may still have of memory. The kernel clears some of its own notes away only when it has to."""
 _TRIAL_SECONDS = 0.5
 """How long one limit may take to show that it holds. It needs some milliseconds, unless the machine is very busy."""
 _TRIAL_BYTES = 8 * 2**20
@@ -95,6 +96,26 @@ class Tree(NamedTuple):
     controllers: frozenset[str]
     path: str
     fd: int
+
+
+class Counter:
+    """One number of a group's statistics, through a descriptor that is kept open."""
+
+    def __init__(self, fd: int, key: str) -> None:
+        self._fd = fd
+        self._key = key
+
+    def read(self) -> int:
+        """0 if there is none, or no more."""
+        try:
+            return 0 if self._fd < 0 else _counter(os.pread(self._fd, 4096, 0).decode(), self._key)
+        except OSError:  # the group is gone
+            return 0
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class Group:
@@ -172,9 +193,26 @@ class Group:
         """How many processes of the group the kernel ended for want of memory."""
         for tree in self._trees:
             if "memory" in tree.controllers:
-                file = "memory.oom_control" if tree.version == 1 else "memory.events"
-                return _counter(self._read(tree, file), "oom_kill")
+                return _counter(self._read(tree, _oom_file(tree)), "oom_kill")
         return 0
+
+    def oom_counter(self) -> Counter:
+        """The same, to be asked again and again. Who has it closes it."""
+        with suppress(FileNotFoundError):  # removed
+            for tree in self._trees:
+                if "memory" in tree.controllers:
+                    fd = os.open(f"{self.name}/{_oom_file(tree)}", os.O_RDONLY, dir_fd=tree.fd)
+                    return Counter(fd, "oom_kill")
+        return Counter(-1, "")
+
+    def is_spotless(self) -> bool:
+        """Nobody who comes into the group now would notice that others were in it before."""
+        for tree in self._trees:
+            if "memory" in tree.controllers:
+                file = "memory.usage_in_bytes" if tree.version == 1 else "memory.current"
+                if int(self._read(tree, file)) > _LEFT_BYTES:
+                    return False
+        return not self.oom_kills() and not self.throttled()
 
     def throttled(self) -> int:
         """In how many periods the group wanted more processor time than it was given."""
@@ -280,19 +318,12 @@ class Groups:
         return groups
 
     @classmethod
-    def adopt(cls, description: Description) -> Groups:
-        """In a process that has inherited the descriptors."""
-        for _, _, _, fd in description:
-            os.set_inheritable(fd, False)
-        return cls([Tree(version, frozenset(names), path, fd) for version, names, path, fd in description])
-
-    @classmethod
     def at(cls, description: Description) -> Groups:
         """In any other process that sees the same paths."""
-        return cls([Tree(version, frozenset(names), path, _opened(path)) for version, names, path, _ in description])
+        return cls([Tree(version, frozenset(names), path, _opened(path)) for version, names, path in description])
 
     def describe(self) -> Description:
-        return [(tree.version, sorted(tree.controllers), tree.path, tree.fd) for tree in self.trees]
+        return [(tree.version, sorted(tree.controllers), tree.path) for tree in self.trees]
 
     def new(self, name: str, caps: Caps) -> Group:
         group = self.group(name)
@@ -623,8 +654,7 @@ def _try_memory(group: Group) -> None:
 
 
 def _take_too_much() -> bool:
-    mmap.mmap(-1, 4 * _TRIAL_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
-    return False
+    return not b"x" * (4 * _TRIAL_BYTES)
 
 
 def _try_pids(group: Group) -> None:
@@ -736,6 +766,10 @@ _FIXES = {
 
 
 # ---- Files
+
+
+def _oom_file(tree: Tree) -> str:
+    return "memory.oom_control" if tree.version == 1 else "memory.events"
 
 
 def _counter(text: str, key: str) -> int:

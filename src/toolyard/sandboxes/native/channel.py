@@ -13,8 +13,10 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import orjson
 
 from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes.native import wire
@@ -34,7 +36,7 @@ class _Arriving:
     """A message of which the header is there."""
 
     header: Mapping[str, Any]
-    payload: bytearray = field(default_factory=bytearray)
+    payload: bytearray
 
 
 class Channel:
@@ -88,8 +90,26 @@ class Channel:
                 _close(answer.result().fds)
             raise
         finally:
-            if self._waiting.pop(number, None) is not None:
-                self._forsaken.add(number)
+            self._forsake(number)
+
+    def _forsake(self, number: int) -> None:
+        """Nobody waits for this answer any more, if it has not come."""
+        if self._waiting.pop(number, None) is not None:
+            self._forsaken.add(number)
+
+    def begin(self, op: str, payload: bytes) -> asyncio.Future[Answer]:
+        """Ask, and be given the answer as a future. A short question is sent at once, without a task that does it."""
+        number = self.number()
+        packets = wire.packets({"op": op, "id": number}, payload, dumped)
+        if len(packets) > 1 or self.lost or self._turn.locked() or self._cut_off is not None:
+            return asyncio.ensure_future(self.ask(op, payload=payload, number=number))
+        try:
+            self._sock.send(packets[0])
+        except OSError:  # there is no room, or nobody to hear it
+            return asyncio.ensure_future(self.ask(op, payload=payload, number=number))
+        answer = self._waiting[number] = self._loop.create_future()
+        answer.add_done_callback(lambda done: self._forsake(number) if done.cancelled() else None)
+        return answer
 
     async def tell(self, header: Mapping[str, object]) -> None:
         """Say something that is not answered."""
@@ -110,7 +130,7 @@ class Channel:
         self._on_lost(why)
 
     async def _send(self, header: Mapping[str, object], payload: bytes, fds: Sequence[int]) -> None:
-        packets = deque(wire.packets(header, payload))
+        packets = deque(wire.packets(header, payload, dumped))
         whole = len(packets)
         async with self._turn:
             if self._cut_off is not None:
@@ -170,15 +190,16 @@ class Channel:
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 _close(fds)
                 self.close(f"it sent something that is not a message ({type(error).__name__})")
-            if self.lost:
+            if self.lost or self._arriving is None:  # the rest of a message is there at once, the next one seldom
                 return
 
     def _take(self, packet: bytes, fds: Sequence[int]) -> None:
         if self._arriving is None:
-            header = json.loads(packet)
+            text, begun = wire.parted(packet)
+            header = loaded(text)
             if not isinstance(header, dict) or not 0 <= header["size"] <= self._payload_most:
                 raise ValueError(header)
-            self._arriving = _Arriving(header)
+            self._arriving = _Arriving(header, bytearray(begun))
         else:
             self._arriving.payload += packet
         header, payload = self._arriving.header, self._arriving.payload
@@ -203,6 +224,22 @@ class Channel:
             _close(fds)
             return
         answer.set_result(Answer(header, payload, fds))
+
+
+def loaded(text: bytes) -> Any:
+    """From JSON, fast; and if there are half characters in it, as names of files can have, all the same."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text)
+
+
+def dumped(value: object) -> bytes:
+    """The other way round."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value).encode()
 
 
 def _close(fds: Sequence[int]) -> None:

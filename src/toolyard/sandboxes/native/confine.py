@@ -3,7 +3,6 @@ and the process ends before any code that is not ours has run."""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import resource
@@ -16,6 +15,7 @@ from typing import Any
 
 from toolyard.sandboxes.base import ENVIRONMENT
 from toolyard.sandboxes.native import seccomp, syscalls, template
+from toolyard.sandboxes.native.syscalls import Calls
 
 UID = 1000
 """Who programs are inside. Outside it is a user that nobody else is, or the server's own if that is not root."""
@@ -31,6 +31,8 @@ NAMESPACES = (
 
 _FILES_MOST = 4096
 """More than any of our processes has open."""
+_RULES_FROM = 16
+"""Where the descriptors of rules begin: beyond all that a program is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +40,18 @@ class Rules:
     """What the programs of a sandbox may do; made once, before there is anything to confine."""
 
     landlock: int
-    """Rules as a file descriptor; -1 where the kernel has no Landlock."""
+    """Rules as a file descriptor, the same one in every process; -1 where the kernel has no Landlock."""
     program_filter: bytes
-    agent_filter: bytes
-
-    def move(self, fd: int) -> Rules:
-        """The same with the file descriptor that was asked for."""
-        if self.landlock < 0:
-            return self
-        return Rules(os.dup2(self.landlock, fd), self.program_filter, self.agent_filter)
 
     @classmethod
     def make(cls, *, tcp: bool) -> Rules:
         paths = {"/": syscalls.READ_ONLY, "/dev": syscalls.DEVICES, template.HOME: syscalls.EVERYTHING}
-        landlock = syscalls.landlock_rules(paths, tcp=tcp) if syscalls.landlock_version() else -1
-        return cls(landlock, seccomp.program_filter(), seccomp.agent_filter())
+        landlock = -1
+        if syscalls.landlock_version():
+            made = syscalls.landlock_rules(paths, tcp=tcp)
+            landlock = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, _RULES_FROM)
+            os.close(made)
+        return cls(landlock, seccomp.program_filter())
 
 
 def environment(path: str) -> dict[str, str]:
@@ -60,42 +59,65 @@ def environment(path: str) -> dict[str, str]:
     return {"PATH": path, **ENVIRONMENT}
 
 
-def furnish(rules: Rules, limits: Mapping[str, Any]) -> None:
-    """Make new namespaces, over which this process has all capabilities, a sandbox of its own."""
-    os.setresgid(UID, UID, UID)
-    os.setresuid(UID, UID, UID)
-    mount_processes()
-    mount_workspace(limits)
-    _take_few_watches()
-    safe = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
-    syscalls.mount("devpts", "/dev/pts", "devpts", safe, "newinstance,ptmxmode=0666,mode=620")
-    if limits["network"] != "host":
-        syscalls.set_hostname("sandbox")
-    if limits["network"] == "loopback":
-        raise_loopback()
-    syscalls.die_with_parent()  # after the change of uid, which would undo it
-    syscalls.forbid_new_privileges()
-    syscalls.load_filter(rules.agent_filter)
+class Furnishing:
+    """What makes new namespaces, over which a process has all capabilities, a sandbox of its own.
+
+    `no_new_privs` and the agent's seccomp filter are not part of it: every process here has them from its template.
+    """
+
+    def __init__(self, limits: Mapping[str, Any]) -> None:
+        self._loopback = limits["network"] == "loopback"
+        self._calls = calls = Calls()
+        calls.add("unshare", syscalls.CLONE_NEWCGROUP)
+        calls.add("setresgid", UID, UID, UID)
+        calls.add("setresuid", UID, UID, UID)
+        mount_processes(calls)
+        mount_workspace(calls, limits)
+        safe = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
+        calls.add("mount", b"devpts", b"/dev/pts", b"devpts", safe, b"newinstance,ptmxmode=0666,mode=620")
+        if limits["network"] != "host":
+            calls.add("sethostname", b"sandbox", len(b"sandbox"))
+        calls.add("prctl", syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of uid, which would undo it
+        settle(calls)
+
+    def make(self) -> None:
+        self._calls.make()
+        _take_few_watches()
+        if self._loopback:
+            raise_loopback()
+
+
+def mount_processes(calls: Calls) -> None:
+    """A /proc that shows the processes of this namespace and no others."""
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+    calls.add("mount", b"proc", b"/proc", b"proc", flags, about="/proc")
+
+
+def mount_workspace(calls: Calls, limits: Mapping[str, Any]) -> None:
+    options = f"mode=700,uid={UID},gid={UID},size={limits['disk_bytes']},nr_inodes={limits['disk_files']}"
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    for place in (template.WORK, template.TEMPORARY):
+        calls.add("mount", b"private", place.encode(), b"tmpfs", flags, options.encode(), about=place)
+
+
+def settle(calls: Calls) -> None:
+    """As an agent: in a session of its own, where programs of its uid cannot look into it, in the workspace."""
+    calls.add("setsid")
+    calls.add("prctl", syscalls.PR_SET_DUMPABLE, 0)
+    calls.add("chdir", template.WORK.encode(), about=template.WORK)
 
 
 def _take_few_watches() -> None:
     """All sandboxes of a server, and its user, share what inotify has: often no more than 128 instances and 8192
     watches."""
-    for what, most in (("instances", 8), ("watches", 1024)):
-        with contextlib.suppress(FileNotFoundError), open(f"/proc/sys/user/max_inotify_{what}", "w") as file:
-            file.write(str(most))
+    for path, most in _INOTIFY:
+        try:
+            _write(path, most)
+        except FileNotFoundError:  # a kernel without
+            continue
 
 
-def mount_processes() -> None:
-    """A /proc that shows the processes of this namespace and no others."""
-    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
-    syscalls.mount("proc", "/proc", "proc", flags)
-
-
-def mount_workspace(limits: Mapping[str, Any]) -> None:
-    options = f"mode=700,uid={UID},gid={UID},size={limits['disk_bytes']},nr_inodes={limits['disk_files']}"
-    for place in (template.WORK, template.TEMPORARY):
-        syscalls.mount("private", place, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
+_INOTIFY = (("/proc/sys/user/max_inotify_instances", b"8"), ("/proc/sys/user/max_inotify_watches", b"1024"))
 
 
 def raise_loopback() -> None:
@@ -105,18 +127,27 @@ def raise_loopback() -> None:
         fcntl.ioctl(any_socket, set_flags, struct.pack("16sH22x", b"lo", up_and_running))
 
 
-def confine(rules: Rules, limits: Mapping[str, Any]) -> None:
-    """The last thing before untrusted code: give up everything that is not needed to run it."""
-    for name, most in _resources(limits).items():
-        resource.setrlimit(name, (most, most))
-    syscalls.forbid_new_privileges()
-    syscalls.drop_capabilities()
-    syscalls.set_dumpable(True)  # a process that may look into itself; its agent may not be looked into
-    _be_first_to_go()
-    if rules.landlock >= 0:
-        syscalls.landlock(rules.landlock)
-        os.close(rules.landlock)
-    syscalls.load_filter(rules.program_filter)
+class Confinement:
+    """The last thing before untrusted code: leave the agent's session, and all power that is not needed to run it."""
+
+    def __init__(self, rules: Rules, limits: Mapping[str, Any]) -> None:
+        self._surrender = Calls()
+        self._surrender.add("setsid")
+        for name, most in _resources(limits).items():
+            self._surrender.add("prlimit64", 0, name, struct.pack("=QQ", most, most))
+        syscalls.drop_capabilities(self._surrender)
+        # a process that may look into itself; its agent may not be looked into
+        self._surrender.add("prctl", syscalls.PR_SET_DUMPABLE, 1)
+        self._seal = Calls()
+        if rules.landlock >= 0:
+            self._seal.add("landlock_restrict_self", rules.landlock, 0)
+            self._seal.add("close", rules.landlock)
+        syscalls.load_filter(self._seal, rules.program_filter)
+
+    def make(self) -> None:
+        self._surrender.make()
+        _be_first_to_go()
+        self._seal.make()
 
 
 def _resources(limits: Mapping[str, Any]) -> dict[int, int]:
@@ -143,9 +174,8 @@ def _with_hard(most: dict[int, int]) -> list[tuple[int, int, int]]:
     return [(name, value, resource.getrlimit(name)[1]) for name, value in most.items()]
 
 
-def close_all_but(*fds: int) -> None:
-    """Keep the standard files, and these."""
-    first = 3
+def close_all_but(*fds: int, first: int = 3) -> None:
+    """Keep the files below the first, which are the standard ones if nothing else is said, and these."""
     for fd in sorted(fd for fd in fds if fd >= first):
         os.closerange(first, fd)
         first = fd + 1
@@ -154,12 +184,12 @@ def close_all_but(*fds: int) -> None:
 
 def _be_first_to_go() -> None:
     """When memory runs out, here or on the whole machine: a program before its agent, and before anything else."""
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
+    _write("/proc/self/oom_score_adj", b"1000")
 
 
-def reset_signals() -> None:
-    """Programs expect the defaults; Python has changed a few for itself."""
-    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started the server may have blocked some
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)

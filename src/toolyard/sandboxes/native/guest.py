@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -25,6 +26,12 @@ _INTERPRETER_MOST = 1024 * 1024
 _FORK_SECONDS = 10.0
 _SECONDS = 30.0
 """For an answer of the agent, and for the kernel to end what was killed. A sandbox that takes longer is given up."""
+
+
+@functools.lru_cache(64)
+def told_of(limits: Limits, *, memory_enforced: bool) -> Mapping[str, Any]:
+    """Limits as those inside are told of them."""
+    return {**dataclasses.asdict(limits), "memory_enforced": memory_enforced}
 
 
 @dataclass(slots=True)
@@ -66,9 +73,11 @@ class Program:
 
 
 @dataclass(slots=True)
-class _Files:
-    """A program's descriptors on both sides, until each side has its own."""
+class Expected:
+    """A program that is still to be started: its descriptors on both sides, until each side has its own."""
 
+    number: int
+    ended: asyncio.Future[Mapping[str, Any]]
     theirs: list[int] = field(default_factory=list)
     ours: list[int] = field(default_factory=list)
 
@@ -84,8 +93,19 @@ class _Files:
         self.ours.append(ours.detach())
         self.theirs.append(theirs.detach())
 
-    def close(self, fds: Sequence[int]) -> None:
-        for fd in fds:
+    def close_theirs(self) -> None:
+        for fd in self.theirs:
+            os.close(fd)
+        self.theirs.clear()
+
+    def take(self) -> Sequence[int]:
+        """Ours, for somebody who will close them."""
+        self.close_theirs()
+        taken, self.ours = self.ours, []
+        return taken
+
+    def close(self) -> None:
+        for fd in self.take():
             os.close(fd)
 
 
@@ -93,7 +113,7 @@ class Guest:
     def __init__(self, sock: socket.socket, *, owner: int, on_lost: Callable[[str], None] = lambda _: None) -> None:
         self._owner = owner
         self._endings: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ready: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._on_lost = on_lost
         self._channel = Channel(sock, on_event=self._event, on_lost=self._lost, payload_most=_FILE_MOST)
 
@@ -101,10 +121,11 @@ class Guest:
     def lost(self) -> str:
         return self._channel.lost
 
-    async def ready(self) -> None:
-        """Until the sandbox is furnished. Raises SandboxLost if it could not be."""
+    async def ready(self) -> bool:
+        """Until the sandbox is furnished, and whether the interpreter that was to be started with it was. Raises
+        SandboxLost if it could not be furnished."""
         async with asyncio.timeout(_SECONDS):
-            await self._ready
+            return bool((await self._ready).get("interpreter"))
 
     async def ask(self, op: str, /, **more: Any) -> Answer:
         """Raises OSError with the agent's words if it could not do it."""
@@ -123,13 +144,17 @@ class Guest:
         self, argv: Sequence[str], env: Mapping[str, str], limits: Limits, *, memory_enforced: bool
     ) -> Program:
         """Start a program in a pid namespace of its own. Raises OSError if there can be no more."""
-        told = {**dataclasses.asdict(limits), "memory_enforced": memory_enforced}
+        told = told_of(limits, memory_enforced=memory_enforced)
         program = json.dumps({"argv": list(argv), "env": dict(env)}).encode()
         return await self._start("run", limits.output_bytes, payload=program, limits=told)
 
     async def interpret(self, output: int) -> Program:
         """Start the session's interpreter."""
         return await self._start("interpret", output, interpreter=True)
+
+    def expect_interpreter(self) -> Expected:
+        """For a sandbox that is to be born with it."""
+        return self._expected(interpreter=True)
 
     async def fork(self, interpreter: Program, output: int) -> Program:
         """Let another sandbox's interpreter fork itself into this one. Raises OSError with what prevents it."""
@@ -169,25 +194,34 @@ class Guest:
     async def _start(
         self, op: str, output: int, *, interpreter: bool = False, by: Channel | None = None, **more: Any
     ) -> Program:
-        number, ended = self._expect()
-        files = _Files()
+        expected = self._expected(interpreter=interpreter)
         try:
-            files.pipe(self._owner, inwards=True)
-            files.pipe(self._owner)
-            files.pipe(self._owner)
-            if interpreter:
-                files.pair()
             if by is not None:
-                await self._fork(by, files.theirs, number)
+                await self._fork(by, expected.theirs, expected.number)
             else:
-                await self.ask(op, number=number, fds=files.theirs, **more)
+                await self.ask(op, number=expected.number, fds=expected.theirs, **more)
         except BaseException:
-            files.close(files.ours)
-            self._endings.pop(number, None)
+            self.give_up(expected)
             raise
-        finally:
-            files.close(files.theirs)
-        return self._program(number, ended, files.ours, output)
+        return self.started(expected, output)
+
+    def _expected(self, *, interpreter: bool) -> Expected:
+        number, ended = self._expect()
+        expected = Expected(number, ended)
+        try:
+            expected.pipe(self._owner, inwards=True)
+            expected.pipe(self._owner)
+            expected.pipe(self._owner)
+            if interpreter:
+                expected.pair()
+        except BaseException:
+            self.give_up(expected)
+            raise
+        return expected
+
+    def give_up(self, expected: Expected) -> None:
+        expected.close()
+        self._endings.pop(expected.number, None)
 
     async def _fork(self, by: Channel, fds: Sequence[int], number: int) -> None:
         try:
@@ -199,16 +233,16 @@ class Guest:
             raise OSError(0, str(problem)[:1000])
         await self.ask("adopt", number=number)
 
-    def _program(
-        self, number: int, ended: asyncio.Future[Mapping[str, Any]], fds: Sequence[int], output: int
-    ) -> Program:
+    def started(self, expected: Expected, output: int) -> Program:
+        """What was expected is there, or was: the agent will tell how it ended."""
         program: Program
 
         def full() -> None:
             program.on_full()
 
-        stdin, stdout, stderr, *control = fds
-        program = Program(number, ended, stdin, Capture(stdout, output, full), Capture(stderr, output, full))
+        stdin, stdout, stderr, *control = expected.take()
+        captures = Capture(stdout, output, full), Capture(stderr, output, full)
+        program = Program(expected.number, expected.ended, stdin, *captures)
         if control:
             program.channel = Channel(
                 socket.socket(fileno=control[0]), on_event=_unasked, payload_most=_INTERPRETER_MOST
@@ -230,7 +264,7 @@ class Guest:
         elif "failed" in event:
             self.close(f"it could not be set up: {str(event['failed'])[:1000]}")
         elif not self._ready.done():
-            self._ready.set_result(None)
+            self._ready.set_result(event)
 
     def _lost(self, why: str) -> None:
         if not self._ready.done():

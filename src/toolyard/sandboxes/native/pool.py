@@ -12,6 +12,10 @@ from toolyard.sandboxes.native.sandbox import NativeSandbox
 log = logging.getLogger("toolyard.sandbox")
 
 
+_LATER_SECONDS = 0.005
+"""Before another one is made in the place of one that was taken: whoever took it has the processor first."""
+
+
 class Pool:
     def __init__(self, make: Callable[[], Awaitable[NativeSandbox]], size: int) -> None:
         self._make = make
@@ -41,10 +45,18 @@ class Pool:
         while True:
             await self._taken.wait()
             self._taken.clear()
+            await asyncio.sleep(_LATER_SECONDS)
             try:
                 while len(self._ready) < self._size:
-                    sandbox = await self._make()
-                    self._ready.append(sandbox)
-                    await sandbox.warm()
+                    self._ready.append(await self._rehearsed())
             except Exception:  # whoever asks next makes one for himself, and is told what is wrong
                 log.exception("no sandbox could be made in advance")
+
+    async def _rehearsed(self) -> NativeSandbox:
+        sandbox = await self._make()
+        try:
+            await sandbox.rehearse()
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 _SWEEPS_MOST = 50
+_QUIET_SWEEPS = 2
+"""In a row, that find nothing: what forks and ends without rest can slip through one."""
 _DYING_SECONDS = 1.0
 """For what is killed to go. That takes processor time, of which a sandbox may have used up its share."""
 
@@ -29,9 +31,11 @@ def parents_of_all() -> dict[int, int]:
 def end_all(find: Callable[[], Iterable[int]]) -> bool:
     """Kill what is found until no more is, and wait until it is gone. False if there were new ones all the time."""
     killed: set[int] = set()  # starts nothing more, though it may take a while to go
+    quiet = 0
     for _ in range(_SWEEPS_MOST):
         fresh = [pid for pid in find() if pid not in killed]
-        if not fresh:
+        quiet = 0 if fresh else quiet + 1
+        if quiet == _QUIET_SWEEPS:
             break
         for pid in fresh:
             killed.add(pid)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,13 +11,12 @@ from typing import Any
 
 from toolyard.core.errors import SandboxError
 from toolyard.sandboxes.base import Executed, Limit, Limits, PythonError, Usage
-from toolyard.sandboxes.native.channel import Answer
+from toolyard.sandboxes.native.channel import Answer, loaded
 from toolyard.sandboxes.native.guest import Guest, Program
 from toolyard.sandboxes.native.watch import Ground, Watch
 
 _GRACE_SECONDS = 0.5
 """For code that is interrupted to stop by itself, which saves the session's variables."""
-_TIMES = 5
 _TIMES = 5
 
 
@@ -49,7 +47,7 @@ class Python:
             for stream in (program.stdout, program.stderr):
                 stream.begin(self._limits.output_bytes)
             payload = code.encode("utf-8", "surrogatepass")
-            answer = asyncio.ensure_future(program.channel.ask("exec", payload=payload))
+            answer = program.channel.begin("exec", payload)
             try:
                 exceeded = await watch.until(self._guest, program, answer)
                 if exceeded:
@@ -63,6 +61,13 @@ class Python:
             program.rest()
             level = self._ground.report().level
             return Executed(stdout, stderr, reply.value, reply.error, exceeded or program.cut, reply.usage, level)
+
+    async def rehearse(self) -> None:
+        async with self.turn:
+            program = await self.program()
+            assert program.channel is not None
+            async with asyncio.timeout(self._limits.wall_seconds):
+                await program.channel.begin("rehearse", b"")
 
     async def program(self) -> Program:
         if self._program is None:
@@ -118,7 +123,7 @@ def _reply(answer: asyncio.Future[Answer], seconds: float) -> Reply | None:
         return None
     header = answer.result().header
     try:
-        said: Mapping[str, Any] = json.loads(answer.result().payload)
+        said: Mapping[str, Any] = loaded(answer.result().payload)
         value, raised = said["value"], said["error"]
         error = PythonError(*(_text(raised[part]) for part in ("name", "message", "traceback"))) if raised else None
         usage = Usage(seconds, _amount(header["cpu"]), int(_amount(header["peak"])))

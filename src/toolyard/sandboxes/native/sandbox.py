@@ -109,10 +109,9 @@ class NativeSandbox:
         watch = Watch(self.limits, timeout, self._ground)
         return await self._wind_up_if_cancelled(self._bash.execute(command, watch), watch)
 
-    async def warm(self) -> None:
-        """Start the interpreter, for code that is still to come."""
-        async with self._python.turn:  # or whoever is given the sandbox meanwhile would start another
-            await self._python.program()
+    async def rehearse(self) -> None:
+        """Let the interpreter do once what it will be asked to do. Nothing is left of it but that it is faster."""
+        await self._python.rehearse()
 
     async def _wind_up_if_cancelled(self, work: Coroutine[Any, Any, T], watch: Watch) -> T:
         """Wait for something to end. Who stops waiting ends it, as if its time were over, so that nothing goes on

@@ -5,30 +5,34 @@ It shares its process with untrusted code, so nothing that it says is taken for 
 
 from __future__ import annotations
 
+import _random
+import _socket
 import contextlib
 import fcntl
-import json
 import os
 import random
 import re
 import resource
 import select
-import signal
-import socket
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from toolyard.sandboxes.native import syscalls, template, wire
+from toolyard.sandboxes.native import signals, syscalls, template, wire
+
+_drawing: _random.Random = random.seed.__self__  # type: ignore[attr-defined]
+"""What functions of `random` draw from. A method of its base class seeds it with fewer steps than its own."""
 
 
 def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
     """Until the host hangs up. A child that the code forked, and that came back here, ends."""
-    control, kin = socket.socket(fileno=control_fd), socket.socket(fileno=kin_fd)
+    control, kin = wire.at(control_fd), wire.at(kin_fd)
     own = os.getpid()
     interpreter.attach()
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as in any Python: a write that fails, and not the end
+    signals.handle(signals.PIPE, signals.IGNORED)  # as in any Python: a write that fails, and not the end
+    _random.Random.seed(_drawing)
+    os.register_at_fork(after_in_child=random.seed)  # as it does itself, but not in a template: see `boot`
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # the template has drawn one for all of its copies
     while True:
@@ -38,6 +42,9 @@ def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
             return
         if request["op"] == "exec":
             answer, data = _execute(interpreter, payload)
+        elif request["op"] == "rehearse":  # what is done for the first time takes longest: it has memory copied
+            interpreter.rehearse("print(end='')")
+            answer, data = {}, b""
         else:
             problem = _fork(control, kin, fds)
             if problem is None:  # we are the branch, and it is the host of that who will ask
@@ -51,21 +58,22 @@ def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
 
 
 def _execute(interpreter: Any, code: bytes) -> tuple[dict[str, Any], bytes]:
-    before = _cpu()
+    before, _ = _used()
     result = interpreter.run(code.decode("utf-8", "surrogatepass"))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"cpu": _cpu() - before, "peak": peak}, json.dumps(result).encode()
+    after, peak = _used()
+    return {"cpu": after - before, "peak": peak}, wire.encoded(result).encode()
 
 
-def _cpu() -> float:
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+def _used() -> tuple[float, int]:
+    """Seconds of processor time, with those of children, and the most memory that was held at once."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, own.ru_maxrss * 1024
 
 
 # Branching.
 
 
-def _fork(control: socket.socket, kin: socket.socket, fds: Sequence[int]) -> str | None:
+def _fork(control: _socket.socket, kin: _socket.socket, fds: Sequence[int]) -> str | None:
     """None in the branch. In the process that is forked: what prevented it, or an empty text.
 
     `fds` are the branch's standard files and its way to the host; its namespaces come from the agent.
@@ -115,7 +123,9 @@ def _enter(namespaces: Mapping[int, int], tells: int) -> None:
                 os._exit(0)
         while os.getppid() != 1:
             os.sched_yield()  # until the agent of the branch is our parent, and will find us
-        syscalls.drop_capabilities()
+        surrender = syscalls.Calls()
+        syscalls.drop_capabilities(surrender)
+        surrender.make()
         syscalls.set_dumpable(True)
         os.chdir(here)
         for fd, path, flags, offset in files:

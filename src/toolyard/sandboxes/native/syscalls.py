@@ -1,4 +1,4 @@
-"""The system calls that Python does not offer, and nothing else: the one module of the sandbox that uses ctypes.
+"""The system calls that Python does not offer, and little else: the one module of the sandbox that uses ctypes.
 
 Every function raises OSError with the name of the call when the kernel refuses. Used only in single-threaded helper
 processes, never in the server.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import signal
 import struct
 import sys
+from collections.abc import Callable
+
+from toolyard.sandboxes.native import seccomp
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _locked = ctypes.PyDLL(None, use_errno=True)
@@ -19,10 +23,8 @@ _locked = ctypes.PyDLL(None, use_errno=True)
 
 _x86 = os.uname().machine == "x86_64"
 _NR_PIVOT_ROOT = 155 if _x86 else 41
-_NR_CAPSET = 126 if _x86 else 91
-_NR_SECCOMP = 317 if _x86 else 277
 _NR_CLONE3, _NR_OPENAT2, _NR_MOUNT_SETATTR = 435, 437, 442  # numbers that all machines share
-_NR_LANDLOCK_CREATE, _NR_LANDLOCK_ADD, _NR_LANDLOCK_RESTRICT = 444, 445, 446
+_NR_LANDLOCK_CREATE, _NR_LANDLOCK_ADD = 444, 445
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -42,8 +44,9 @@ MNT_DETACH = 2
 _AT_FDCWD, _AT_RECURSIVE, _AT_EMPTY_PATH = -100, 0x8000, 0x1000
 ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_NOEXEC = 1, 2, 4, 8
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 1, 4, 24
-_PR_SET_SECUREBITS, _PR_SET_NO_NEW_PRIVS, _PR_GET_TID_ADDRESS = 28, 38, 40
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS = 23, 24, 28
+_PR_SET_NO_NEW_PRIVS, _PR_GET_TID_ADDRESS = 38, 40
 _SECUREBITS_ALL_LOCKED = 0b11101111
 """Root is nobody special, for ever: no capabilities by uid 0, by a change of uid, or ambient ones."""
 
@@ -64,6 +67,46 @@ def _syscall(name: str, number: int, *args: object) -> int:
 def _prctl(name: str, option: int, *args: int) -> int:
     padded = [ctypes.c_ulong(arg) for arg in (*args, 0, 0, 0, 0)[:4]]
     return _check(_libc.prctl(ctypes.c_int(option), *padded), f"prctl({name})")
+
+
+class Calls:
+    """System calls that a template prepares and its copies make. The less a copy does for each, the fewer pages of
+    memory it touches, all of which have to be copied for it."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[int, ...]] = []
+        self._names: list[str] = []
+        self._kept: list[object] = []
+        """What addresses among the arguments point to."""
+
+    def add(self, name: str, *args: int | bytes, about: str = "") -> None:
+        """Bytes are given as their address. What the call is about is told if it fails."""
+        numbers = [self.address(arg) if isinstance(arg, bytes) else arg for arg in (*args, 0, 0, 0, 0, 0)[:5]]
+        self._calls.append((_numbers()[name], *numbers))
+        self._names.append(f"{name} {about}".rstrip())
+
+    def address(self, data: bytes) -> int:
+        """Where the bytes are, for as long as these calls are there."""
+        buffer = ctypes.create_string_buffer(data)
+        self._kept.append(buffer)
+        return ctypes.addressof(buffer)
+
+    def make(self) -> None:
+        """Raises OSError with the first that the kernel refuses, and makes no more of them."""
+        for at, call in enumerate(self._calls):
+            if _prepared(*call) < 0:
+                number = ctypes.get_errno()
+                raise OSError(number, f"{self._names[at]}: {os.strerror(number)}")
+
+
+_prepared = ctypes.PyDLL(None, use_errno=True).syscall  # another one than that of _locked, for it has its own types
+_prepared.argtypes = [ctypes.c_long] * 6
+_prepared.restype = ctypes.c_long
+
+
+@functools.cache
+def _numbers() -> dict[str, int]:
+    return seccomp.numbers(seccomp.MACHINE)
 
 
 # Processes and namespaces.
@@ -105,17 +148,13 @@ def setns(fd: int, kind: int) -> None:
     _check(_libc.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns")
 
 
-def set_hostname(name: str) -> None:
-    _check(_libc.sethostname(name.encode(), ctypes.c_size_t(len(name))), "sethostname")
-
-
 def die_with_parent() -> None:
-    _prctl("PDEATHSIG", _PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl("PDEATHSIG", PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def set_dumpable(dumpable: bool) -> None:
     """A process that is not dumpable cannot be looked into by others of the same uid."""
-    _prctl("DUMPABLE", _PR_SET_DUMPABLE, int(dumpable))
+    _prctl("DUMPABLE", PR_SET_DUMPABLE, int(dumpable))
 
 
 def hide_arguments() -> None:
@@ -124,6 +163,34 @@ def hide_arguments() -> None:
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[45]), int(fields[46])
     ctypes.memset(start, 0, end - start)
+
+
+def trim_heap() -> None:
+    """Give memory that the C library holds and does not use back to the kernel."""
+    _libc.malloc_trim(ctypes.c_size_t(0))
+
+
+def version_of(watched: dict[str, object]) -> Callable[[], int] | None:
+    """Tells a number that is another one after each change of a dictionary, in a Python that keeps one; else None.
+
+    It is, up to 3.13 at least, the field after those that every object has and the number of entries. Whether it is
+    that here is tried out, with another dictionary.
+    """
+    where = 3 * ctypes.sizeof(ctypes.c_void_p)
+
+    def reader(of: dict[str, object]) -> Callable[[], int]:
+        field = ctypes.c_uint64.from_address(id(of) + where)
+        return lambda: field.value
+
+    trial: dict[str, object] = {"name": 0}
+    read = reader(trial)
+    seen = [read(), read()]
+    for change in (1, 2):
+        trial["name"] = change
+        seen.append(read())
+    del trial["name"]
+    seen.append(read())
+    return reader(watched) if seen[0] == seen[1] and len({*seen}) == len(seen) - 1 else None
 
 
 # Files.
@@ -177,24 +244,22 @@ def forbid_new_privileges() -> None:
     _prctl("NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
 
 
-def drop_capabilities() -> None:
+def drop_capabilities(calls: Calls) -> None:
     """All of them, for ever, also for programs with file capabilities and for uid 0."""
-    _prctl("SECUREBITS", _PR_SET_SECUREBITS, _SECUREBITS_ALL_LOCKED)
+    calls.add("prctl", _PR_SET_SECUREBITS, _SECUREBITS_ALL_LOCKED, about="SECUREBITS")
     capability = 0
-    while _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) == 0:
+    while _libc.prctl(_PR_CAPBSET_READ, ctypes.c_ulong(capability), 0, 0, 0) >= 0:
+        calls.add("prctl", _PR_CAPBSET_DROP, capability, about="CAPBSET_DROP")
         capability += 1  # until the kernel knows no such capability
     version_3, own_process = 0x20080522, 0
-    header = struct.pack("=Ii", version_3, own_process)
-    nothing = struct.pack("=6I", 0, 0, 0, 0, 0, 0)
-    _syscall("capset", _NR_CAPSET, header, nothing)
+    calls.add("capset", struct.pack("=Ii", version_3, own_process), struct.pack("=6I", 0, 0, 0, 0, 0, 0))
 
 
-def load_filter(instructions: bytes) -> None:
-    """From now on this process and its children may make only the system calls that the seccomp filter lets through."""
-    code = ctypes.create_string_buffer(instructions, len(instructions))
-    program = struct.pack("@HP", len(instructions) // 8, ctypes.addressof(code))
+def load_filter(calls: Calls, instructions: bytes) -> None:
+    """From then on the process and its children may make only the system calls that the seccomp filter lets through."""
     set_mode_filter = 1
-    _syscall("seccomp", _NR_SECCOMP, ctypes.c_uint(set_mode_filter), ctypes.c_uint(0), program)
+    program = struct.pack("@HP", len(instructions) // 8, calls.address(instructions))
+    calls.add("seccomp", set_mode_filter, 0, program)
 
 
 # Landlock: which files a process may use however it gets at them.
@@ -218,7 +283,7 @@ def landlock_version() -> int:
 
 
 def landlock_rules(paths: dict[str, int], *, tcp: bool) -> int:
-    """Rules that allow just this below each path, as a file descriptor for `landlock`. Needs version 1."""
+    """Rules that allow just this below each path, as a file descriptor for landlock_restrict_self. Needs version 1."""
     version = landlock_version()
     known = (1 << _FILES_BY_VERSION[min(version, len(_FILES_BY_VERSION) - 1)]) - 1
     handled = struct.pack("=3Q", known, 0 if tcp or version < 4 else _TCP, 0 if version < 6 else _SCOPES)
@@ -240,10 +305,6 @@ def landlock_rules(paths: dict[str, int], *, tcp: bool) -> int:
         finally:
             os.close(opened)
     return rules
-
-
-def landlock(rules: int) -> None:
-    _syscall("landlock_restrict_self", _NR_LANDLOCK_RESTRICT, ctypes.c_int(rules), ctypes.c_uint(0))
 
 
 assert sys.byteorder == "little", "the sandbox is written for little-endian machines"

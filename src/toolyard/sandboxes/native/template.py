@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from toolyard.sandboxes.native import syscalls
 
@@ -49,23 +48,24 @@ def enter(prefixes: Sequence[str]) -> None:
     """Make the template this process's root. `prefixes` are the interpreters that must be there."""
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     root = _room(prefixes)
-    syscalls.mount("template", str(root), "tmpfs", syscalls.MS_NOSUID, "mode=755,size=4m")
+    syscalls.mount("template", root, "tmpfs", syscalls.MS_NOSUID, "mode=755,size=4m")
     for name in ("opt", "proc", "dev", "dev/pts", "etc", "run", "var", "home", "home/work", "home/tmp"):
-        (root / name).mkdir()
+        os.mkdir(f"{root}/{name}")
     for path in (*_PROGRAMS, *prefixes):
-        _show(Path(path), root)
+        _show(path, root)
     for name in _ETC:
-        _show(Path("/etc") / name, root)
+        _show(f"/etc/{name}", root)
     for name, text in _FILES.items():
-        (root / "etc" / name).write_text(text)
+        with open(f"{root}/etc/{name}", "w") as file:
+            file.write(text)
     for name in _DEVICES:
-        _bind(Path("/dev") / name, root)
+        _bind(f"/dev/{name}", root)
         # Devices can be written all the same, but not their time stamps, which are the host's.
-        syscalls.set_mount_attributes(str(root / "dev" / name), syscalls.ATTR_RDONLY | syscalls.ATTR_NOSUID)
+        syscalls.set_mount_attributes(f"{root}/dev/{name}", syscalls.ATTR_RDONLY | syscalls.ATTR_NOSUID)
     for name, target in _LINKS.items():
-        (root / name).symlink_to(target)
+        os.symlink(target, f"{root}/{name}")
     # A new /proc may only be mounted by somebody who sees a whole one. Each sandbox covers it with its own.
-    syscalls.mount("/proc", str(root / "proc"), flags=syscalls.MS_BIND | syscalls.MS_REC)
+    syscalls.mount("/proc", f"{root}/proc", flags=syscalls.MS_BIND | syscalls.MS_REC)
     os.chdir(root)
     syscalls.pivot_root(".", ".")
     syscalls.unmount(".")
@@ -74,31 +74,29 @@ def enter(prefixes: Sequence[str]) -> None:
     syscalls.mount("none", "/", flags=read_only)
 
 
-def _room(prefixes: Sequence[str]) -> Path:
+def _room(prefixes: Sequence[str]) -> str:
     """A directory to build in, which will be covered, but only for us: any will do that no interpreter lies in."""
     places = [place for place in _ROOMS if not any(f"{prefix}/".startswith(f"{place}/") for prefix in prefixes)]
-    return next(Path(place) for place in places if os.path.isdir(place))
+    return next(place for place in places if os.path.isdir(place))
 
 
-def _show(path: Path, root: Path) -> None:
+def _show(path: str, root: str) -> None:
     """Bind a host path read-only. Links are made anew; what is not there is left out."""
-    target = _target(path, root)
-    if path.is_symlink() and not target.is_symlink() and not target.exists():
-        target.symlink_to(os.readlink(path))
-    elif path.exists() and not target.exists():
+    target = root + place(path)
+    if os.path.lexists(target):
+        return
+    if os.path.islink(path):
+        os.symlink(os.readlink(path), target)
+    elif os.path.exists(path):
         _bind(path, root)
-        syscalls.set_mount_attributes(str(target), syscalls.ATTR_RDONLY | syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV)
+        syscalls.set_mount_attributes(target, syscalls.ATTR_RDONLY | syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV)
 
 
-def _bind(path: Path, root: Path) -> None:
-    target = _target(path, root)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir():
-        target.mkdir()
+def _bind(path: str, root: str) -> None:
+    target = root + place(path)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.isdir(path):
+        os.mkdir(target)
     else:
-        target.touch()
-    syscalls.mount(str(path), str(target), flags=syscalls.MS_BIND | syscalls.MS_REC)
-
-
-def _target(path: Path, root: Path) -> Path:
-    return root / place(str(path)).lstrip("/")
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    syscalls.mount(path, target, flags=syscalls.MS_BIND | syscalls.MS_REC)

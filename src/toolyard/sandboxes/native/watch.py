@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,7 @@ class Watch:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[Limit | None] = self._loop.create_future()
         self._oom_kills = ground.oom_kills()
-        self._began = self._loop.time()
+        self._began = time.monotonic()  # the loop's own clock may stand still for a millisecond
 
     @property
     def memory_enforced(self) -> bool:
@@ -52,7 +53,7 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        return self._loop.time() - self._began
+        return time.monotonic() - self._began
 
     def exceed(self, limit: Limit) -> None:
         if not self._over.done():
@@ -65,7 +66,7 @@ class Watch:
 
     async def until(self, guest: Guest, program: Program, *ends: asyncio.Future[Any]) -> Limit | None:
         """Wait until one of the ends is done (None), or the program exceeds a limit."""
-        self._began = self._loop.time()
+        self._began = time.monotonic()
         timer = self._loop.call_later(self._wall_seconds, self.exceed, "wall")
         program.on_full = lambda: self.exceed("output")
         for end in ends:

@@ -5,6 +5,7 @@ It is started with an empty environment, holds no secret, and never runs untrust
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import gc
 import importlib
@@ -14,15 +15,20 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from toolyard.sandboxes.interpreter import Interpreter
-from toolyard.sandboxes.native import agent, syscalls, template, wire
+from toolyard.sandboxes.native import agent, seccomp, syscalls, template, wire
 from toolyard.sandboxes.native.cgroups import Caps, Group, Groups, enter
-from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules, close_all_but, environment, furnish
+from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules, close_all_but, environment
+from toolyard.sandboxes.native.spares import Spares
 
 FIRST_UID = 0x7000_0000
 """Where root's sandboxes get their users from: a range that no system hands out."""
+
+_SETUPS_MOST = 64
+"""That are kept for sandboxes to come. There are seldom more than a few kinds of limits."""
 
 
 def main(control_fd: int, parent: int) -> NoReturn:
@@ -30,6 +36,9 @@ def main(control_fd: int, parent: int) -> NoReturn:
     syscalls.die_with_parent()
     if os.getppid() != parent:
         os._exit(0)  # it was quicker
+    os.umask(0o022)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which process 1 of a sandbox never gets from inside
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started the server may have blocked some
     control = socket.socket(fileno=control_fd)
     try:
         config, _, _ = wire.receive(control)
@@ -47,20 +56,29 @@ def main(control_fd: int, parent: int) -> NoReturn:
     os._exit(0)
 
 
+@dataclass(slots=True)
+class Born:
+    """A sandbox that lives."""
+
+    number: int
+    group: Group
+    caps: Caps
+    unthrottled: bool = False
+
+
 class Zygote:
     def __init__(self, control: socket.socket, config: Mapping[str, Any]) -> None:
         self._control = control
-        self._groups = Groups.at(config["groups"])
-        self._born: dict[int, Group] = {}
-        """Sandboxes by the process number of their agents, each with its cgroup."""
+        self._spares = Spares(Groups.at(config["groups"]))
+        self._born: dict[int, Born] = {}
+        """By the process number of the agent."""
         self._path = config["path"]
         sys.path[:] = config["packages"]
         os.environ.update(environment(self._path))  # before libraries are loaded that would start threads
         for module in config["preload"]:
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
-        self._interpreter = Interpreter(ipython=config["ipython"])
-        self._interpreter.warm()
+        self._interpreter = _interpreter(ipython=config["ipython"])
         for code in config["warm_up"]:
             exec(code, {})
         if (threads := len(os.listdir("/proc/self/task"))) > 1:
@@ -71,7 +89,10 @@ class Zygote:
         template.enter(config["prefixes"])
         _find_modules_again(config["packages"])
         self._rules = {tcp: Rules.make(tcp=tcp) for tcp in (True, False)}
+        self._setups: dict[tuple[tuple[str, Any], ...], agent.Setup] = {}
+        _restrain()
         gc.collect()
+        syscalls.trim_heap()
         gc.freeze()
 
     def serve(self) -> None:
@@ -84,40 +105,47 @@ class Zygote:
         while True:
             ready = [fd for fd, _ in waiting.poll()]
             if woken in ready:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(woken, 4096)
+                os.read(woken, 4096)
                 self._reap()
             if self._control.fileno() in ready:
                 try:
                     request, _, fds = wire.receive(self._control)
                 except (wire.Closed, ConnectionError):
                     return
-                self._make(request, fds)
+                if request["op"] == "make":
+                    self._make(request, fds)
+                else:
+                    self._unthrottle(request["sandbox"])
 
     def _make(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Make a sandbox and tell the server its pidfd. That it is furnished, its agent will tell."""
         try:
-            pidfd = self._clone(request["sandbox"], request["limits"], fds[0])
+            pidfd, group = self._clone(request, fds)
         except OSError as error:
             wire.send(self._control, {"id": request["id"], "failed": str(error)})
         else:
-            wire.send(self._control, {"id": request["id"]}, fds=[pidfd])
+            wire.send(self._control, {"id": request["id"], "group": group.name}, fds=[pidfd])
             os.close(pidfd)
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _clone(self, number: int, limits: Mapping[str, Any], host: int) -> int:
-        group = self._groups.new(str(number), Caps(limits["memory_bytes"], limits["processes"], limits["cpus"]))
+    def _clone(self, request: Mapping[str, Any], fds: Sequence[int]) -> tuple[int, Group]:
+        number, limits = request["sandbox"], request["limits"]
+        host, *files = fds
+        caps = Caps(limits["memory_bytes"], limits["processes"], limits["cpus"])
+        born = Born(number, self._spares.take(str(number), caps), caps)
+        group = born.group
         waits, go = os.pipe2(os.O_CLOEXEC)
         doors, directory = group.doors(v2=False), group.directory()
+        setup, first = self._setup(limits), agent.First(request["interpreter"], files)
         network = 0 if limits["network"] == "host" else syscalls.CLONE_NEWNET
         try:
             pid, pidfd = syscalls.clone(NAMESPACES | network, into_cgroup=-1 if directory is None else directory)
             if pid == 0:
                 os.close(go)  # or it would wait for ever if we are killed now
-                self._be_sandbox(limits, host, waits, doors)
-            self._born[pid] = group
+                self._be_sandbox(setup, host, first, waits, doors)
+            self._born[pid] = born
             try:
                 self._map_user(pid, number)
                 os.write(go, b"!")
@@ -125,28 +153,38 @@ class Zygote:
                 os.close(pidfd)
                 raise
         except OSError:
-            if group not in self._born.values():
+            if born not in self._born.values():
                 group.remove()
             raise
         finally:  # without a go, it ends
             for fd in (waits, go, *doors, *([] if directory is None else [directory])):
                 os.close(fd)
-        return pidfd
+        return pidfd, group
 
-    def _be_sandbox(self, limits: Mapping[str, Any], host: int, waits: int, doors: Sequence[int]) -> NoReturn:
+    def _setup(self, limits: Mapping[str, Any]) -> agent.Setup:
+        """What a sandbox with these limits is born with. It is prepared here, once."""
+        kind = tuple(limits.items())
+        if kind not in self._setups:
+            if len(self._setups) == _SETUPS_MOST:
+                self._setups.clear()
+            rules = self._rules[limits["network"] != "none"]
+            self._setups[kind] = agent.Setup.prepare(limits, rules, self._path, self._interpreter)
+            gc.freeze()  # it is here to stay
+        return self._setups[kind]
+
+    def _be_sandbox(
+        self, setup: agent.Setup, host: int, first: agent.First, waits: int, doors: Sequence[int]
+    ) -> NoReturn:
         signal.set_wakeup_fd(-1)
-        rules = self._rules[limits["network"] != "none"]
-        setup = agent.Setup(limits, rules, self._path, self._interpreter)
 
         def prepare() -> None:
             if os.read(waits, 1) != b"!":
                 raise OSError(0, "the template process is gone")
             enter(doors)
-            syscalls.unshare(syscalls.CLONE_NEWCGROUP)
-            close_all_but(host, rules.landlock)
-            furnish(rules, limits)
+            close_all_but(host, *first.fds, setup.rules.landlock)
+            setup.furnishing.make()
 
-        agent.live(socket.socket(fileno=host), setup, prepare)
+        agent.live(wire.at(host), setup, prepare, first=first)
 
     def _map_user(self, pid: int, number: int) -> None:
         outside = FIRST_UID + number if self.own_users else 0
@@ -158,6 +196,15 @@ class Zygote:
             finally:
                 os.close(fd)
 
+    def _unthrottle(self, number: int) -> None:
+        """Let a sandbox die that was killed, and that has used up the processor time for it. Its group is used no more.
+        Without limits it would still have to wait if the machine is busy; that does no harm."""
+        for born in self._born.values():
+            with contextlib.suppress(OSError):  # the broker is gone, and the group with it
+                if born.number == number and born.group.throttled():
+                    born.unthrottled = True
+                    born.group.unthrottle()
+
     def _reap(self) -> None:
         while True:
             try:
@@ -166,8 +213,11 @@ class Zygote:
                 return
             if pid == 0:
                 return
-            if group := self._born.pop(pid, None):
-                group.remove()
+            if born := self._born.pop(pid, None):
+                if born.unthrottled:
+                    born.group.remove()
+                else:
+                    self._spares.leave(born.group, born.caps)
 
 
 def _part_from_host() -> bool:
@@ -182,6 +232,21 @@ def _part_from_host() -> bool:
             return True
     _be_root_of_own_namespace()
     return False
+
+
+def _interpreter(*, ipython: bool) -> Interpreter:
+    """Warm and unused."""
+    interpreter = Interpreter(ipython, changes=syscalls.version_of(vars(builtins)))
+    interpreter.warm()
+    return interpreter
+
+
+def _restrain() -> None:
+    """What is in force in every process of every sandbox, and does no harm to us: so they have it from here."""
+    syscalls.forbid_new_privileges()
+    calls = syscalls.Calls()
+    syscalls.load_filter(calls, seccomp.agent_filter())
+    calls.make()
 
 
 def _find_modules_again(packages: Sequence[str]) -> None:
