@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO, Any
 
-APART = ["tests/sandboxes"]
+APART = ["tests/sandboxes", "tests/tools", "tests/browser"]
 """As long as all the others together."""
 
 

@@ -142,7 +142,7 @@ async def test_a_group_that_is_given_up_keeps_what_is_done_and_does_not_starve_o
 
     group = asyncio.ensure_future(threads.run_all([lambda: "quick", hangs, hangs, hangs], results))
     with anyio.fail_after(10):
-        while results[0] is None or len(threads._jobs) > 1:  # until both threads hang, and one function waits for a third
+        while results[0] is None or len(threads._jobs) > 1:  # both threads are to hang, one more to wait
             await anyio.sleep(0.005)
     group.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from toolyard.protocols.verl import batches
 from toolyard.protocols.verl.repeats import Repeats
 from toolyard.protocols.verl.trajectories import Trajectories
 from toolyard.runtime.runtime import Runtime
+
+log = logging.getLogger("toolyard.verl")
 
 _PROMPT = 0.05
 """Seconds within which nobody gives up waiting, so that one need not look whether somebody did."""
@@ -82,6 +85,8 @@ class Verl(BaseRoute):
             if last:
                 self._repeats.keep(body, answer)
             return
+        if last:
+            self._repeats.taken(body)
         headers = ((b"content-type", b"application/json"), (b"x-process-time", b"%.6f" % seconds))
         await request.answer(200, headers, answer)
 
@@ -94,16 +99,15 @@ class Verl(BaseRoute):
         done, _ = await asyncio.wait((working,), timeout=seconds)
         if done:
             return working.result()
+        self._repeats.leave(body)
         self._late.add(working)
-        working.add_done_callback(lambda done: self._came_late(body, done))
+        working.add_done_callback(self._late_one_done)
         raise HttpError(408, "Request processing timeout")
 
-    def _came_late(self, body: bytes, working: asyncio.Task[tuple[bytes, bool]]) -> None:
+    def _late_one_done(self, working: asyncio.Task[tuple[bytes, bool]]) -> None:
         self._late.discard(working)
-        if not working.cancelled() and working.exception() is None:
-            answer, last = working.result()
-            if last:
-                self._repeats.keep(body, answer)
+        if not working.cancelled() and (error := working.exception()) is not None:
+            log.error("a request that had been answered 408 failed", exc_info=error)
 
     async def _work(self, body: bytes) -> bytes:
         began = time.perf_counter()

@@ -41,8 +41,19 @@ class Repeats:
             raise
         finally:
             del self._running[body]
+        if running.joined or running.left:  # before anybody else has a turn: the same request may come any moment
+            self.keep(body, answer)
         running.succeed(answer)
         return answer, not running.joined
+
+    def leave(self, body: bytes) -> None:
+        """Whoever asked has been told to ask again."""
+        if (running := self._running.get(body)) is not None:
+            running.left = True
+
+    def taken(self, body: bytes) -> None:
+        """Whoever asked last has got it."""
+        self._take(body)
 
     def keep(self, body: bytes, answer: bytes) -> None:
         """For whoever asks again: the one who did has gone away without it."""
@@ -76,10 +87,11 @@ class Repeats:
 class _Running:
     """Work that goes on, and who waits for it besides the one who does it."""
 
-    __slots__ = ("_shared", "joined")
+    __slots__ = ("_shared", "joined", "left")
 
     def __init__(self) -> None:
         self.joined = 0
+        self.left = False
         self._shared: asyncio.Future[bytes] | None = None
 
     async def join(self) -> tuple[bytes, bool]:
