@@ -42,8 +42,11 @@ class Trajectories:
 
     async def act(self, items: Sequence[Item]) -> list[Observed]:
         """Everything at once, but the actions of one trajectory in their order."""
+        if len(items) == 1:
+            begun = self._begin(items[0])
+            return [begun if isinstance(begun, Observed) else await begun]
         if len({item.trajectory for item in items}) == len(items):
-            if self._has_plain and len(items) > 1:
+            if self._has_plain:
                 return await self._act_in_threads(items)
             return await all_of(items, self._begin)
         trajectories: dict[str, list[int]] = {}
