@@ -130,13 +130,17 @@ def row(what: str, pairs: Sequence[tuple[float, float]], show: Show, word: str, 
     return Row(what, show(reference), show(own), f"{ratio:.1f}x {word}", target)
 
 
-def main() -> None:
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.verl", description=__doc__)
     parser.add_argument("--checkout", type=Path, required=True, metavar="PATH", help="of verl-tool")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often each server has its turn (5)")
     parser.add_argument("--seconds", type=float, default=1.5, metavar="S", help="length of each turn (1.5)")
     parser.add_argument("--write-page", action="store_true", help="replace the table in docs/verl.md by this one")
-    args = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    args = arguments().parse_args()
     if args.write_page:
         VERL_PAGE.around()
     environment = "benchmarks/verl_environment.py"
