@@ -448,7 +448,7 @@ async def test_nothing_of_a_trajectory_is_left_when_it_is_over(trainer):
     for number, end in enumerate(({"finish": [True]}, {"is_last_step": [True]})):
         seconds = f"98765.{os.getpid()}{number}"
         await typed(trainer, "left", f"nohup sleep {seconds} &")
-        assert running_with(seconds)
+        await until(lambda seconds=seconds: running_with(seconds))
         await trainer.act("left", "<bash>echo bye</bash>", **end)
         await until(lambda seconds=seconds: not running_with(seconds))
 

@@ -98,8 +98,10 @@ class _Part:
 
 
 _PATIENCE = 0.001
-"""Seconds that work waits behind other functions before more threads help. Quick ones are done by then, by the one
-thread that is at work: handing each to a thread of its own would cost more than running it."""
+"""Seconds that work waits behind other functions before we look whether more threads are to help."""
+_QUICKLY = 4
+"""Functions done in that time. Such are best left to the thread that is at work: handing each to another one, and
+Python's lock from one to the other, would cost more than running them."""
 
 
 class Threads:
@@ -113,6 +115,8 @@ class Threads:
         self._relief: asyncio.TimerHandle | None = None
         self._jobs: deque[_Job | _Part] = deque()
         self._done: deque[_Job | _Part] = deque()
+        self._performed = self._seen = 0
+        """How many functions have been run, about, and how many had been when we last looked."""
         self._told = False
         """The loop has been told that something is done, and has not looked yet."""
         self._lock = threading.Lock()
@@ -166,9 +170,10 @@ class Threads:
             self._relief = loop.call_later(_PATIENCE, self._relieve, loop)
 
     def _relieve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """While functions wait, double the threads that work on them, as far as that is allowed."""
+        """While functions wait and hardly any gets done, call a thread for each, as far as that is allowed."""
         self._relief = None
-        if self._jobs and self._call(min(len(self._jobs), max(self._awake, 1))):
+        done, self._seen = self._performed - self._seen, self._performed
+        if self._jobs and (done >= _QUICKLY or self._call(len(self._jobs))):
             self._relieve_later(loop)
 
     def _call(self, wanted: int) -> bool:
@@ -211,7 +216,9 @@ class Threads:
         return self._bell.get()
 
     def _run(self, job: _Job | _Part) -> None:
-        if not job.perform():
+        news = job.perform()
+        self._performed += 1
+        if not news:
             return
         self._done.append(job)
         if not self._told:  # what is done until the loop looks, it finds all at once
