@@ -170,10 +170,10 @@ class Threads:
             self._relief = loop.call_later(_PATIENCE, self._relieve, loop)
 
     def _relieve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """While functions wait and hardly any gets done, call a thread for each, as far as that is allowed."""
+        """While functions wait and hardly any gets done, double the threads that work on them, as far as allowed."""
         self._relief = None
         done, self._seen = self._performed - self._seen, self._performed
-        if self._jobs and (done >= _QUICKLY or self._call(len(self._jobs))):
+        if self._jobs and (done >= _QUICKLY or self._call(min(len(self._jobs), max(self._awake, 1)))):
             self._relieve_later(loop)
 
     def _call(self, wanted: int) -> bool:
