@@ -107,6 +107,7 @@ async def test_a_server_that_answers_badly_is_told_of(trainer, monkeypatch):
         async def pieces() -> AsyncIterator[bytes]:
             while True:
                 yield b"x" * 65536
+                await asyncio.sleep(0)  # or it would not hear that it is to end
 
         return StreamingResponse(pieces())
 
