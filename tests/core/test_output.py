@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from toolyard import ImageBlock, TextBlock, ToolOutput
-from toolyard.core.output import ToolFailure, as_blocks, as_output, cut
+from toolyard.core.output import ToolFailure, ValueOutput, as_blocks, as_output, cut, snapshot
 
 PNG = b"\x89PNG\r\n\x1a\n and so on"
 
@@ -58,9 +58,29 @@ def test_encoded_images_and_pillow_images_become_image_blocks():
     assert (text.text, picture.mimeType) == ("look:", "image/png")
 
 
-def test_bytes_that_are_no_image_are_an_error_that_says_so():
+def test_bytes_that_are_no_image_are_written_down_whole():
+    (block,) = as_output(b"plain").blocks
+    assert block.text == "data:application/octet-stream;base64,cGxhaW4="
     with pytest.raises(TypeError, match="are not a PNG, JPEG, GIF or WebP image"):
-        as_output(b"plain")
+        as_blocks(b"plain")
+
+
+@pytest.mark.parametrize("value", [{"a": [1, None]}, [], [1], (), (1, {"b": "ü"}), 3, 2.5, False, b"", b"\x00\xff"])
+def test_a_wire_that_carries_values_gets_the_one_that_was_returned(value):
+    output = as_output(value)
+    assert isinstance(output, ValueOutput)
+    assert output.value == value
+    assert type(output.value) is type(value)
+    assert snapshot(output)[0].value == value
+
+
+@pytest.mark.parametrize("shown", ["words", None, TextBlock(text="x"), PNG, [PNG, 1], ToolOutput()])
+def test_what_is_text_or_blocks_is_no_value(shown):
+    assert not isinstance(as_output(shown), ValueOutput)
+
+
+def test_a_value_that_had_to_be_cut_is_none_any_more():
+    assert not isinstance(cut(as_output(list(range(100))), 30), ValueOutput)
 
 
 def test_what_is_too_long_is_cut_with_a_note_and_the_rest_is_gone():

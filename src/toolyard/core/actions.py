@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from toolyard.core.environment import Environment, overrides
+from toolyard.core.environment import Environment, lists_task_tools
 from toolyard.core.forms import Form, Plain, is_late, tagged
 from toolyard.core.output import JsonObject
 from toolyard.core.tool import Tool
@@ -92,7 +92,7 @@ def actions_of(environment: type[Environment]) -> Actions:
     """Made once for each environment."""
     if (found := _actions.get(environment)) is None:
         definition = environment._definition
-        open_ended = overrides(environment, "list_task_tools")
+        open_ended = bool(definition.catalogue) or any(map(lists_task_tools, (environment, *environment.toolsets)))
         found = _actions[environment] = Actions(definition.tools, definition.terminal, open_ended=open_ended)
     return found
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from toolyard.core.errors import DefinitionError
+from toolyard.core.errors import DefinitionError, NotSupported
 from toolyard.core.messages import BLOCK_TYPES, GroupCandidate, GroupScore, Message
 from toolyard.core.output import Blocks, JsonObject, Model
-from toolyard.core.tool import ListToolsOutput, Tool, tools_of
+from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
+from toolyard.core.workspace import Workspace
 
 T = TypeVar("T")
 MaybeAwaitable: TypeAlias = T | Awaitable[T]
@@ -25,6 +26,11 @@ class Toolset:
     """Tools that several environments share. It reaches its environment as `self.env`."""
 
     uses_sandbox: ClassVar[bool] = False
+    prefixed: ClassVar[bool] = False
+    """Where a wire has several worlds in one session, it is one of them, and its tools carry its name."""
+    catalogue: ClassVar[Mapping[str, ToolSpec]] = {}
+    """Tools by name that are not listed because they are too many. They can be searched for, and `call_task_tool` runs
+    them."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -36,6 +42,14 @@ class Toolset:
 
     def teardown(self) -> MaybeAwaitable[None]:
         """Called once when the session ends, after the environment's own; a plain function or a coroutine."""
+
+    def list_task_tools(self) -> MaybeAwaitable[ListToolsOutput]:
+        """As `Environment.list_task_tools`: tools that only this session has."""
+        return ListToolsOutput(tools=[])
+
+    def call_task_tool(self, name: str, arguments: JsonObject) -> MaybeAwaitable[object]:
+        """Run one of those, or one of the catalogue; the arguments have been checked against its schema."""
+        raise NotImplementedError
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -51,6 +65,8 @@ class Definition:
     terminal: Tool | None
     hooks: frozenset[str]
     """The methods of Environment that the author wrote."""
+    catalogue: Mapping[str, tuple[type, ToolSpec]] = field(default_factory=dict)
+    """The tools that are not listed, each with the class that runs it."""
 
 
 class Environment:
@@ -64,6 +80,8 @@ class Environment:
     """It runs untrusted code: a server then has a sandbox ready before it answers anybody, or does not start."""
     latch_finished: ClassVar[bool] = True
     """After a tool has returned finished=True, the session takes no more calls."""
+    catalogue: ClassVar[Mapping[str, ToolSpec]] = {}
+    """As `Toolset.catalogue`."""
     _definition: ClassVar[Definition] = Definition({}, None, frozenset())
 
     def __init_subclass__(cls) -> None:
@@ -138,6 +156,10 @@ class Environment:
         """
         raise NotImplementedError
 
+    def workspace(self) -> MaybeAwaitable[Workspace]:
+        """The files of this session, for wires over which clients fetch and bring files."""
+        raise NotSupported(f"{type(self).name()} has no workspace")
+
     def score_group(self, candidates: Sequence[GroupCandidate]) -> MaybeAwaitable[Sequence[GroupScore | float]]:
         """Compare several answers to this task: one score for each, in order."""
         raise NotImplementedError
@@ -172,6 +194,12 @@ def toolset_tears_down(toolset: type) -> bool:
     return issubclass(toolset, Toolset) and toolset.teardown is not Toolset.teardown
 
 
+def lists_task_tools(owner: type) -> bool:
+    """Whether an environment or toolset has tools that only a session knows."""
+    base: type = Environment if issubclass(owner, Environment) else Toolset
+    return issubclass(owner, base) and _function(owner, "list_task_tools") is not _function(base, "list_task_tools")
+
+
 def overrides(cls: type[Environment], hook: str) -> bool:
     """Whether the author wrote this hook, or it is the one above."""
     return hook in cls._definition.hooks
@@ -202,12 +230,18 @@ def define(cls: type[Environment]) -> Definition:
                     f"of every environment"
                 )
             tools[tool.name] = tool
+    catalogue: dict[str, tuple[type, ToolSpec]] = {}
+    for owner in (cls, *cls.toolsets):
+        for name, spec in getattr(owner, "catalogue", {}).items():
+            if name in tools or name in catalogue:
+                raise DefinitionError(f"{owner.__qualname__}.catalogue: {cls.__qualname__} has a tool {name!r} already")
+            catalogue[name] = owner, spec
     terminals = [tool for tool in tools.values() if tool.terminal]
     if len(terminals) > 1:
         names = " and ".join(f"{tool.owner.__qualname__}.{tool.method}" for tool in terminals)
         raise DefinitionError(f"{cls.__qualname__}: at most one tool can be terminal, and {names} are")
     written = frozenset(hook for hook in _HOOKS if _function(cls, hook) is not _function(Environment, hook))
-    return Definition(tools, terminals[0] if terminals else None, written)
+    return Definition(tools, terminals[0] if terminals else None, written, catalogue)
 
 
 def _collision(cls: type[Environment], first: Tool, second: Tool) -> str:
@@ -230,6 +264,7 @@ _INSTANCE_HOOKS = {
     "get_messages": 0,
     "list_task_tools": 0,
     "call_task_tool": 2,
+    "workspace": 0,
     "score_group": 1,
 }
 
@@ -260,6 +295,6 @@ def _check_call(cls: type[Environment], hook: str, *args: object) -> None:
         raise DefinitionError(f"{cls.__qualname__}.{hook} does not take the arguments it is given: {error}") from error
 
 
-def _function(cls: type[Environment], hook: str) -> object:
+def _function(cls: type, hook: str) -> object:
     value = getattr(cls, hook)
     return getattr(value, "__func__", value)

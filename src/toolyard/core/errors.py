@@ -21,6 +21,7 @@
         CannotFork            something in the session cannot be copied
       ServiceUnavailable      a server that a tool asks, such as a search engine, does not answer as it should
       WorkspaceError          a file of a sandbox's workspace cannot be read, written or listed
+      ProcessError            a program that goes on in a sandbox does not take what is written to it
       BrowserError            a page could not be looked at, through no fault of its own
         BrowserUnavailable    there is no browser here, it did not start, or too many sessions use it
         BrowserLost           the browser died or was closed, and the session's pages with it
@@ -29,6 +30,9 @@ A tool that raises is none of these: it becomes a `ToolFailure`, which is data.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 
 class ToolyardError(Exception):
@@ -40,7 +44,14 @@ class DefinitionError(ToolyardError):
 
 
 class ToolError(ToolyardError):
-    """Raise it in a tool for a failure that the agent should read and that must not end the session."""
+    """Raise it in a tool for a failure that the agent should read and that must not end the session.
+
+    `detail` is the same for a program that reads it, where a wire can tell it.
+    """
+
+    def __init__(self, message: object = "", detail: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.detail = detail
 
 
 class RequestError(ToolyardError):
@@ -117,6 +128,10 @@ class ServiceUnavailable(ToolyardError):
 
 class WorkspaceError(ToolyardError):
     """A path in the workspace is not what the caller took it for; the message names it."""
+
+
+class ProcessError(ToolyardError):
+    """A program is written to that has ended, or that does not read."""
 
 
 class BrowserError(ToolyardError):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from toolyard.core.encoding import encode
 
@@ -66,12 +66,44 @@ Reason: TypeAlias = Literal[
 ]
 
 
+class ValueOutput(ToolOutput):
+    """The output of a tool that returned a value, neither text nor blocks: its one block is that value in writing.
+
+    Most wires carry blocks and need not know. One that carries values takes it from here.
+    """
+
+    _came_as: Literal["json", "tuple", "bytes"] = PrivateAttr("json")
+
+    @property
+    def value(self) -> Any:  # any JSON value; or a tuple of them; or bytes
+        text = self.text
+        match self._came_as:
+            case "bytes":
+                return base64.b64decode(text.removeprefix(_DATA))
+            case "tuple":
+                return tuple(json.loads(text))
+            case "json":
+                return json.loads(text)
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        if isinstance(value, bytes):
+            text = _DATA + base64.b64encode(value).decode()
+        else:
+            text = json.dumps(value, ensure_ascii=False)
+        output = cls(blocks=[TextBlock(text=text)])
+        output._came_as = "bytes" if isinstance(value, bytes) else "tuple" if isinstance(value, tuple) else "json"
+        return output
+
+
 @dataclass(frozen=True, slots=True)
 class ToolFailure:
     """A call that produced no output, and why, in words the model may read. It has no reward, not even 0."""
 
     reason: Reason
     message: str
+    said: str | JsonObject | None = None
+    """What the tool itself said with ToolError, without our words around it."""
 
     @property
     def retryable(self) -> bool:
@@ -79,13 +111,31 @@ class ToolFailure:
         return self.reason in ("timed_out", "lost", "overloaded", "cancelled")
 
 
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    """What a tool returns when it has nothing to say yet: which tool of the session will know, later.
+
+    A wire on which clients ask again tells them so; on all others the runtime makes that call, and nobody notices.
+    """
+
+    tool: str
+    arguments: JsonObject = field(default_factory=dict)
+
+
 CallResult: TypeAlias = ToolOutput | ToolFailure
 Returned: TypeAlias = ToolOutput | ToolFailure | str
 """A result that may still be the bare text that most tools return, where making blocks of it would cost too much."""
+Reply: TypeAlias = Returned | AskAgain
+"""What came of running a tool: its result, or where to look for it."""
+
+
+def as_reply(value: object) -> ToolOutput | AskAgain:
+    """As `as_output`, for what may also be no output yet."""
+    return value if isinstance(value, AskAgain) else as_output(value)
 
 
 def as_output(value: object) -> ToolOutput:
-    """Make a `ToolOutput` of whatever a tool returned: one itself, text, blocks, an image, or any JSON value."""
+    """Make a `ToolOutput` of whatever a tool returned: one itself, text, blocks, an image, any JSON value, or bytes."""
     match value:
         case ToolOutput():
             return value
@@ -93,10 +143,15 @@ def as_output(value: object) -> ToolOutput:
             return ToolOutput(blocks=[TextBlock(text=value)])
         case None:
             return ToolOutput()
-        case list() | tuple() if not value:  # a list of nothing is an answer, and a model should read it
-            return ToolOutput(blocks=[TextBlock(text="[]")])
-        case _:
+        case _ if _is_shown(value) or (isinstance(value, list | tuple) and any(map(_is_shown, value))):
             return ToolOutput(blocks=list(as_blocks(value)))
+        case _:
+            return ValueOutput.of(value)
+
+
+def _is_shown(value: object) -> bool:
+    """Whether it is a block, or something that a block is made of without writing it down."""
+    return isinstance(value, TextBlock | ImageBlock) or (is_image(value) and _picture_type(value) != "")
 
 
 def as_blocks(value: object) -> Blocks:
@@ -118,6 +173,7 @@ def as_blocks(value: object) -> Blocks:
             return (TextBlock(text=json.dumps(value, ensure_ascii=False)),)
 
 
+_DATA = "data:application/octet-stream;base64,"
 _SIGNATURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
 
 
@@ -133,10 +189,16 @@ def has_image(value: object) -> bool:
 
 def image_block(value: Any) -> ImageBlock:  # Any: an object of a library that we do not depend on
     data = value if isinstance(value, bytes) else value._repr_png_()
-    for signature, mime in _SIGNATURES.items():
-        if data.startswith(signature):
-            return ImageBlock(data=base64.b64encode(data).decode(), mimeType=mime)
+    if mime := _picture_type(data):
+        return ImageBlock(data=base64.b64encode(data).decode(), mimeType=mime)
     raise TypeError(f"these {len(data)} bytes are not a PNG, JPEG, GIF or WebP image")
+
+
+def _picture_type(value: object) -> str:
+    """The media type of encoded bytes; that of an object that draws itself; empty if it is no picture."""
+    if not isinstance(value, bytes):
+        return "image/png"
+    return next((mime for signature, mime in _SIGNATURES.items() if value.startswith(signature)), "")
 
 
 def snapshot(output: ToolOutput) -> tuple[ToolOutput, int]:
@@ -185,4 +247,5 @@ def cut(output: ToolOutput, limit: int) -> ToolOutput:
         else:
             kept.append(block)
             left -= len(block.text if isinstance(block, TextBlock) else block.data)
-    return output.model_copy(update={"blocks": kept, "metadata": {**metadata, "cut_from": size}})
+    metadata = {**metadata, "cut_from": size}
+    return ToolOutput(blocks=kept, metadata=metadata, reward=output.reward, finished=output.finished)

@@ -8,8 +8,9 @@ from typing import Any, Protocol, TypeVar
 
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
-from toolyard.core.output import Blocks, JsonObject, Returned
+from toolyard.core.output import Blocks, JsonObject, Reply
 from toolyard.core.tool import ListToolsOutput, Tool
+from toolyard.core.workspace import Workspace
 
 T = TypeVar("T")
 
@@ -47,13 +48,14 @@ class Placed(Protocol):
     async def messages(self) -> Sequence[Message]: ...
     async def list_tools(self) -> ListToolsOutput: ...
     async def has_tool(self, name: str) -> bool: ...
-    def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Coroutine[Any, Any, Returned]:
+    def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Coroutine[Any, Any, Reply]:
         """`given` is what the trainer says with this call; what it does not say, the task may."""
 
-    def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Returned] | None:
+    def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
         """The same as a function for a thread, which raises nothing; None if the tool is not a plain function."""
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]: ...
+    async def workspace(self) -> Workspace: ...
     async def teardown(self) -> None: ...
 
 

@@ -18,6 +18,7 @@ from toolyard.core.environment import (
     MaybeAwaitable,
     Toolset,
     build_toolset,
+    lists_task_tools,
     overrides,
     toolset_tears_down,
 )
@@ -33,19 +34,21 @@ from toolyard.core.errors import (
 )
 from toolyard.core.messages import GroupCandidate, GroupScore, Message, flatten
 from toolyard.core.output import (
+    AskAgain,
     Blocks,
-    CallResult,
     JsonObject,
-    Returned,
+    Reply,
     ToolFailure,
     ToolOutput,
     as_blocks,
     as_output,
+    as_reply,
     cut_text,
     has_image,
 )
 from toolyard.core.schema import fit
 from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
+from toolyard.core.workspace import Workspace
 from toolyard.placement.base import Placed, SessionSpec, list_tools
 from toolyard.placement.threads import Threads
 
@@ -168,16 +171,17 @@ class LocalEnvironment:
         terminal = next((tool for tool in reversed([*self.tools.values()]) if tool.terminal), None)
         ordered = sorted((tool for tool in self.tools.values() if not tool.terminal), key=lambda tool: not tool.shared)
         specs = {tool.name: tool.spec for tool in ordered}
-        specs |= {spec.name: spec for spec in await self._dynamic() if not terminal or spec.name != terminal.name}
+        dynamic = [spec for _, spec in await self._dynamic()]
+        specs |= {spec.name: spec for spec in dynamic if not terminal or spec.name != terminal.name}
         listed = await list_tools(type(self._env), self._place)
         return listed.model_copy(
             update={"tools": list(specs.values()), "terminal_tool": terminal.terminal_spec() if terminal else None}
         )
 
     async def has_tool(self, name: str) -> bool:
-        return name in self.tools or any(spec.name == name for spec in await self._dynamic())
+        return name in self.tools or await self._find_dynamic(name) is not None
 
-    async def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Returned:
+    async def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Reply:
         found = self.tools.get(tool)
         try:
             if found is None:
@@ -186,7 +190,7 @@ class LocalEnvironment:
             if found.given:
                 given = self._given(found, given)
             if not found.is_async:
-                result: Returned = await self._place.plain(partial(_call_plain, found, owner, arguments, given))
+                result: Reply = await self._place.plain(partial(_call_plain, found, owner, arguments, given))
                 return result
             try:
                 bound = found.bind(owner, arguments, given)
@@ -196,12 +200,12 @@ class LocalEnvironment:
             if type(returned) is str:
                 return returned
             if isinstance(returned, ToolOutput) or not has_image(returned):
-                return as_output(returned)
+                return as_reply(returned)
             return await self._drawn(as_output, returned)
         except BaseException as error:  # the author's tool: whatever it raises is its answer
             return failure(tool, error)
 
-    def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Returned] | None:
+    def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
         found = self.tools.get(tool)
         if found is None or found.is_async:
             return None
@@ -226,21 +230,36 @@ class LocalEnvironment:
             raise ValueError(f"score_group returned {len(scores)} scores for {len(candidates)} candidates")
         return scores
 
-    async def _dynamic(self) -> Sequence[ToolSpec]:
-        if not overrides(type(self._env), "list_task_tools"):
-            return ()
-        listed: ListToolsOutput = await self._place.ask(self._env.list_task_tools)
-        return listed.tools
+    async def workspace(self) -> Workspace:
+        found: Workspace = await self._place.ask(self._env.workspace)
+        return found
 
-    async def _call_dynamic(self, name: str, arguments: JsonObject) -> CallResult:
-        spec = next((spec for spec in await self._dynamic() if spec.name == name), None)
-        if spec is None or not overrides(type(self._env), "call_task_tool"):
+    async def _dynamic(self) -> Sequence[tuple[Any, ToolSpec]]:
+        """The tools that only this session has, each with the object that runs it."""
+        found: list[tuple[Any, ToolSpec]] = []
+        owners: list[Any] = [self._env, *self._instances.values()]
+        for owner in owners:
+            if lists_task_tools(type(owner)):
+                listed: ListToolsOutput = await self._place.ask(owner.list_task_tools)
+                found += [(owner, spec) for spec in listed.tools]
+        return found
+
+    async def _find_dynamic(self, name: str) -> tuple[Any, ToolSpec] | None:
+        if (hidden := type(self._env)._definition.catalogue.get(name)) is not None:
+            owner, spec = hidden
+            return self._instances.get(owner, self._env), spec
+        return next(((owner, spec) for owner, spec in await self._dynamic() if spec.name == name), None)
+
+    async def _call_dynamic(self, name: str, arguments: JsonObject) -> Reply:
+        found = await self._find_dynamic(name)
+        if found is None or (found[0] is self._env and not overrides(type(self._env), "call_task_tool")):
             return ToolFailure("no_such_tool", f"{name!r} is not a valid tool")
+        owner, spec = found
         fitted, problems = fit(arguments, spec.input_schema)
         if problems:
             return bad_arguments(problems)
-        returned = await self._place.ask(self._env.call_task_tool, name, fitted)
-        return as_output(returned) if not has_image(returned) else await self._drawn(as_output, returned)
+        returned = await self._place.ask(owner.call_task_tool, name, fitted)
+        return as_reply(returned) if not has_image(returned) else await self._drawn(as_output, returned)
 
     async def _drawn(self, make: Callable[[object], T], returned: object) -> T:
         """What an author returned, made into blocks where it may take its time, as encoding a picture does."""
@@ -250,19 +269,19 @@ class LocalEnvironment:
 
 def _call_safely(
     tool: Tool, owner: object, arguments: JsonObject, given: JsonObject, loop: asyncio.AbstractEventLoop
-) -> Returned:
+) -> Reply:
     try:
         returned = _call_plain(tool, owner, arguments, given)
         if inspect.iscoroutine(returned):  # a plain function that handed out a coroutine, which belongs to the loop
-            awaited: Returned = asyncio.run_coroutine_threadsafe(returned, loop).result()
+            awaited: Reply = asyncio.run_coroutine_threadsafe(returned, loop).result()
             return awaited
-        assert isinstance(returned, str | ToolOutput | ToolFailure)
+        assert isinstance(returned, str | ToolOutput | ToolFailure | AskAgain)
         return returned
     except BaseException as error:  # the author's tool: whatever it raises is its answer
         return failure(tool.name, error)
 
 
-def _call_plain(tool: Tool, owner: object, arguments: JsonObject, given: JsonObject) -> MaybeAwaitable[Returned]:
+def _call_plain(tool: Tool, owner: object, arguments: JsonObject, given: JsonObject) -> MaybeAwaitable[Reply]:
     """In a thread, all of it: validators and conversions may take as long as the tool itself."""
     try:
         bound = tool.bind(owner, arguments, given)
@@ -271,11 +290,11 @@ def _call_plain(tool: Tool, owner: object, arguments: JsonObject, given: JsonObj
     returned = bound()
     if type(returned) is str:
         return returned
-    return _converted(returned) if inspect.isawaitable(returned) else as_output(returned)
+    return _converted(returned) if inspect.isawaitable(returned) else as_reply(returned)
 
 
-async def _converted(returned: Awaitable[object]) -> CallResult:
-    return as_output(await returned)
+async def _converted(returned: Awaitable[object]) -> Reply:
+    return as_reply(await returned)
 
 
 def bad_arguments(problems: object) -> ToolFailure:
@@ -291,7 +310,9 @@ def _problems(error: ValidationError) -> object:
 def failure(tool: str, error: BaseException) -> ToolFailure:
     """What a tool raised, as an answer. Raises when it is we who cancel it."""
     if isinstance(error, ToolError | WorkspaceError):  # a path that is not there is for the agent to read
-        return ToolFailure("tool_failed", f"Tool {tool!r} failed: {error}")
+        return ToolFailure(
+            "tool_failed", f"Tool {tool!r} failed: {error}", getattr(error, "detail", None) or str(error)
+        )
     if isinstance(
         error, SandboxError | BrowserError | ServiceUnavailable
     ):  # neither the agent's fault nor the author's

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
-from toolyard.core.environment import Environment, overrides
+from toolyard.core.environment import Environment, lists_task_tools, overrides
 from toolyard.core.errors import (
     DefinitionError,
     EnvironmentNotFound,
@@ -19,7 +19,7 @@ from toolyard.core.errors import (
     SessionNotFound,
     ToolsetUnavailable,
 )
-from toolyard.core.output import Returned
+from toolyard.core.output import Reply, Returned, ToolFailure, ToolOutput
 from toolyard.placement.base import Placement, SessionSpec
 from toolyard.runtime.call import Call
 from toolyard.runtime.limits import Limits
@@ -133,7 +133,7 @@ class Runtime:
         whole.task = task = asyncio.current_task()
         whole.begin()
         self.shared.admit(whole, lambda _: None)  # it lets itself be stopped
-        results: list[Returned | None] = [None] * len(calls)
+        results: list[Reply | None] = [None] * len(calls)
         try:
             await self.placement.run_all([call.function for call in calls], results)
         except asyncio.CancelledError:
@@ -147,7 +147,7 @@ class Runtime:
                 call.session.end_plain(call, returned, whole.stopped)
                 for call, returned in zip(calls, results, strict=True)
             ]
-        return told
+        return [one if isinstance(one, str | ToolOutput | ToolFailure) else await one for one in told]
 
     # Life.
 
@@ -208,7 +208,7 @@ def by_name(environments: Sequence[type[Environment]]) -> dict[str, type[Environ
             )
         if name in found:
             raise DefinitionError(f"two environments are called {name!r}: {found[name].__qualname__} and {env}")
-        if not env._definition.tools and not env.toolsets and not overrides(env, "list_task_tools"):
+        if not (env._definition.tools or env._definition.catalogue or env.toolsets or lists_task_tools(env)):
             raise DefinitionError(f"{env.__qualname__} has no tool: decorate a method with @tool")
         if not overrides(env, "list_splits"):
             raise DefinitionError(f"{env.__qualname__} has no split: write a classmethod list_splits()")

@@ -16,11 +16,14 @@ from toolyard.core.environment import Environment, needs_teardown, overrides
 from toolyard.core.errors import CallNotFound, SessionClosed, SessionFailed, ToolyardError, describe
 from toolyard.core.messages import GroupCandidate, GroupScore
 from toolyard.core.output import (
+    AskAgain,
     CallResult,
     JsonObject,
     Reason,
+    Reply,
     Returned,
     ToolFailure,
+    ToolOutput,
     as_output,
     cut,
     cut_text,
@@ -41,6 +44,10 @@ _FORGOTTEN_MOST = 4096
 """How many ids of calls, once chosen by the client and now evicted, a session remembers so as not to run them again."""
 
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+"""Seconds before a tool that had no answer yet is asked again."""
+
+
 class State(Enum):
     STARTING = "starting"
     READY = "ready"
@@ -53,7 +60,7 @@ class PlainCall(NamedTuple):
 
     session: Session
     claim: Claim
-    function: Callable[[], Returned]
+    function: Callable[[], Reply]
 
 
 class Session:
@@ -232,7 +239,17 @@ class Session:
         `given` is what the trainer says with it, not the model.
         """
         found = self._find(call_id)
-        return found or self._start(Call(tool, call_id, self._deadline()), self._call_tool, (arguments, given))
+        return found or self._start(Call(tool, call_id, self._deadline()), self._follow, (arguments, given))
+
+    def ask(self, tool: str, arguments: JsonObject) -> Call[CallResult | AskAgain]:
+        """As `call`, for a client who asks again when told to."""
+        return self._start(Call(tool, None, self._deadline(), kept=False), self._call_tool, (arguments, {}))
+
+    def find(self, call_id: str) -> Call[Any]:
+        """A call that was made here, and is running or kept."""
+        if (call := self._find(call_id)) is None:
+            raise CallNotFound(f"there is no call {call_id!r}")
+        return call
 
     def begin(self, tool: str, arguments: JsonObject, given: JsonObject) -> Later[Returned]:
         """As `call`, but in the task of the caller, who alone gets the result: here and now if the tool never waits.
@@ -244,16 +261,16 @@ class Session:
         at_once = self.state is State.READY and not self.finished and (turns is None or turns.idle)
         if not at_once or not self._shared.may_run_at_once():
             call: Call[CallResult] = Call(tool, None, self._deadline(), kept=False)
-            return self._start(call, self._call_tool, (arguments, given)).finished()
+            return self._start(call, self._follow, (arguments, given)).finished()
         assert self._placed is not None
         work = self._placed.call(tool, arguments, given)
         try:
             waits_for = work.send(None)
         except StopIteration as done:
-            result: Returned = done.value
+            result: Reply = done.value
             if type(result) is str and len(result) <= self._shared.limits.output_bytes:
                 return result
-            return self._checked(tool, result)[0]
+            return self._result_of(self._checked(tool, result)[0])
         return self._go_on(tool, rest_of(work, waits_for))
 
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> PlainCall | None:
@@ -273,7 +290,7 @@ class Session:
         self.running += 1
         return PlainCall(self, claim, function)
 
-    def end_plain(self, call: PlainCall, returned: Returned | None, reason: Reason | None) -> Returned:
+    def end_plain(self, call: PlainCall, returned: Reply | None, reason: Reason | None) -> Later[Returned]:
         """Give the turn back. What came of it is told as of any call; without anything, why it was stopped."""
         assert self._turns is not None
         self._turns.give_back(call.claim)
@@ -284,11 +301,11 @@ class Session:
             return _stopped(call.claim.tool, reason, limits.call_seconds)
         if type(returned) is str and len(returned) <= limits.output_bytes:
             return returned
-        return self._checked(call.claim.tool, returned)[0]
+        return self._result_of(self._checked(call.claim.tool, returned)[0])
 
-    async def _go_on(self, tool: str, work: Awaitable[Returned]) -> CallResult:
+    async def _go_on(self, tool: str, work: Awaitable[Reply]) -> CallResult:
         """With a call that was begun at once and then had to wait: from now on it takes part in everything."""
-        call: Call[CallResult] = Call(tool, None, self._deadline(), kept=False)
+        call: Call[CallResult | AskAgain] = Call(tool, None, self._deadline(), kept=False)
         call.task = task = asyncio.current_task()
         call.begin()
         known = self._placed.tools.get(tool) if self._placed is not None else None
@@ -298,7 +315,7 @@ class Session:
         self._shared.slots.take_at_once()
         self._enter(call)
 
-        async def checked(call: Call[CallResult], work: Awaitable[Returned]) -> CallResult:
+        async def checked(call: Call[CallResult | AskAgain], work: Awaitable[Reply]) -> CallResult | AskAgain:
             try:
                 result, call.size = self._checked(tool, await work)
                 return result
@@ -309,7 +326,12 @@ class Session:
         await self._run(call, checked, work)
         if task is not None and task.cancelling():  # it is the caller who was cancelled, not the call alone
             raise asyncio.CancelledError
-        return call.result
+        result = self._result_of(call.result)
+        return result if isinstance(result, ToolOutput | ToolFailure) else await result
+
+    def _result_of(self, reply: CallResult | AskAgain) -> Later[CallResult]:
+        """The result itself; or else it is asked for from now on, and can be awaited."""
+        return reply if not isinstance(reply, AskAgain) else self.call(reply.tool, reply.arguments).finished()
 
     def score_group(
         self, candidates: Sequence[GroupCandidate], call_id: str | None = None
@@ -395,35 +417,44 @@ class Session:
         else:
             del self._calls[call.id]
 
-    async def _call_tool(self, call: Call[CallResult], asked: tuple[JsonObject, JsonObject]) -> CallResult:
+    async def _follow(self, call: Call[CallResult], asked: tuple[JsonObject, JsonObject]) -> CallResult:
+        """Call the tool, and whatever it says is to be called next, until there is a result."""
+        pause = _FIRST_PAUSE
+        result = await self._call_tool(call, asked)
+        while isinstance(result, AskAgain):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            result = await self._in_turn(call, result.tool, result.arguments, asked[1])
+        return result
+
+    async def _call_tool(self, call: Call[Any], asked: tuple[JsonObject, JsonObject]) -> CallResult | AskAgain:
+        return await self._in_turn(call, call.name, *asked)
+
+    async def _in_turn(
+        self, call: Call[Any], name: str, arguments: JsonObject, given: JsonObject
+    ) -> CallResult | AskAgain:
         placed = self._placed if self.state is State.READY else await self.ready()
         assert placed is not None
-        tool = placed.tools.get(call.name)
-        claim = Claim(call.name, tool.turn if tool is not None else "serial")
+        tool = placed.tools.get(name)
+        claim = Claim(name, tool.turn if tool is not None else "serial")
         turns = self._turns = self._turns or Turns()
         await turns.take(claim)
         try:
-            if self.finished and (tool is not None or await placed.has_tool(call.name)):
-                return self._refused(call.name)
-            return await self._perform(placed, call, *asked)
+            if self.finished and (tool is not None or await placed.has_tool(name)):
+                return self._refused(name)
+            await self._shared.slots.take()
+            try:
+                returned = await placed.call(name, arguments, given)
+            finally:
+                self._shared.slots.give_back()
+            result, call.size = self._checked(name, returned)
+            return result
         finally:
             turns.give_back(claim)
 
-    async def _perform(
-        self, placed: Placed, call: Call[CallResult], arguments: JsonObject, given: JsonObject
-    ) -> CallResult:
-        shared = self._shared
-        await shared.slots.take()
-        try:
-            result = await placed.call(call.name, arguments, given)
-        finally:
-            shared.slots.give_back()
-        result, call.size = self._checked(call.name, result)
-        return result
-
-    def _checked(self, tool: str, returned: Returned) -> tuple[CallResult, int]:
+    def _checked(self, tool: str, returned: Reply) -> tuple[CallResult | AskAgain, int]:
         """What is told of a result, and its size; and whether it ends the episode."""
-        if isinstance(returned, ToolFailure):
+        if isinstance(returned, ToolFailure | AskAgain):
             return returned, 0
         if self.finished:
             return self._refused(tool), 0  # another call ended the episode meanwhile: the first grade counts
