@@ -98,6 +98,14 @@ class Settings:
     )
     verl_done_if_invalid: bool = knob(False, "end a trajectory whose text calls no tool")
     verl_explain_invalid: bool = knob(False, "say in the observation which tools there are when a text calls none")
+    # XAgent's ToolServer
+    toolserver_wait_seconds: float = knob(
+        45, "answer 450 to a tool call that takes longer; the client then asks for its result, and waits as long again"
+    )
+    toolserver_keep_seconds: float = knob(86_400, "keep the files of a closed node this long")
+    toolserver_keep_bytes: int = knob(
+        8 * 2**30, "files of closed nodes, all together; those that were closed first go first"
+    )
     # How
     latch_finished: bool = knob(True, "refuse tool calls after one that returned finished=True")
     errors: Literal["none", "exception", "stacktrace"] = knob(

@@ -7,6 +7,7 @@ that nobody else wants.
 
 PROTOCOLS = {
     "verl": "toolyard.protocols.verl",
+    "toolserver": "toolyard.protocols.toolserver",
     "fusion": "toolyard.protocols.fusion",
     "ors": "toolyard.protocols.ors",
 }

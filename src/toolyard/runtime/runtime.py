@@ -6,9 +6,9 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import Any, Self
 
 from toolyard.core.environment import Environment, lists_task_tools, overrides
 from toolyard.core.errors import (
@@ -83,8 +83,17 @@ class Runtime:
 
     # Sessions.
 
-    async def open(self, spec: SessionSpec, *, provisional: bool = False) -> Session:
-        """Build the environment of a new session; setup() goes on in the background. On failure the id stays free."""
+    async def open(
+        self,
+        spec: SessionSpec,
+        *,
+        provisional: bool = False,
+        on_idle: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    ) -> Session:
+        """Build the environment of a new session; setup() goes on in the background. On failure the id stays free.
+
+        `on_idle` is called in the place of closing it when nobody has used it for long.
+        """
         if spec.session_id in self.sessions:
             raise SessionExists("Session already exists")
         if not self._is_looked_after():
@@ -94,7 +103,7 @@ class Runtime:
             raise Overloaded("the server is shutting down")
         if len(self.sessions) >= self.limits.max_sessions:
             raise Overloaded(f"all {self.limits.max_sessions} sessions of this server are in use", retry_after=5)
-        return await self._build(Session(spec, self.shared, provisional=provisional))
+        return await self._build(Session(spec, self.shared, provisional=provisional, on_idle=on_idle))
 
     async def replace(self, session: Session, spec: SessionSpec) -> Session:
         """Another environment under the same id, which never is without one; the old instance is torn down."""
@@ -193,6 +202,10 @@ class Runtime:
             horizon = now - self.limits.idle_seconds
             for session in [s for s in self.sessions.values() if s.last_seen < horizon and not s.busy]:
                 log.info("session %s was idle for %g s: closing it", session.id, self.limits.idle_seconds)
+                if session.on_idle is not None:
+                    session.touch()  # it is asked again if it is still there then
+                    self.shared.background.start(session.on_idle())
+                    continue
                 self.sessions.pop(session.id, None)
                 self.shared.background.start(session.close())
 

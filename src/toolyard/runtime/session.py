@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
@@ -78,13 +78,21 @@ class Session:
         "_turns",
         "finished",
         "last_seen",
+        "on_idle",
         "provisional",
         "running",
         "spec",
         "state",
     )
 
-    def __init__(self, spec: SessionSpec, shared: Shared, *, provisional: bool = False) -> None:
+    def __init__(
+        self,
+        spec: SessionSpec,
+        shared: Shared,
+        *,
+        provisional: bool = False,
+        on_idle: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
         self.spec = spec
         self.state = State.STARTING
         self.last_seen = time.monotonic()
@@ -92,6 +100,8 @@ class Session:
         """A tool said that the episode is over."""
         self.provisional = provisional
         """Opened without naming the environment; the first request that names one decides."""
+        self.on_idle = on_idle
+        """What to do in the place of closing it when nobody has used it for long."""
         self.running = 0
         self._shared = shared
         self._placed: Placed | None = None
@@ -193,6 +203,14 @@ class Session:
             self._placed = None
             await self._give_back(placed)
 
+    async def stop_calls(self) -> None:
+        """End what runs in it, and wait for that; the session itself goes on."""
+        running = [call for call in (self._calls or {}).values() if not call.done]
+        for call in running:
+            call.stop("cancelled")
+        if running:
+            await asyncio.wait([call.ended() for call in running], timeout=self._shared.limits.teardown_seconds)
+
     async def _set_up(self, placed: Placed) -> None:
         seconds = self._shared.limits.setup_seconds
         try:
@@ -242,7 +260,8 @@ class Session:
         return found or self._start(Call(tool, call_id, self._deadline()), self._follow, (arguments, given))
 
     def ask(self, tool: str, arguments: JsonObject) -> Call[CallResult | AskAgain]:
-        """As `call`, for a client who asks again when told to."""
+        """As `call`, for a client who asks again when told to. Nobody else will want the result."""
+        self.touch()
         return self._start(Call(tool, None, self._deadline(), kept=False), self._call_tool, (arguments, {}))
 
     def find(self, call_id: str) -> Call[Any]:

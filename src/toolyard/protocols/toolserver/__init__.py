@@ -1,0 +1,362 @@
+"""XAgent's ToolServer: a cookie names a node, and a POST calls one of its tools, which may answer "ask again"."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, TypeAlias
+
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, explain
+from toolyard.core.errors import (
+    CallNotFound,
+    DefinitionError,
+    EnvironmentNotFound,
+    NotSupported,
+    Overloaded,
+    RequestError,
+    SessionClosed,
+    SessionFailed,
+    ToolyardError,
+)
+from toolyard.core.output import AskAgain, CallResult, ToolFailure, ToolOutput
+from toolyard.placement.base import Task
+from toolyard.protocols.toolserver import bodies, files, results
+from toolyard.protocols.toolserver.nodes import Bound, Node, Nodes, NotRunning
+from toolyard.protocols.toolserver.offers import NAMES_MOST, Offer, Offers
+from toolyard.runtime.call import Call
+from toolyard.runtime.runtime import Runtime
+
+log = logging.getLogger("toolyard.toolserver")
+
+Endpoint: TypeAlias = Callable[[Request], Awaitable[None]]
+NodeEndpoint: TypeAlias = Callable[[Request, Node], Awaitable[None]]
+
+_VERSION = "0.2"
+"""Of the original that this answers as."""
+_COOKIE = "node_id"
+_GO_ON = "wait_for_call"
+"""What a client calls, as if it were a tool, for the result of a call that took long."""
+_REGISTER = "register_new_tool"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@dataclass(frozen=True, slots=True)
+class Options(HttpOptions):
+    """Settings say what each is for."""
+
+    toolserver_wait_seconds: float
+    toolserver_keep_seconds: float
+    toolserver_keep_bytes: int
+
+
+def routes(runtime: Runtime, options: Options) -> list[BaseRoute]:
+    return [ToolServer(runtime, options)]
+
+
+class ToolServer(BaseRoute):
+    def __init__(self, runtime: Runtime, options: Options) -> None:
+        self._runtime = runtime
+        self._options = options
+        self._offers = Offers(runtime.environments.values())
+        self._nodes = Nodes(
+            runtime, keep_seconds=options.toolserver_keep_seconds, keep_bytes=options.toolserver_keep_bytes
+        )
+        of_server: dict[str, tuple[str, Endpoint]] = {
+            "/": ("GET POST", self.hello),
+            "/alive": ("GET", self.alive),
+            "/get_cookie": ("GET POST", self.get_cookie),
+            "/get_cookies": ("GET POST", self.get_cookie),
+            "/close_session": ("POST", self.close_session),
+            "/reconnect_session": ("POST", self.reconnect_session),
+            "/release_session": ("POST", self.release_session),
+        }
+        of_node: dict[str, NodeEndpoint] = {
+            "/get_available_tools": self.get_available_tools,
+            "/retrieving_tools": self.retrieving_tools,
+            "/get_json_schema_for_tools": self.get_json_schema_for_tools,
+            "/get_json_schema_for_envs": self.get_json_schema_for_envs,
+            "/execute_tool": self.execute_tool,
+            "/register_new_tool": self.register_new_tool,
+            "/upload_file": self.upload_file,
+            "/download_file": self.download_file,
+            "/download_workspace": self.download_workspace,
+            "/get_workspace_structure": self.get_workspace_structure,
+        }
+        endpoints = of_server | {path: ("POST", self._in_node(endpoint)) for path, endpoint in of_node.items()}
+        self._endpoints: Mapping[str, tuple[str, Endpoint]] = endpoints | {
+            f"/toolserver{path}".rstrip("/"): endpoint for path, endpoint in endpoints.items()
+        }
+        for name in runtime.environments:
+            if f"/{name}" in self._endpoints:
+                raise DefinitionError(f"an environment cannot be called {name!r}: that is a path of the ToolServer")
+
+    # From a path to an endpoint.
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return (Match.FULL if _plain(scope["path"]) in self._endpoints else Match.NONE), {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        methods, endpoint = self._endpoints[_plain(scope["path"])]
+        request = Request(scope, receive, send, self._options)
+        if scope["method"] not in methods.split():
+            raise HttpError(405, "Method Not Allowed", [(b"allow", methods.replace(" ", ", ").encode())])
+        try:
+            await endpoint(request)
+        except (HttpError, Disconnected):
+            raise
+        except ToolyardError as error:
+            raise as_http(error) from error
+        except Exception as error:
+            log.exception("%s %s", scope["method"], scope["path"])
+            if request.started:
+                raise
+            raise refused(500, explain(error, self._options.errors)) from error
+
+    def _in_node(self, endpoint: NodeEndpoint) -> Endpoint:
+        async def in_node(request: Request) -> None:
+            node_id = cookie(request)
+            node = self._nodes.find(node_id or "")
+            if node is None:
+                raise refused(403, f"invalid node_id: {_echoed(node_id)}")
+            if not self._nodes.is_running(node):
+                raise _not_running(node)
+            node.touch()
+            try:
+                await endpoint(request, node)
+            except (NotRunning, SessionClosed):
+                raise _not_running(node) from None
+
+        return in_node
+
+    # Nodes.
+
+    async def hello(self, request: Request) -> None:
+        await request.answer_json({"message": "Hello World"})
+
+    async def alive(self, request: Request) -> None:
+        await request.answer_json("alive")
+
+    async def get_cookie(self, request: Request) -> None:
+        bound = await self._bound(bodies.parse_binding(await request.body()))
+        node = await self._nodes.create(bound)
+        answer: dict[str, object] = {"message": "add cookie", "version": _VERSION}
+        if bound is not None:
+            blocks = await (await node.sessions[bound.environment].ready()).prompt()
+            answer["prompt"] = [block.model_dump() for block in blocks]
+        headers = [
+            (b"set-cookie", f"{_COOKIE}={node.id}; Path=/; SameSite=lax".encode()),
+            (b"server", f"ToolServerManager/{_VERSION}".encode()),
+        ]
+        await request.answer_json(answer, headers=headers)
+
+    async def _bound(self, body: bodies.Binding) -> Bound | None:
+        if body.environment is None:
+            return None
+        environment = self._runtime.environment(body.environment)
+        task = Task(body.task_spec or {})
+        if body.split is not None and body.index is not None:
+            task = await self._runtime.tasks(environment).at(body.split, body.index)
+        return Bound(environment, task, body.secrets)
+
+    async def close_session(self, request: Request) -> None:
+        await self._change(request, "Close", self._nodes.close)
+
+    async def reconnect_session(self, request: Request) -> None:
+        await self._change(request, "Reconnect", self._nodes.reopen)
+
+    async def release_session(self, request: Request) -> None:
+        await self._change(request, "Release", self._nodes.release)
+
+    async def _change(self, request: Request, what: str, change: Callable[[Node], Coroutine[Any, Any, None]]) -> None:
+        """Beside the request: who hangs up does not leave a node half closed."""
+        node_id = cookie(request)
+        if (node := self._nodes.find(node_id or "")) is None:
+            await request.answer_json(f"invalid node_id: {_echoed(node_id)}")
+            return
+        await asyncio.shield(self._runtime.shared.background.start(change(node)))
+        await request.answer_json(f"{what} session: {node.id}")
+
+    # What a node offers.
+
+    async def get_available_tools(self, request: Request, node: Node) -> None:
+        await request.body()
+        offers = [*self._offers.listed, *await node.own_offers()]
+        await request.answer_json(
+            {
+                "available_envs": [world.as_json(NAMES_MOST) for world in self._offers.worlds.values()],
+                "available_tools": [offer.name for offer in offers],
+                "tools_json": [offer.as_json() for offer in offers],
+            }
+        )
+
+    async def retrieving_tools(self, request: Request, node: Node) -> None:
+        body = bodies.parse(bodies.Question, await request.body())
+        offers = await self._offers.search(body.question, body.top_k)
+        await request.answer_json(
+            {
+                "retrieved_tools": [offer.name for offer in offers],
+                "tools_json": [offer.as_json() for offer in offers],
+            }
+        )
+
+    async def get_json_schema_for_tools(self, request: Request, node: Node) -> None:
+        names = bodies.parse_names(await request.body(), "tools", "tool_names", "names")
+        own = {offer.name: offer for offer in await node.own_offers()}
+        found = {name: self._offers.find(name) or own.get(name) for name in names}
+        await request.answer_json(
+            {
+                "tools_json": [offer.as_json() for offer in found.values() if offer is not None],
+                "missing_tools": [name for name, offer in found.items() if offer is None],
+            }
+        )
+
+    async def get_json_schema_for_envs(self, request: Request, node: Node) -> None:
+        names = dict.fromkeys(bodies.parse_names(await request.body(), "envs", "env_names", "names"))
+        worlds = self._offers.worlds
+        await request.answer_json(
+            {
+                "envs_json": [worlds[name].as_json() for name in names if name in worlds],
+                "missing_envs": [name for name in names if name not in worlds],
+            }
+        )
+
+    # Calls.
+
+    async def execute_tool(self, request: Request, node: Node) -> None:
+        body = bodies.parse(bodies.Execution, await request.body())
+        if body.tool_name == _GO_ON:
+            call = self._known_call(node, body.arguments)
+        else:
+            offer = await self._offered(node, body.tool_name, body.env_name)
+            session = await self._nodes.session(node, offer.environment)
+            call = session.ask(offer.tool, body.arguments)
+        await self._tell(request, node, call)
+
+    async def _tell(self, request: Request, node: Node, call: Call[CallResult | AskAgain]) -> None:
+        if not await call.wait(self._options.toolserver_wait_seconds):
+            call.kept = True
+            raise ask_again(_GO_ON, {"call_id": call.id})
+        match call.result:
+            case ToolOutput() as output:
+                await request.answer_json(results.told(output))
+            case AskAgain() as again:
+                offer = await self._offered(node, again.tool, None)
+                raise ask_again(offer.name, again.arguments)
+            case ToolFailure() as failure:
+                raise as_answer(call.name, failure)
+
+    def _known_call(self, node: Node, arguments: Mapping[str, Any]) -> Call[CallResult | AskAgain]:
+        try:
+            return node.call(str(arguments.get("call_id", "")))
+        except CallNotFound as error:
+            raise refused(500, str(error)) from None
+
+    async def _offered(self, node: Node, name: str, world: str | None) -> Offer:
+        if (offer := self._offers.find(name, world)) is not None:
+            return offer
+        for offer in await node.own_offers():
+            if name in (offer.name, offer.tool) and world is None:
+                return offer
+        raise _no_such_tool(f"{world}_{name}" if world else name)
+
+    async def register_new_tool(self, request: Request, node: Node) -> None:
+        body = bodies.parse(bodies.NewTool, await request.body())
+        if (offer := self._offers.find(_REGISTER)) is None:
+            raise refused(406, "Error happens when registering new tool:\nno environment that is served here takes any")
+        session = await self._nodes.session(node, offer.environment)
+        result = await session.call(_REGISTER, body.model_dump()).finished()
+        if isinstance(result, ToolFailure):
+            if result.retryable:
+                raise as_answer(_REGISTER, result)
+            raise refused(406, f"Error happens when registering new tool:\n{result.said or result.message}")
+        made = next(offer for offer in await node.own_offers() if offer.tool == body.tool_name)
+        await request.answer_json(made.as_json())
+
+    # Files.
+
+    async def upload_file(self, request: Request, node: Node) -> None:
+        await files.upload_file(request, await node.workspace())
+
+    async def download_file(self, request: Request, node: Node) -> None:
+        await files.download_file(request, await node.workspace())
+
+    async def download_workspace(self, request: Request, node: Node) -> None:
+        await files.download_workspace(request, await node.workspace())
+
+    async def get_workspace_structure(self, request: Request, node: Node) -> None:
+        await files.get_workspace_structure(request, await node.workspace())
+
+
+def cookie(request: Request) -> str | None:
+    try:
+        found = SimpleCookie(request.header(b"cookie")).get(_COOKIE)
+    except CookieError:
+        return None
+    return None if found is None else found.value
+
+
+def refused(status: int, detail: object, **more: object) -> HttpError:
+    """As HttpError, with nothing said twice: the client shows the whole body to its model."""
+    error = HttpError(status, detail)
+    error.body = {"detail": detail, **more}
+    return error
+
+
+def ask_again(name: str, arguments: Mapping[str, Any]) -> HttpError:
+    return refused(450, {"type": "retry", "next_calling": name, "arguments": arguments})
+
+
+def as_answer(name: str, failure: ToolFailure) -> HttpError:
+    """A failed call. 503 makes the client give up the whole run, so it is only for a node that has ended."""
+    match failure.reason:
+        case "no_such_tool":
+            return _no_such_tool(name)
+        case "tool_failed":
+            said = failure.said or failure.message
+            return refused(500, _COLOURS.sub("", said) if isinstance(said, str) else said)
+        case "cancelled":
+            return refused(503, failure.message, reason=failure.reason)
+        case _:
+            more = {"reason": failure.reason, "retryable": True} if failure.retryable else {}
+            return refused(500, failure.message, **more)
+
+
+def as_http(error: ToolyardError) -> HttpError:
+    match error:
+        case EnvironmentNotFound():
+            return refused(404, str(error))
+        case NotSupported():
+            return refused(404, str(error))
+        case RequestError():
+            return refused(400, str(error))
+        case Overloaded():
+            overloaded = refused(503, str(error))
+            overloaded.headers = [(b"retry-after", b"%d" % error.retry_after)]
+            return overloaded
+        case SessionFailed():
+            return refused(500, f"the environment could not be started: {error}")
+        case _:
+            return refused(503, str(error))
+
+
+def _no_such_tool(name: str) -> HttpError:
+    return refused(404, f"The tool {_echoed(name)} is not found!")
+
+
+def _not_running(node: Node) -> HttpError:
+    return refused(503, f"node is not running: {node.id}")
+
+
+def _echoed(given: str | None) -> str:
+    return "None" if given is None else given[:200]
+
+
+def _plain(path: str) -> str:
+    return path.rstrip("/") or "/"

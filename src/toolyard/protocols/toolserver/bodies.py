@@ -1,0 +1,89 @@
+"""What requests of this wire say, in the spelling of its documents and in that of its code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ValidationError, model_validator
+
+from toolyard.asgi import HttpError, decode
+
+B = TypeVar("B", bound=BaseModel)
+
+
+class Execution(BaseModel):
+    """A tool call."""
+
+    tool_name: str
+    arguments: dict[str, Any]
+    env_name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_documents(cls, body: object) -> object:
+        if not isinstance(body, dict):
+            return body
+        documented = {"tool_name": body.get("tool"), "arguments": body.get("parameters")}
+        return {**{key: value for key, value in documented.items() if value is not None}, **body}
+
+
+class Question(BaseModel):
+    question: str
+    top_k: int = 5
+
+
+class NewTool(BaseModel):
+    tool_name: str
+    code: str
+
+
+class Binding(BaseModel):
+    """Which task of which environment a new node is for, if it is for one."""
+
+    environment: str | None = None
+    task_spec: dict[str, Any] | None = None
+    split: str | None = None
+    index: int | None = None
+    secrets: dict[str, str] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_ors(cls, body: object) -> object:
+        if isinstance(body, dict) and "env_name" in body:
+            return {"environment": body["env_name"], **body}
+        return body
+
+    @model_validator(mode="after")
+    def _one_task(self) -> Self:
+        by_place = self.split is not None or self.index is not None
+        if by_place and (self.split is None or self.index is None or self.task_spec is not None):
+            raise ValueError("give either task_spec, or split and index")
+        if self.environment is None and (by_place or self.task_spec is not None or self.secrets):
+            raise ValueError("name the environment that the task is of")
+        return self
+
+
+def parse(model: type[B], data: bytes) -> B:
+    body = decode(data)
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        raise HttpError(422, [{**problem, "loc": ["body", *problem["loc"]]} for problem in problems]) from None
+
+
+def parse_binding(data: bytes) -> Binding:
+    """Clients of this wire send none, or whatever their library sends for nothing."""
+    return parse(Binding, data) if data.strip() not in (b"", b"null") else Binding()
+
+
+def parse_names(data: bytes, *keys: str) -> Sequence[str]:
+    """A bare list, or an object with the list under one of these keys."""
+    body = decode(data)
+    names = next((body[key] for key in keys if key in body), None) if isinstance(body, dict) else body
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        wanted = f"a list of names is wanted, bare or as {keys[0]!r}"
+        raise HttpError(422, [{"type": "list_type", "loc": ["body"], "msg": wanted}])
+    found: Sequence[str] = names
+    return found

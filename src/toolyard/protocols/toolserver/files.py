@@ -1,0 +1,151 @@
+"""Files in and out of a node's workspace, over HTTP. The workspace itself sees to it that no path leads out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import posixpath
+import re
+from collections.abc import AsyncGenerator, Iterator
+from urllib.parse import quote
+
+from pydantic import BaseModel
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from toolyard.asgi import HttpError, Request
+from toolyard.core.errors import SandboxError, WorkspaceError
+from toolyard.core.workspace import Workspace
+from toolyard.protocols.toolserver.bodies import parse
+from toolyard.tools.archives import ROOT, structure_of, zip_of
+from toolyard.tools.files import problem_of
+
+_PIECE = 64 * 1024
+_PARTS_MOST = 8
+_NAME_MOST = 255
+_MEDIA_TYPE = re.compile(r"[\w.+-]{1,100}/[\w.+-]{1,100}(?:; ?charset=[\w-]{1,40})?", re.ASCII)
+_ANY_BYTES = "application/octet-stream"
+
+
+class Download(BaseModel):
+    """What clients post for a file."""
+
+    file_path: str
+    file_type: str = "text/plain"
+
+
+class _InMemory(MultiPartParser):
+    spool_max_size = 0  # the body is in memory already: no file of it is made on disk
+
+
+async def upload_file(request: Request, workspace: Workspace) -> None:
+    name, data = await _uploaded(request)
+    with _answering():
+        await workspace.write(f"./{name}", data)
+    await request.answer_json({"message": "Upload Success!"})
+
+
+async def download_file(request: Request, workspace: Workspace) -> None:
+    wanted = parse(Download, await request.body())
+    with _answering():
+        data = await _content(workspace, wanted.file_path)
+    media_type = wanted.file_type if _MEDIA_TYPE.fullmatch(wanted.file_type) else _ANY_BYTES
+    await _attach(request, posixpath.basename(wanted.file_path), media_type, data)
+
+
+async def download_workspace(request: Request, workspace: Workspace) -> None:
+    with _answering():
+        data = await asyncio.to_thread(zip_of, await workspace.save())
+    await _attach(request, f"{ROOT}.zip", "application/zip", data)
+
+
+async def get_workspace_structure(request: Request, workspace: Workspace) -> None:
+    with _answering():
+        structure = await structure_of(workspace.list)
+    await request.answer_json(structure)
+
+
+@contextlib.contextmanager
+def _answering() -> Iterator[None]:
+    """What is wrong with a path or with the workspace, as an answer."""
+    try:
+        yield
+    except WorkspaceError as error:
+        statuses = {"outside": 404, "missing": 404, "full": 413}
+        raise HttpError(statuses.get(problem_of(error) or "", 400), str(error)) from error
+    except SandboxError as error:
+        raise HttpError(503, "node is not responding") from error
+
+
+# Files that come in.
+
+
+async def _uploaded(request: Request) -> tuple[str, bytes]:
+    """The name and the content of the part called `file`."""
+    body = await request.body()
+    if not request.header(b"content-type").lower().startswith("multipart/form-data"):
+        raise _unprocessable("missing", "file", "Field required")
+    parser = _InMemory(
+        Headers(scope=request.scope), _pieces(body), max_files=_PARTS_MOST, max_fields=_PARTS_MOST, max_part_size=_PIECE
+    )
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise HttpError(400, f"the form cannot be read: {error.message}") from error
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(form.close)
+        part = form.get("file")
+        if part is None or part == "":
+            raise _unprocessable("missing", "file", "Field required")
+        if not isinstance(part, UploadFile):
+            raise _unprocessable("value_error", "file", "a file is needed: its part has no file name")
+        return _base_name(part.filename or ""), await part.read()
+
+
+async def _pieces(body: bytes) -> AsyncGenerator[bytes, None]:
+    """So that others get their turn while a long form is read."""
+    for at in range(0, len(body), _PIECE):
+        yield body[at : at + _PIECE]
+        await asyncio.sleep(0)
+
+
+def _base_name(given: str) -> str:
+    """The last part, whichever system the path is of."""
+    name = re.split(r"[/\\]", given)[-1]
+    if name in ("", ".", "..") or not name.isprintable() or len(name.encode()) > _NAME_MOST:
+        raise _unprocessable("value_error", "file", "no file can have this name")
+    return name
+
+
+def _unprocessable(kind: str, where: str, message: str) -> HttpError:
+    return HttpError(422, [{"type": kind, "loc": ["body", where], "msg": message, "input": None}])
+
+
+# Files that go out.
+
+
+async def _content(workspace: Workspace, path: str) -> bytes:
+    """Of a path as the structure shows it, beginning with `workspace/`, or relative to the workspace."""
+    below = path.removeprefix(f"{ROOT}/")
+    try:
+        return await workspace.read(below)
+    except WorkspaceError as error:
+        if below == path or problem_of(error) != "missing":
+            raise
+        return await workspace.read(path)
+
+
+async def _attach(request: Request, name: str, media_type: str, data: bytes) -> None:
+    headers = [
+        (b"content-type", media_type.encode()),
+        (b"content-disposition", _disposition(name).encode()),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    await request.answer(200, headers, data)
+
+
+def _disposition(name: str) -> str:
+    """With a plain name for all clients, and the real one, in ASCII, for those that know how to read it."""
+    plain = re.sub(r"[^\w. ()+-]", "_", name, flags=re.ASCII)
+    real = quote(name.encode("utf-8", "surrogateescape"), safe="")
+    return f'attachment; filename="{plain}"' + (f"; filename*=UTF-8''{real}" if plain != name else "")

@@ -1,0 +1,228 @@
+"""A node is what one agent has: a session in each environment that it uses, and the files of those that have some.
+
+Closing a node ends its sessions and keeps its files; opening it again gives them back. Releasing it leaves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+from toolyard.core.environment import Environment, lists_task_tools, overrides
+from toolyard.core.errors import CallNotFound, NotSupported
+from toolyard.core.workspace import Workspace
+from toolyard.placement.base import SessionSpec, Task
+from toolyard.protocols.toolserver.offers import Offer, of_session
+from toolyard.runtime.call import Call
+from toolyard.runtime.runtime import Runtime
+from toolyard.runtime.session import Session
+
+log = logging.getLogger("toolyard.toolserver")
+
+_SAVING_MOST = 2
+"""Workspaces that are saved or restored at once: each may be in memory for a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The task that a node was made for."""
+
+    environment: type[Environment]
+    task: Task
+    secrets: Mapping[str, str]
+
+
+class NotRunning(Exception):
+    """The node is closed, or is being closed."""
+
+
+class Node:
+    def __init__(self, node_id: str, bound: Bound | None) -> None:
+        self.id = node_id
+        """Whoever knows it is let in."""
+        self.name = hashlib.sha256(node_id.encode()).hexdigest()[:16]
+        """For logs and names of sessions, which others may see."""
+        self.bound = bound
+        self.changing = asyncio.Lock()
+        """Held by whoever opens or ends sessions of it."""
+        self.open = False
+        self.sessions: dict[type[Environment], Session] = {}
+        self.files: dict[type[Environment], IO[bytes]] = {}
+        """Of a node that is closed. They have no name, so they are gone when the server is, however it ends."""
+        self.size = 0
+        """Bytes in them."""
+
+    def touch(self) -> None:
+        for session in self.sessions.values():
+            session.touch()
+
+    def forget(self) -> None:
+        for file in self.files.values():
+            file.close()
+        self.files = {}
+        self.size = 0
+
+    def call(self, call_id: str) -> Call[Any]:
+        """A call that was made in one of its sessions."""
+        for session in self.sessions.values():
+            try:
+                return session.find(call_id)
+            except CallNotFound:
+                continue
+        raise CallNotFound(f"there is no call {call_id!r}, or its result was not asked for in time")
+
+    async def own_offers(self) -> list[Offer]:
+        """Tools that only its sessions know, such as those that the agent wrote itself."""
+        found: list[Offer] = []
+        for environment, session in list(self.sessions.items()):
+            if any(map(lists_task_tools, (environment, *environment.toolsets))):
+                listed = await (await session.ready()).list_tools()
+                specs = [spec for spec in listed.tools if spec.name not in environment._definition.tools]
+                found += of_session(environment, specs)
+        return found
+
+    async def workspace(self) -> Workspace:
+        """Of the first of its environments that has one."""
+        for environment, session in self.sessions.items():
+            if overrides(environment, "workspace"):
+                return await (await session.ready()).workspace()
+        raise NotSupported("no environment that is served here has a workspace")
+
+
+class Nodes:
+    def __init__(self, runtime: Runtime, *, keep_seconds: float, keep_bytes: int) -> None:
+        self._runtime = runtime
+        self._keep_seconds = keep_seconds
+        self._keep_bytes = keep_bytes
+        self._nodes: dict[str, Node] = {}
+        """Those that were closed last are last."""
+        self._saving = asyncio.Semaphore(_SAVING_MOST)
+
+    def find(self, node_id: str) -> Node | None:
+        return self._nodes.get(node_id)
+
+    def is_running(self, node: Node) -> bool:
+        """Not when it was closed, nor when the server has ended a session of it by itself."""
+        known = self._runtime.sessions
+        return node.open and all(known.get(session.id) is session for session in node.sessions.values())
+
+    async def create(self, bound: Bound | None) -> Node:
+        node = Node(secrets.token_hex(32), bound)
+        self._nodes[node.id] = node
+        try:
+            await self._start(node)
+        except BaseException:
+            await self.release(node)
+            raise
+        return node
+
+    async def close(self, node: Node) -> None:
+        """Save the files, then end everything. If they cannot be saved, it stays open."""
+        async with node.changing:
+            if not node.open:
+                return
+            for environment, session in node.sessions.items():
+                await session.stop_calls()
+                if overrides(environment, "workspace"):
+                    node.files[environment] = await self._saved(node, await (await session.ready()).workspace())
+            await self._end(node)
+        asyncio.get_running_loop().call_later(self._keep_seconds, self._expire, node, node.sessions)
+        if self._nodes.pop(node.id, None) is not None:  # it was not released meanwhile
+            self._nodes[node.id] = node
+            self._make_room()
+
+    async def reopen(self, node: Node) -> None:
+        await self._start(node)
+
+    async def release(self, node: Node) -> None:
+        self._nodes.pop(node.id, None)
+        async with node.changing:
+            await self._end(node)
+            node.forget()
+
+    async def session(self, node: Node, environment: type[Environment]) -> Session:
+        """Its session in this environment, opened when first wanted."""
+        if (found := node.sessions.get(environment)) is not None:
+            return found
+        async with node.changing:
+            if not node.open:
+                raise NotRunning
+            if environment not in node.sessions:
+                await self._open(node, environment)
+            return node.sessions[environment]
+
+    async def _start(self, node: Node) -> None:
+        """Open what a node has from the beginning: files, and its task."""
+        async with node.changing:
+            if self.is_running(node):
+                return
+            await self._end(node)  # what may be left of it
+            for environment in self._runtime.environments.values():
+                if overrides(environment, "workspace") or (node.bound and node.bound.environment is environment):
+                    await self._open(node, environment)
+            node.forget()
+            node.open = True
+
+    async def _open(self, node: Node, environment: type[Environment]) -> None:
+        task, secrets_ = Task({}), {}
+        if node.bound is not None and node.bound.environment is environment:
+            task, secrets_ = node.bound.task, dict(node.bound.secrets)
+        spec = SessionSpec(f"node:{node.name}:{environment.name().lower()}", environment, task, secrets_)
+        session = await self._runtime.open(spec, on_idle=lambda: self.close(node))
+        node.sessions[environment] = session
+        placed = await session.ready()
+        if overrides(environment, "workspace"):
+            workspace = await placed.workspace()
+            if (file := node.files.get(environment)) is not None:
+                await self._restored(workspace, file)
+            else:
+                await workspace.list()  # it is there when the node is, not when the first tool is called
+
+    async def _end(self, node: Node) -> None:
+        node.open = False
+        ended, node.sessions = node.sessions, {}
+        await asyncio.gather(*(self._runtime.close(session.id) for session in ended.values()))
+
+    async def _saved(self, node: Node, workspace: Workspace) -> IO[bytes]:
+        async with self._saving:
+            saved = await workspace.save()
+            node.size += len(saved)
+            return await asyncio.to_thread(_file_of, saved)
+
+    async def _restored(self, workspace: Workspace, file: IO[bytes]) -> None:
+        async with self._saving:
+            await workspace.restore(await asyncio.to_thread(_content_of, file))
+
+    def _expire(self, node: Node, sessions: Mapping[type[Environment], Session]) -> None:
+        """Forget a node that has been closed all the time since."""
+        if node.sessions is sessions and self._nodes.pop(node.id, None) is not None:
+            log.info("node %s was closed for %g s: its files are deleted", node.name, self._keep_seconds)
+            node.forget()
+
+    def _make_room(self) -> None:
+        closed = [node for node in self._nodes.values() if not node.open and node.files]
+        size = sum(node.size for node in closed)
+        for node in closed[:-1]:  # those that were closed first go first
+            if size <= self._keep_bytes:
+                return
+            log.warning("closed nodes take %d bytes, too many: the files of node %s are deleted", size, node.name)
+            size -= node.size
+            del self._nodes[node.id]
+            node.forget()
+
+
+def _file_of(data: bytes) -> IO[bytes]:
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # the node closes it
+    file.write(data)
+    return file
+
+
+def _content_of(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()

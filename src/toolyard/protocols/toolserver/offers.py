@@ -1,0 +1,164 @@
+"""What a node offers, under the names of this wire: worlds ("envs") with their tools, and tools that stand alone."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolyard.core.environment import Environment, Toolset
+from toolyard.core.output import JsonObject
+from toolyard.core.retrieval import ToolIndex
+from toolyard.core.tool import ToolSpec
+from toolyard.tools.environment import ToolsEnvironment
+
+_DESCRIBED = 1024
+"""Characters of a description that are told."""
+NAMES_MOST = 50
+"""Names of tools that are told of a world when all worlds are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One tool."""
+
+    name: str
+    """In full, as clients call it."""
+    environment: type[Environment]
+    tool: str
+    """As the environment calls it."""
+    spec: ToolSpec
+    hidden: bool = False
+
+    def as_json(self) -> JsonObject:
+        return {
+            "name": self.name,
+            "description": _told(self.spec.description),
+            "parameters": _parameters(self.spec.input_schema),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Tools that belong together, and carry its name."""
+
+    name: str
+    description: str
+    offers: list[Offer] = field(default_factory=list)
+
+    def as_json(self, most: int | None = None) -> JsonObject:
+        return {
+            "name": self.name,
+            "description": self.description,
+            "total_tools": len(self.offers),
+            "tools": [offer.tool for offer in self.offers[:most]],
+        }
+
+
+class Offers:
+    """Everything that the environments of a server offer; read once."""
+
+    def __init__(self, environments: Iterable[type[Environment]]) -> None:
+        self.worlds: dict[str, World] = {}
+        self.by_name: dict[str, Offer] = {}
+        self._by_tool: dict[str, list[Offer]] = {}
+        self._indexing: asyncio.Future[ToolIndex] | None = None
+        for environment in environments:
+            for offer, world in _offered(environment):
+                self._add(offer, world)
+
+    @property
+    def listed(self) -> Sequence[Offer]:
+        return [offer for offer in self.by_name.values() if not offer.hidden]
+
+    def find(self, name: str, world: str | None = None) -> Offer | None:
+        """By its full name; with a world, or where no other tool has it, by the name without the world's."""
+        if world:
+            return self.by_name.get(f"{world}_{name}") if world in self.worlds else None
+        if (found := self.by_name.get(name)) is not None:
+            return found
+        alike = self._by_tool.get(name, [])
+        return alike[0] if len(alike) == 1 else None
+
+    async def search(self, question: str, top_k: int) -> Sequence[Offer]:
+        """Those that fit best, hidden ones too."""
+        if self._indexing is None:
+            specs = [offer.spec.model_copy(update={"name": name}) for name, offer in self.by_name.items()]
+            self._indexing = asyncio.ensure_future(asyncio.to_thread(ToolIndex, specs))
+        index = await asyncio.shield(self._indexing)
+        return [self.by_name[spec.name] for spec in index.search(question, top_k)]
+
+    def _add(self, offer: Offer, world: World | None) -> None:
+        if world is not None:
+            world = self.worlds.setdefault(world.name, world)
+        elif offer.name in self.by_name:  # two environments have the same one: the second is called by both names
+            offer = named_in(offer.environment, offer.tool, offer.spec, hidden=offer.hidden)
+        if offer.name in self.by_name:
+            return
+        self.by_name[offer.name] = offer
+        self._by_tool.setdefault(offer.tool, []).append(offer)
+        if world is not None:
+            world.offers.append(offer)
+
+
+def named_in(environment: type[Environment], tool: str, spec: ToolSpec, *, hidden: bool = False) -> Offer:
+    return Offer(f"{environment.name()}_{tool}", environment, tool, spec, hidden)
+
+
+def of_session(environment: type[Environment], specs: Iterable[ToolSpec]) -> Iterator[Offer]:
+    """Tools that only a session has."""
+    for spec in specs:
+        if issubclass(environment, ToolsEnvironment):
+            yield Offer(spec.name, environment, spec.name, spec)
+        else:
+            yield named_in(environment, spec.name, spec)
+
+
+def _offered(environment: type[Environment]) -> Iterator[tuple[Offer, World | None]]:
+    """Each tool of an environment, and the world that it is in."""
+    definition = environment._definition
+    whole = World(environment.name(), _words(environment))
+    for owner, spec, hidden in (
+        *((tool.owner, tool.spec, False) for tool in definition.tools.values()),
+        *((owner, spec, True) for owner, spec in definition.catalogue.values()),
+    ):
+        if not issubclass(environment, ToolsEnvironment) or not issubclass(owner, Toolset):
+            yield named_in(environment, spec.name, spec, hidden=hidden), whole
+        elif owner.prefixed:
+            name = f"{owner.__name__}_{spec.name}"
+            yield Offer(name, environment, spec.name, spec, hidden), World(owner.__name__, _words(owner))
+        else:
+            yield Offer(spec.name, environment, spec.name, spec, hidden), None
+
+
+def _words(owner: type) -> str:
+    """Its own docstring, not one that it inherits."""
+    return inspect.cleandoc(owner.__doc__ or "")
+
+
+def _told(description: str) -> str:
+    return re.sub(r"\n[ \t]*\n\s*", "\n", description.strip(), count=1)[:_DESCRIBED]
+
+
+def _parameters(schema: JsonObject | None) -> JsonObject:
+    schema = schema or {}
+    properties = {name: _property(about) for name, about in schema.get("properties", {}).items()}
+    told: dict[str, Any] = {"type": "object", "properties": properties, "required": list(schema.get("required", ()))}
+    return {**told, "$defs": schema["$defs"]} if "$defs" in schema else told
+
+
+def _property(about: object) -> object:
+    """As plain as models of that time expect it: a type, not a choice between a type and null."""
+    if not isinstance(about, Mapping):
+        return about
+    told = {key: value for key, value in about.items() if key != "title"}
+    choices = [choice for choice in told.get("anyOf", ()) if choice != {"type": "null"}]
+    if len(choices) == 1 and isinstance(choices[0], Mapping):
+        del told["anyOf"]
+        told = {**choices[0], **told}
+    if told.get("default", ...) is None:
+        del told["default"]
+    return told

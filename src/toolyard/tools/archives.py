@@ -1,0 +1,188 @@
+"""A workspace as people want it: a zip archive, or a tree of names. Nothing that comes out of it is believed.
+
+The tar archive comes from a place where untrusted code runs. So it is read by a reader that goes forward with each step
+and knows no more than it must: files, folders, hard links, and long names in the two ways that are in use.
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+import time
+import zipfile
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toolyard.core.errors import WorkspaceError
+from toolyard.core.workspace import Entry
+
+ROOT = "workspace"
+"""What the workspace is called where a name is needed for all of it."""
+OURS = ".toolyard"
+"""In the workspace, a folder for what Toolyard itself keeps there. People are not shown it."""
+
+ZIP_MOST = 2**30
+"""Bytes of all files in an archive together, before they are compressed. Only hard links can make so many."""
+ZIP_FILES_MOST = 100_000
+ENTRIES_MOST = 20_000
+DEPTH_MOST = 100
+"""Folders in folders. JSON of it is twice as deep, and parsers do not take much more."""
+
+_BLOCK = 512
+_DIGITS_MOST = 20
+_NAME_MOST = 4096
+_YEARS = range(1980, 2108)
+"""That a zip archive can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Something in a tar archive, and where its content is."""
+
+    name: bytes
+    kind: bytes
+    mode: int
+    mtime: int
+    target: bytes
+    start: int
+    size: int
+
+
+def zip_of(tar: bytes) -> bytes:
+    """Its files and folders, as a zip archive that can be unpacked anywhere without harm. Links are left out."""
+    packed = io.BytesIO()
+    files: dict[bytes, Member] = {}
+    written: set[str] = set()
+    size = 0
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for member in members(tar):
+            content = files.get(_plain(member.target)) if member.kind == b"1" else member
+            name = zip_name(member.name)
+            if content is None or not name or name in written:
+                continue
+            files[_plain(member.name)] = content
+            written.add(name)
+            size += content.size
+            if size > ZIP_MOST or len(written) > ZIP_FILES_MOST:
+                raise WorkspaceError(f"the workspace is more than {ZIP_FILES_MOST} files or {ZIP_MOST} bytes")
+            is_folder = content.kind == b"5"
+            about = zipfile.ZipInfo(name + "/" * is_folder, _date(content.mtime))
+            kind = stat.S_IFDIR if is_folder else stat.S_IFREG
+            about.external_attr = (kind | content.mode & 0o777) << 16 | 0x10 * is_folder
+            about.compress_type = zipfile.ZIP_STORED if is_folder else zipfile.ZIP_DEFLATED
+            archive.writestr(about, b"" if is_folder else tar[content.start : content.start + content.size])
+    return packed.getvalue()
+
+
+def zip_name(name: bytes) -> str:
+    """A path below where it is unpacked, whatever system does that; empty if it is none, or ours."""
+    parts = [part for part in name.split(b"/") if part not in (b"", b".")]
+    if name.startswith(b"/") or b".." in parts or parts[:1] == [OURS.encode()] or len(name) > _NAME_MOST:
+        return ""
+    return "/".join("".join(map(_harmless, part.decode("utf-8", "surrogateescape"))) for part in parts)
+
+
+def _harmless(character: str) -> str:
+    """Itself, or else `%0A`: what is not text, cannot be seen, or is a separator elsewhere."""
+    if character.isprintable() and character != "\\":
+        return character
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+def members(tar: bytes) -> Iterator[Member]:
+    """Files (of kind 0), folders (5) and hard links (1), in order. Raises `WorkspaceError` if it is no tar archive."""
+    at = 0
+    longer: dict[bytes, bytes] = {}
+    while at + _BLOCK <= len(tar) and (header := tar[at : at + _BLOCK]).strip(b"\0"):
+        start = at + _BLOCK
+        size = _number(longer.get(b"size", b""), 10) or _number(header[124:136])
+        at = start + -(-size // _BLOCK) * _BLOCK
+        if header[257:262] != b"ustar" or start + size > len(tar):
+            raise WorkspaceError("the workspace cannot be read: it was not saved as a tar archive")
+        kind = header[156:157].replace(b"\0", b"0")
+        if kind in b"LKx":
+            longer.update(_longer(kind, tar[start : start + size]))
+            continue
+        if kind in b"015":
+            prefix = _text(header[345:500]) if header[257:263] == b"ustar\0" else b""
+            yield Member(
+                name=longer.get(b"path") or b"/".join(filter(None, (prefix, _text(header[:100])))),
+                kind=kind,
+                mode=_number(header[100:108]),
+                mtime=_number(header[136:148]),
+                target=longer.get(b"linkpath") or _text(header[157:257]),
+                start=start,
+                size=size if kind == b"0" else 0,
+            )
+        longer = {}
+
+
+def _longer(kind: bytes, content: bytes) -> Mapping[bytes, bytes]:
+    """What a header says of the next one: GNU's long name (L) or long link (K), or the fields of POSIX (x)."""
+    if kind != b"x":
+        return {b"path" if kind == b"L" else b"linkpath": _text(content)}
+    fields: dict[bytes, bytes] = {}
+    at = 0
+    while (space := content.find(b" ", at, at + 20)) > 0 and (length := _number(content[at:space], 10)):
+        key, _, value = content[space + 1 : at + length].partition(b"=")
+        if key in (b"path", b"linkpath", b"size"):
+            fields[key] = _text(value.removesuffix(b"\n"))
+        at += length
+    return fields
+
+
+def _text(field: bytes) -> bytes:
+    return field.partition(b"\0")[0]
+
+
+def _number(field: bytes, base: int = 8) -> int:
+    """0 if it is none: a size that is wrong shows in what follows it."""
+    digits = field.strip(b" \0")
+    try:
+        return int(digits, base) if digits.isdigit() and len(digits) <= _DIGITS_MOST else 0
+    except ValueError:
+        return 0
+
+
+def _plain(name: bytes) -> bytes:
+    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
+
+
+def _date(mtime: int) -> tuple[int, int, int, int, int, int]:
+    now = time.gmtime(min(mtime, 2**33))
+    return now[:6] if now.tm_year in _YEARS else (1980, 1, 1, 0, 0, 0)
+
+
+async def structure_of(listing: Callable[[str], Awaitable[Sequence[Entry]]]) -> dict[str, Any]:
+    """All names in a workspace as nested objects, as many as are bearable: what is near the top comes first."""
+    root = _folder(ROOT)
+    waiting = deque([(".", root, 1)])
+    left = ENTRIES_MOST
+    while waiting:
+        path, folder, depth = waiting.popleft()
+        for entry in (await _entries(listing, path))[:left]:
+            if entry.kind == "directory":
+                folder["children"].append(_folder(entry.name))
+                if depth < DEPTH_MOST:
+                    waiting.append((f"{path}/{entry.name}", folder["children"][-1], depth + 1))
+            else:
+                folder["children"].append({"name": entry.name, "type": "file"})
+            left -= 1
+    return root
+
+
+async def _entries(listing: Callable[[str], Awaitable[Sequence[Entry]]], path: str) -> Sequence[Entry]:
+    """Files, links and folders. A folder that is gone meanwhile, or cannot be listed, looks empty."""
+    try:
+        found = await listing(path)
+    except WorkspaceError:
+        if path == ".":
+            raise
+        return []
+    return [entry for entry in found if entry.kind != "other" and (path, entry.name) != (".", OURS)]
+
+
+def _folder(name: str) -> dict[str, Any]:
+    return {"name": name, "type": "directory", "children": []}
