@@ -13,6 +13,8 @@ from benchmarks.servers import Started
 
 SESSION = "{the-id-of-a-session-goes-in-here--}"
 """Stands for the session's id in a request; as long as one."""
+COOKIE = "{the-name-of-a-node-as-its-cookie-has-it-after-node_id=-is-here}"
+"""Stands for what the cookie says that an answer set; as long as that."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,9 @@ class Step:
     body: str = ""
     accept: str = "*/*"
     repeat: int = 1
-    session: Literal["keep", "new", "take"] = "keep"
-    """Whether the request goes to the session as it is, to a new one, or takes the id of one from its answer."""
+    session: Literal["keep", "new", "take", "cookie"] = "keep"
+    """Whether the request goes to the session as it is, to a new one, or takes the id of one from its answer; or
+    whether a cookie names the session."""
 
     def encode(self) -> bytes:
         lines = [
@@ -40,10 +43,13 @@ class Step:
             lines.append("Content-Type: application/json")
         if self.method == "POST":
             lines.append(f"Content-Length: {len(self.body)}")
-        if self.session != "take":
+        if self.session == "cookie":
+            lines.append(f"Cookie: node_id={COOKIE}")
+        elif self.session != "take":
             lines.append(f"X-Session-ID: {SESSION}")
         request = "\r\n".join([*lines, "", self.body]).encode()
-        head = f"{self.phase} {self.repeat} {self.session} {len(request)}\n"
+        rule = "keep" if self.session == "cookie" else self.session
+        head = f"{self.phase} {self.repeat} {rule} {len(request)}\n"
         return head.encode() + request + b"\n"
 
 

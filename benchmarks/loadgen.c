@@ -10,7 +10,7 @@
  * that has begun is always ended. So the server's CPU time over the loop belongs to whole passes and to nothing else.
  *
  * HOLE in a request is replaced by the id of the connection. A `new` step makes a fresh id first; a `take` step reads
- * it from the first `data:` line of its answer.
+ * it from the first `data:` line of its answer. COOKIE is replaced by the cookie that the connection was given last.
  *
  * Any answer that is not 2xx, and any connection that the server drops, ends the run: numbers of a run with errors
  * would mean nothing. Otherwise the result is one line of JSON.
@@ -39,6 +39,8 @@
 
 #define HOLE "{the-id-of-a-session-goes-in-here--}"
 #define ID_LENGTH (sizeof HOLE - 1)
+#define COOKIE "{the-name-of-a-node-as-its-cookie-has-it-after-node_id=-is-here}"
+#define COOKIE_LENGTH (sizeof COOKIE - 1)
 #define MAX_STEPS 16
 #define MAX_HOLES 2048
 #define PATIENCE_MS 60000
@@ -54,6 +56,7 @@ struct step {
     size_t length;
     size_t holes[MAX_HOLES];
     int hole_count;
+    char *cookie; /* where in the request it goes, if it does */
 };
 
 struct answer {
@@ -75,6 +78,7 @@ struct connection {
     int sent; /* how often this step has been sent in a row */
     bool waits_to_write;
     char id[ID_LENGTH + 1];
+    char cookie[COOKIE_LENGTH + 1];
     char *out;
     size_t out_done;
     double pass_began;
@@ -176,6 +180,7 @@ static void read_plan(void) {
             if (s->hole_count == MAX_HOLES) die("a request has at most %d holes", MAX_HOLES);
             s->holes[s->hole_count++] = hole - s->request;
         }
+        s->cookie = strstr(s->request, COOKIE);
     }
     if (!step_count) die("there is no plan on standard input");
 }
@@ -237,6 +242,7 @@ static void send_request(struct connection *c) {
     if (s->id == NEW) make_id(c->id);
     memcpy(c->out, s->request, s->length);
     for (int i = 0; i < s->hole_count; i++) memcpy(c->out + s->holes[i], c->id, ID_LENGTH);
+    if (s->cookie && *c->cookie) memcpy(c->out + (s->cookie - s->request), c->cookie, COOKIE_LENGTH);
     c->out_done = 0;
     c->sent++;
     c->answer.part = HEAD;
@@ -261,6 +267,8 @@ static void read_head(struct connection *c) {
             chunked = true;
         } else if (!strncasecmp(line + 2, "connection:", 11)) {
             a->closes = !strncasecmp(value, "close", 5);
+        } else if (!strncasecmp(line + 2, "set-cookie:", 11)) {
+            sscanf(value, "node_id=%64[0-9a-f]", c->cookie);
         }
     }
     if (!chunked && !sized) die("an answer without a length to %.80s", steps[c->step].request);

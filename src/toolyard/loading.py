@@ -16,6 +16,8 @@ from toolyard.core.environment import needs_sandbox
 from toolyard.core.errors import DefinitionError, ToolyardError, describe
 
 HERE = Path(__file__).parent
+WORKSPACE = "toolyard.tools.workspace:Workspace"
+"""The target with files, notebook and shells."""
 
 
 class LoadError(ToolyardError):

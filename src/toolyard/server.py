@@ -19,10 +19,14 @@ from toolyard.asgi import Door, HttpOptions
 from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
 from toolyard.http_protocol import GatheringProtocol
+from toolyard.placement.base import Placement
 from toolyard.placement.local import LocalPlacement
+from toolyard.placement.process import PoolPlacement, ProcessPlacement
+from toolyard.placement.template import ProcessLimits
+from toolyard.placement.worker import Served
 from toolyard.protocols import PROTOCOLS, RUN_CODE
 from toolyard.runtime.limits import Limits
-from toolyard.runtime.runtime import Runtime
+from toolyard.runtime.runtime import Runtime, by_name
 from toolyard.sandboxes.provider import Provider
 from toolyard.settings import Settings, SettingsError, is_loopback
 from toolyard.tools.environment import named_toolsets
@@ -45,8 +49,8 @@ class Server:
         if not environments:
             raise DefinitionError("there is no environment to serve")
         self.environments: Sequence[type[Environment]] = [adapt(environment) for environment in environments]
-        self._placement = LocalPlacement(self.settings.threads)
         offered = [*session_toolsets(environments), *toolsets]
+        self._placement = placement_of(self.settings, self.environments, offered)
         self.runtime = Runtime(self.environments, self._placement, self.settings.pick(Limits), toolsets=offered)
         self.sandboxes = sandboxes_of(self.settings, ready=self.settings.sandboxes_ready)
         self._needs_sandbox = any(map(needs_sandbox, [*environments, *offered]))
@@ -83,6 +87,7 @@ class Server:
             timeout_graceful_shutdown=10,  # for answers under way; what takes long has been drained before
             log_config=None,
         )
+        self._placement.prepare()
         self._uvicorn = _DrainingFirst(config, self.runtime, self._start_sandboxes, on_start)
         self._uvicorn.run(sockets=list(sockets))
 
@@ -93,13 +98,14 @@ class Server:
 
     @asynccontextmanager
     async def _lifespan(self) -> AsyncGenerator[None]:
+        self._placement.prepare()
         try:
             await self._start_sandboxes()
             async with self.runtime.running():
                 yield
         finally:
             await self.sandboxes.close()
-        self._placement.close()
+            self._placement.close()
 
     async def _start_sandboxes(self) -> None:
         """At once if it is known that they are needed; otherwise the first who asks for one waits for it."""
@@ -176,6 +182,21 @@ def protocols_of(settings: Settings, *, runs_code: bool) -> Sequence[str]:
             raise SettingsError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
     usual = [name for name in PROTOCOLS if runs_code or name not in RUN_CODE]
     return [name for name in PROTOCOLS if name in (settings.protocol or usual)]
+
+
+def placement_of(settings: Settings, environments: Sequence[type[Environment]], toolsets: Sequence[type]) -> Placement:
+    if settings.placement == "local":
+        return LocalPlacement(settings.threads)
+    served = Served(
+        by_name(environments),
+        {toolset.__name__: toolset for toolset in toolsets},
+        settings.threads,
+        lambda: sandboxes_of(settings).enter(),
+    )
+    limits = ProcessLimits(settings.process_memory_bytes, settings.process_cpu_seconds)
+    if settings.placement == "process":
+        return ProcessPlacement(served, limits)
+    return PoolPlacement(served, limits, size=settings.pool_processes)
 
 
 def sandboxes_of(settings: Settings, *, ready: int = 0) -> Provider:

@@ -37,6 +37,14 @@ class Settings:
     protocol: tuple[str, ...] = knob((), "serve only this protocol, at the root (repeatable; default: all of them)")
     # What
     tools: str = knob("", "serve these built-in tools, separated by commas, as an environment called toolbox")
+    # Where sessions live
+    placement: Literal["local", "process", "pool"] = knob(
+        "local",
+        "where sessions live: in this process, in a process each, or in a pool of processes",
+    )
+    pool_processes: int = knob(0, "processes of the pool; 0: one for each processor", zero=True)
+    process_memory_bytes: int = knob(0, "memory of one process with sessions, beside what is loaded; 0: any", zero=True)
+    process_cpu_seconds: float = knob(0, "processor time of one process with sessions; 0: any", zero=True)
     # Who
     api_key: str = knob("", "key that clients must send, as X-API-Key or as Authorization: Bearer")
     allow_anonymous: bool = knob(False, "listen on a non-loopback address although no key is asked for")

@@ -73,6 +73,10 @@ class _Handler(SimpleHTTPRequestHandler):
                 self.send_header("Location", query["to"][0])
                 self.send_header("Access-Control-Allow-Origin", "*")
                 self.end_headers()
+            case "/circle":
+                self.send_response(302)
+                self.send_header("Location", "/circle")
+                self.end_headers()
             case "/download":
                 self._answer("data", "application/octet-stream", disposition='attachment; filename="tools.bin"')
             case "/silent":

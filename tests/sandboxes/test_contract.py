@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -49,6 +50,18 @@ class Wrong(RoomSandbox):
             await self._python.end()
         return await super().exec(code, **options)
 
+    async def shell(self, command: str, **options) -> Finished:
+        done = await super().shell(command, **options)
+        if self.fault == "ends what goes on":
+            await asyncio.gather(*(process.kill() for process in self._processes))
+        return done
+
+    async def start(self, argv, **options):
+        process = await super().start(argv, **options)
+        if self.fault == "drops what nobody reads":
+            process.let_go()
+        return process
+
     async def read(self, path: str) -> bytes:
         try:
             return await super().read(path)
@@ -94,6 +107,8 @@ class WrongBackend(SubprocessBackend):
     [
         ("hides signals", "run"),
         ("loses output", "run"),
+        ("ends what goes on", "process"),
+        ("drops what nobody reads", "process"),
         ("ignores the timeout", "limits"),
         ("forgets variables", "python"),
         ("makes files up", "files"),

@@ -91,6 +91,7 @@ async def main():
     await box.exec("import subprocess; subprocess.Popen(['sleep', '{number}'])")
     await box.shell("setsid sleep {number} >/dev/null 2>&1 &")
     running = asyncio.ensure_future(box.run(["sleep", "{number}"]))
+    await box.start(["sleep", "{number}"])
     await asyncio.sleep(0.5)
     print("ready", flush=True)
     await running
@@ -114,9 +115,9 @@ def server(backend: str, temporary: Path, number: str) -> Iterator[subprocess.Po
 async def test_what_a_killed_server_leaves_without_walls_is_swept_by_the_next(temporary):
     number = str(1_000_000 + os.getpid())
     with server("SubprocessBackend()", temporary, number) as process:
-        assert await until(lambda: len(sleeping(number)) == 3)
+        assert await until(lambda: len(sleeping(number)) == 4)
         async with started(SubprocessBackend()):
-            assert len(sleeping(number)) == 3  # it is alive, and so is what it has
+            assert len(sleeping(number)) == 4  # it is alive, and so is what it has
         process.kill()
         process.wait()
         assert len(list(temporary.iterdir())) == 1
@@ -129,7 +130,7 @@ async def test_when_a_server_is_killed_the_kernel_ends_what_bubblewrap_holds(tem
     number = str(2_000_000 + os.getpid())
     backends.bubblewrap()
     with server("BubblewrapBackend()", temporary, number) as process:
-        assert await until(lambda: len(sleeping(number)) == 3)
+        assert await until(lambda: len(sleeping(number)) == 4)
         process.kill()
         process.wait()
         assert await until(lambda: not sleeping(number))
@@ -141,7 +142,7 @@ async def test_when_a_server_is_killed_its_containers_end(temporary, stand_in):
     number = str(3_000_000 + os.getpid())
     made = f"StandIn.__new__(StandIn).__class__.backend(type('S', (), dict(program={str(stand_in.program)!r}))())"
     with server(made, temporary, number) as process:
-        assert await until(lambda: len(sleeping(number)) == 3)
+        assert await until(lambda: len(sleeping(number)) == 4)
         process.kill()
         process.wait()
         assert await until(lambda: not sleeping(number))
@@ -351,7 +352,8 @@ async def test_closing_leaves_no_namespace_behind():
     async with started(backend):
         box = await backend.open()
         await box.shell(f"for n in 1 2 3; do setsid sleep {number} & done")
-        assert await until(lambda: len(sleeping(number)) == 3)
+        await box.start(["sleep", number])
+        assert await until(lambda: len(sleeping(number)) == 4)
         await box.close()
         assert sleeping(number) == []
 

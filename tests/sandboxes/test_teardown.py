@@ -59,6 +59,7 @@ async def _keep_busy(backend: NativeBackend) -> None:
     for sandbox in (*sandboxes, *branches):
         _in_background(sandbox.exec(_BUSY, timeout=60))
         _in_background(sandbox.run(["sh", "-c", "sleep 1000 & sleep 1000"], timeout=60))
+        await sandbox.start(["sh", "-c", "setsid sleep 1000 & yes"])
     _in_background(sandboxes[1].run(["sh", "-c", "while :; do sleep 1000 & done"], timeout=60))
     _in_background(sandboxes[2].shell("sleep 1000", timeout=60))
     await asyncio.sleep(0.1)

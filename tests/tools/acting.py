@@ -19,6 +19,14 @@ class Seen(NamedTuple):
     def text(self) -> str:
         return self.observation if isinstance(self.observation, str) else self.observation["obs"]
 
+    def why_lost(self) -> str:
+        """What the infrastructure did. The agent is not blamed for it, and no reward is made up."""
+        assert (self.done, self.valid) == (True, False)
+        assert (self.observation["reason"], self.observation["retryable"]) == ("lost", True)
+        assert self.observation["reward"] is None
+        error: str = self.observation["error"]
+        return error
+
 
 class Trainer(Wire):
     """verl-tool's client, one action at a time."""

@@ -43,6 +43,8 @@ async def execute(request: Request) -> Response:
             return JSONResponse({"language": "cpp", "version": "10.2.0", "compile": compiled})
         case "busy":
             return PlainTextResponse("slow down", 429, headers={"Retry-After": "7"})
+        case "forbidden" | "broken":
+            return PlainTextResponse("no", 403 if body["language"] == "forbidden" else 500)
         case "odd":
             return JSONResponse({"language": "odd"})
         case "list":
@@ -160,25 +162,43 @@ def test_entities_that_grow_are_not_expanded():
     assert PistonForm().read(bomb) == {"language": "python", "files": [{"name": "file0", "content": "&b;"}]}
 
 
+def program(language: str) -> str:
+    return f"<piston><language>{language}</language><file>x</file></piston>"
+
+
 async def test_what_piston_refuses_ends_the_trajectory_as_invalid(trainer):
-    for language, problem in [
-        ("cobol", 'Error: HTTP 400: {"message":"cobol-* runtime is unknown"}'),
-        ("busy", "Error: Rate limit exceeded. Try again after 7 seconds."),
-        ("odd", 'Unknown result format: {\n  "language": "odd"\n}'),
-        ("list", "Error: Failed to execute code: the answer is no object: []"),
-    ]:
-        seen = await trainer.act(f"<piston><language>{language}</language><file>x</file></piston>")
-        assert seen == (problem, True, False)
+    seen = await trainer.act(program("cobol"))
+    assert seen == ('Error: HTTP 400: {"message":"cobol-* runtime is unknown"}', True, False)
 
 
-async def test_a_server_that_does_not_answer_in_time_is_given_up(trainer, monkeypatch):
+@pytest.mark.parametrize(
+    ("language", "problem"),
+    [
+        ("busy", "it answered 429: slow down"),
+        ("forbidden", "it answered 403: "),
+        ("broken", "it answered 500: "),
+        ("odd", "its answer tells of no run: {'language': 'odd'}"),
+        ("list", "its answer is not an object: []"),
+    ],
+)
+async def test_a_server_that_fails_costs_the_agent_no_reward(trainer, url, language, problem):
+    said = (await trainer.act(program(language))).why_lost()
+    assert f"Piston at {url}/api/v2/execute failed: {problem}" in said
+
+
+async def test_a_server_that_does_not_answer_in_time_costs_the_agent_no_reward(trainer, monkeypatch):
     monkeypatch.setattr(piston, "SECONDS", 0.5)
-    seen = await trainer.act("<piston><language>never</language><file>x</file></piston>")
-    assert seen == ("Error: Failed to execute code: there was no answer within 0.5 seconds", True, False)
+    assert "there was no answer within 0.5 seconds" in (await trainer.act(program("never"))).why_lost()
+
+
+async def test_a_server_that_has_gone_away_costs_the_agent_no_reward(trainer, monkeypatch):
+    monkeypatch.setenv("PISTON_URL", "http://127.0.0.1:9")
+    said = (await trainer.act(program("python"))).why_lost()
+    assert "http://127.0.0.1:9/api/v2/execute failed: it cannot be reached" in said
 
 
 async def test_a_program_that_does_not_compile_is_a_valid_action(trainer):
-    seen = await trainer.act("<piston><language>cpp</language><file>x</file></piston>")
+    seen = await trainer.act(program("cpp"))
     assert seen.text == (
         "Compilation error:\n\n--- Compile output ---\n\n\n--- Compile error ---\nno main\n\n"
         "Compilation exit code: 1\nStatus: Unknown\n"

@@ -92,14 +92,13 @@ async def test_calls_of_many_trajectories_run_at_the_same_time(trainer):
     assert [one.text.rpartition("Output:\n")[2] for one in seen] == [f"{i}\n" for i in range(10)]
 
 
-async def test_a_server_that_is_not_there_ends_the_trajectory_as_invalid(trainer, monkeypatch):
+async def test_a_server_that_is_not_there_costs_the_agent_no_reward(trainer, monkeypatch):
     monkeypatch.setenv("SANDBOX_FUSION_URL", "http://127.0.0.1:9")
-    seen = await trainer.act("<python>1</python>")
-    assert seen.text.startswith("Error executing code in SandboxFusion: ")
-    assert (seen.done, seen.valid) == (True, False)
+    problem = (await trainer.act("<python>1</python>")).why_lost()
+    assert "SandboxFusion at http://127.0.0.1:9 failed: it cannot be reached" in problem
 
 
-async def test_a_server_that_answers_badly_is_told_of(trainer, monkeypatch):
+async def test_a_server_that_answers_badly_costs_the_agent_no_reward(trainer, monkeypatch):
     async def answer(request: object) -> Response:
         return replies[0]
 
@@ -123,20 +122,33 @@ async def test_a_server_that_answers_badly_is_told_of(trainer, monkeypatch):
     ) as url:
         monkeypatch.setenv("SANDBOX_FUSION_URL", f"{url}/answer")
         for reply, problem in [
-            (PlainTextResponse("no", 500), "SandboxFusion API returned status code 500: no"),
+            *((PlainTextResponse("no", status), f"it answered {status}: no") for status in (401, 403, 404, 429, 500)),
             (PlainTextResponse("no JSON"), "its answer is not JSON: 'no JSON'"),
-            (JSONResponse([1]), "SandboxFusion API returned no object: [1]"),
+            (JSONResponse([1]), "its answer is not an object: [1]"),
+            (JSONResponse({"detail": "?"}), "its answer has the status 'None', and not Success or Failed"),
         ]:
             replies[:] = [reply]
-            seen = await trainer.act("<python>1</python>")
-            assert seen == (f"Error executing code in SandboxFusion: {problem}", True, False)
+            assert (
+                f"SandboxFusion at {url}/answer failed: {problem}"
+                in (await trainer.act("<python>1</python>")).why_lost()
+            )
         monkeypatch.setenv("SANDBOX_FUSION_URL", f"{url}/endless")
-        seen = await trainer.act("<python>1</python>")
-        assert seen.text.endswith(f"its answer is longer than {http.BYTES_MOST:,} bytes")
+        problem = (await trainer.act("<python>1</python>")).why_lost()
+        assert problem.endswith(f"its answer is longer than {http.BYTES_MOST:,} bytes")
         monkeypatch.setenv("SANDBOX_FUSION_URL", f"{url}/never")
         monkeypatch.setattr(sandbox_fusion, "SECONDS", 0.5)
-        seen = await trainer.act("<python>1</python>")
-        assert seen == ("Error executing code in SandboxFusion: there was no answer within 0.5 seconds", True, False)
+        assert "there was no answer within 0.5 seconds" in (await trainer.act("<python>1</python>")).why_lost()
+
+
+async def test_what_the_server_refuses_to_run_is_the_agents_to_read(trainer, monkeypatch):
+    async def refuse(request: object) -> Response:
+        return JSONResponse({"detail": "no such language"}, 422)
+
+    with serving(Starlette(routes=[Route("/run_code", refuse, methods=["POST"])])) as url:
+        monkeypatch.setenv("SANDBOX_FUSION_URL", url)
+        said = 'SandboxFusion API returned status code 422: {"detail":"no such language"}'
+        seen = await trainer.act("<racket>1</racket>")
+        assert seen == (f"Error executing code in SandboxFusion: {said}", True, False)
 
 
 async def test_words_are_blocked_only_where_that_was_asked_for(trainer, fusion):

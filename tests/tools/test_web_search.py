@@ -11,56 +11,26 @@ from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from tests.tools.acting import Trainer
-from tests.tools.loopback import serving
+from tests.tools.search_service import KEY, PAGE, Service, found, searching
 from toolyard.core.errors import DefinitionError
 from toolyard.testing import running
-from toolyard.tools import web_search
-from toolyard.tools.web_search import BING_FORM, GOOGLE_FORM, Recent, Result
+from toolyard.tools import search_engines
+from toolyard.tools.environment import toolbox
+from toolyard.tools.search_engines import Recent, Result
+from toolyard.tools.web import WebSearch
+from toolyard.tools.web_search import BING_FORM, GOOGLE_FORM
 
 pytestmark = pytest.mark.anyio
 
 FACTS = Path(__file__).parents[2] / "examples" / "data" / "facts.jsonl"
-KEY = "k-0123456789"
-
-
-def found(*results: dict[str, Any]) -> Response:
-    return JSONResponse({"organic": list(results)})
-
-
-PAGE = {"title": " Toolyard ", "link": "https://t.example", "snippet": "One server."}
-
-
-class Service:
-    """Plays Serper at /search and Bright Data at /request."""
-
-    def __init__(self) -> None:
-        self.asked: list[Any] = []
-        self.keys: list[str] = []
-        self.answers: list[Callable[[], Response]] = []
-        """Given one after the other; after that, one page."""
-        routes = [Route(path, self.answer, methods=["POST"]) for path in ("/search", "/request")]
-        self.app = Starlette(routes=routes)
-
-    async def answer(self, request: Request) -> Response:
-        self.asked.append(await request.json())
-        self.keys.append(request.headers.get("x-api-key") or request.headers["authorization"])
-        return self.answers.pop(0)() if self.answers else found(PAGE)
 
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    service = Service()
-    with serving(service.app) as url:
-        monkeypatch.setenv("SERPER_URL", f"{url}/search")
-        monkeypatch.setenv("BRIGHTDATA_URL", f"{url}/request")
-        monkeypatch.setenv("SERPER_API_KEY", KEY)
-        monkeypatch.setenv("BRIGHTDATA_API_KEY", KEY)
+    with searching(monkeypatch) as service:
         yield service
 
 
@@ -139,26 +109,20 @@ async def test_nothing_found_is_said(google: Trainer, service: Service, answer: 
     ("answer", "problem"),
     [
         (lambda: Response("Unauthorized.", 403), "it answered 403: Unauthorized."),
+        (lambda: Response("broken", 502), "it answered 502: broken"),
+        (lambda: JSONResponse({"message": "Not enough credits"}, 400), "it answered 400: "),
         (lambda: Response("<html>", 200), "its answer is not JSON: '<html>'"),
         (lambda: JSONResponse([]), "its answer is not an object: []"),
     ],
 )
-async def test_a_search_that_failed_is_said_to_the_model_and_marked_for_the_trainer(
+async def test_a_search_engine_that_fails_costs_the_agent_no_reward(
     google: Trainer, bing: Trainer, service: Service, answer: Callable[[], Response], problem: str
 ) -> None:
     service.answers = [answer, answer]
-    seen = await google.act("<search>q</search>")
-    assert seen.observation == {
-        "obs": f"<result>Search results for 'q':\n\nSearch failed for 'q': {problem}</result>",
-        "error": problem,
-    }
-    assert (seen.done, seen.valid) == (False, True)
-    seen = await bing.act("<search>q</search>")
-    assert seen.observation == {
-        "obs": "<result>Search for 'q' returned no results or failed.</result>",
-        "error": problem,
-    }
-    assert (seen.done, seen.valid) == (False, False)
+    for trainer, path in ((google, "/search"), (bing, "/request")):
+        said = (await trainer.act("<search>q</search>")).why_lost()
+        assert f"{path} failed: {problem}" in said
+        assert said.startswith(f"Tool '{'google' if trainer is google else 'bing'}_search' could not be run: ")
 
 
 async def test_no_key_is_ever_shown(google: Trainer, service: Service, caplog: pytest.LogCaptureFixture) -> None:
@@ -171,18 +135,20 @@ async def test_no_key_is_ever_shown(google: Trainer, service: Service, caplog: p
 
 async def test_a_service_that_is_not_there_is_told_apart(google: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERPER_URL", "http://127.0.0.1:1/search")
-    assert "it cannot be reached" in (await google.act("<search>q</search>")).observation["error"]
+    assert (
+        "http://127.0.0.1:1/search failed: it cannot be reached" in (await google.act("<search>q</search>")).why_lost()
+    )
 
 
 async def test_a_service_that_is_asked_too_often_is_asked_again(
     google: Trainer, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web_search, "_PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(search_engines, "_PAUSES", (0.01, 0.01))
     busy = lambda: Response("slow down", 429)  # noqa: E731
     service.answers = [busy, busy]
     assert "One server." in (await google.act("<search>q</search>")).text
     service.answers = [busy, busy, busy]
-    assert (await google.act("<search>r</search>")).observation["error"] == "it answered 429: slow down"
+    assert "it answered 429: slow down" in (await google.act("<search>r</search>")).why_lost()
     assert len(service.asked) == 6
 
 
@@ -194,12 +160,20 @@ async def test_the_trainer_says_how_long_to_wait(google: Trainer, service: Servi
     service.answers = [lambda: StreamingResponse(never())]
     with anyio.fail_after(15):
         seen = await google.act("<search>q</search>", timeout=0.2)
-    assert seen.observation["error"] == "there was no answer within 0.2 seconds"
+    assert "there was no answer within 0.2 seconds" in seen.why_lost()
+
+
+async def test_pauses_count_as_waiting(google: Trainer, service: Service) -> None:
+    service.answers = [lambda: Response("slow down", 429)]
+    with anyio.fail_after(15):
+        seen = await google.act("<search>q</search>", timeout=0.2)
+    assert "there was no answer within 0.2 seconds" in seen.why_lost()
+    assert len(service.asked) == 1
 
 
 async def test_the_same_question_is_paid_for_once_but_a_failure_is_not_kept(google: Trainer, service: Service) -> None:
     service.answers = [lambda: Response(status_code=500)]
-    assert "Search failed" in (await google.act("<search>q</search>")).text
+    (await google.act("<search>q</search>")).why_lost()
     for _ in range(3):
         assert "One server." in (await google.act('<search>"q"</search>')).text
     assert len(service.asked) == 2
@@ -275,3 +249,61 @@ async def test_it_is_a_tool_over_ors_too(google: Trainer) -> None:
         assert answer.text.startswith("Search results for 'q':\n\n**Page 1**")
         failure = (await google.call(sid, "google_search", {"query": ""}, env="toolbox")).failure
         assert "query" in failure["error"]
+
+
+@pytest.fixture
+async def standing_alone(service: Service) -> AsyncIterator[Trainer]:
+    with running([toolbox([WebSearch])]) as served:
+        async with Trainer(served.url) as trainer:
+            yield trainer
+
+
+async def search(trainer: Trainer, **arguments: Any) -> Any:
+    async with trainer.session() as sid:
+        return json.loads((await trainer.call(sid, "bing_search", arguments, env="toolbox")).text)
+
+
+async def test_the_tool_servers_search_lists_addresses_names_and_snippets(
+    standing_alone: Trainer, service: Service
+) -> None:
+    more = [{"title": str(i), "link": f"https://{i}.example", "description": "x" * (1100 + i)} for i in range(5)]
+    service.answers = [lambda: found(PAGE, PAGE, {"title": "silent"}, *more)]
+    listed = await search(standing_alone, query="tool yard")
+    assert listed[0] == {"url": "https://t.example", "name": "Toolyard", "snippet": "One server."}
+    assert [one["url"] for one in listed] == ["https://t.example", "https://0.example", "https://1.example"]
+    assert listed[1]["snippet"] == "x" * 1000 + "..."
+    service.answers = [found]
+    assert await search(standing_alone, query="nothing") == []
+
+
+async def test_a_region_is_searched_in_its_language(
+    standing_alone: Trainer, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await search(standing_alone, query="Säge", region="de-AT")
+    asked = parse_qs(urlsplit(service.asked[-1]["url"]).query)
+    assert [asked[one] for one in ("mkt", "setLang", "cc")] == [["de-AT"], ["de"], ["at"]]
+    monkeypatch.delenv("BRIGHTDATA_API_KEY")  # then Google is asked
+    for region, expected in {"ja_jp": ("ja", "jp"), "zh-TW": ("zh-tw", "tw"), None: ("en", "us")}.items():
+        await search(standing_alone, query="saw", region=region)
+        assert (service.asked[-1]["hl"], service.asked[-1]["gl"]) == expected
+    async with standing_alone.session() as sid:
+        wrong = await standing_alone.call(sid, "bing_search", {"query": "saw", "region": "the moon"}, env="toolbox")
+        assert "'the moon' is not a region such as en-US or zh-CN" in wrong.failure["error"]
+
+
+async def test_without_an_engine_the_agent_is_told(standing_alone: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BRIGHTDATA_API_KEY")
+    monkeypatch.delenv("SERPER_API_KEY")
+    assert WebSearch.missing().startswith("set BRIGHTDATA_API_KEY or SERPER_API_KEY to your key, or TOOLYARD_SEARCH")
+    async with standing_alone.session() as sid:
+        told = await standing_alone.call(sid, "bing_search", {"query": "saw"}, env="toolbox")
+        assert "there is no search engine here: set BRIGHTDATA_API_KEY or" in told.failure["error"]
+
+
+async def test_the_tool_servers_search_finds_a_corpus_too(
+    standing_alone: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLYARD_SEARCH_CORPUS", str(FACTS))
+    first = (await search(standing_alone, query="deepest lake", region="en-US"))[0]
+    assert first["name"] == "Lake Baikal"
+    assert "Siberia" in first["snippet"]

@@ -94,9 +94,9 @@ def parse(text: str) -> Action | Stop:
     name = re.split(r"[\[\s]", text, maxsplit=1)[0]
     if name not in _GRAMMAR:
         raise ValueError(f"there is no action {name[:100]!r}; there are {', '.join(_GRAMMAR)}")
-    pattern, usage, make = _GRAMMAR[name]
-    if (found := re.fullmatch(pattern, text, re.DOTALL)) is None:
-        raise ValueError(f"{text[:100]!r} is not written as {usage}")
+    arguments, pattern, make = _GRAMMAR[name]
+    if (found := re.fullmatch(name + pattern, text, re.DOTALL)) is None:
+        raise ValueError(f"{text[:100]!r} is not written as {name} {arguments}")
     return make(found)
 
 
@@ -104,30 +104,24 @@ def _direction(found: re.Match[str]) -> Direction:
     return "up" if found[1] == "up" else "down"
 
 
+_ID = r" ?\[(\d{1,9})\]"
 _GRAMMAR: Mapping[str, tuple[str, str, Callable[[re.Match[str]], Action | Stop]]] = {
-    "click": (r"click ?\[(\d{1,9})\].*", "click [id]", lambda found: Click(int(found[1]))),
+    "click": ("[id]", rf"{_ID}.*", lambda found: Click(int(found[1]))),
     "type": (
-        r"type ?\[(\d{1,9})\] ?\[(.*?)\](?: ?\[(?:press_enter_after=)?([01])\])?",
-        "type [id] [text] [press_enter_after=0|1]",
+        "[id] [text] [press_enter_after=0|1]",
+        rf"{_ID} ?\[(.*?)\](?: ?\[(?:press_enter_after=)?([01])\])?",
         lambda found: TypeText(int(found[1]), found[2], enter=found[3] != "0"),
     ),
-    "select": (
-        r"select ?\[(\d{1,9})\] ?\[(.*)\]",
-        "select [id] [option]",
-        lambda found: TypeText(int(found[1]), found[2]),
-    ),
-    "hover": (r"hover ?\[(\d{1,9})\].*", "hover [id]", lambda found: Hover(int(found[1]))),
-    "press": (r"press ?\[(.+)\]", "press [key_comb]", lambda found: Press(found[1])),
-    "scroll": (r"scroll ?\[?(?:direction=)?(up|down)\]?", "scroll [up|down]", lambda found: Scroll(_direction(found))),
-    "goto": (
-        r"goto ?\[(\S+?)\](?: ?\[([01])\])?",
-        "goto [url]",
-        lambda found: Goto(found[1], new_tab=found[2] == "1"),
-    ),
-    "go_back": (r"go_back.*", "go_back", lambda found: GoBack()),
-    "go_forward": (r"go_forward.*", "go_forward", lambda found: GoForward()),
-    "new_tab": (r"new_tab.*", "new_tab", lambda found: NewTab()),
-    "tab_focus": (r"tab_focus ?\[(\d{1,9})\]", "tab_focus [tab_index]", lambda found: FocusTab(int(found[1]))),
-    "close_tab": (r"close_tab.*", "close_tab", lambda found: CloseTab()),
-    "stop": (r"stop ?(?:\[(.*)\])?.*?", "stop [answer]", lambda found: Stop((found[1] or "").strip())),
+    "select": ("[id] [option]", rf"{_ID} ?\[(.*)\]", lambda found: TypeText(int(found[1]), found[2])),
+    "hover": ("[id]", rf"{_ID}.*", lambda found: Hover(int(found[1]))),
+    "press": ("[key_comb]", r" ?\[(.+)\]", lambda found: Press(found[1])),
+    "scroll": ("[up|down]", r" ?\[?(?:direction=)?(up|down)\]?", lambda found: Scroll(_direction(found))),
+    "goto": ("[url]", r" ?\[(\S+?)\](?: ?\[([01])\])?", lambda found: Goto(found[1], new_tab=found[2] == "1")),
+    "go_back": ("", ".*", lambda found: GoBack()),
+    "go_forward": ("", ".*", lambda found: GoForward()),
+    "new_tab": ("", ".*", lambda found: NewTab()),
+    "tab_focus": ("[tab_index]", _ID, lambda found: FocusTab(int(found[1]))),
+    "close_tab": ("", ".*", lambda found: CloseTab()),
+    "stop": ("[answer]", r" ?(?:\[(.*)\])?.*?", lambda found: Stop((found[1] or "").strip())),
 }
+"""For each name: what is written after it, how that is read, and what it means."""

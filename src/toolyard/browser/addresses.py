@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _SCHEMES = ("http", "https")
+_HAS_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:(?!\d)", re.IGNORECASE)
 
 
 class AddressRefused(Exception):
@@ -82,6 +84,12 @@ class Addresses:
         if not host:
             raise AddressRefused(f"{url!r} names no host")
         await self.resolve(host, port or (443 if scheme == "https" else 80))
+
+
+def completed(url: str) -> str:
+    """One that begins with a host, and perhaps its port, is meant to be of https."""
+    url = url.strip()
+    return url if _HAS_SCHEME.match(url) else f"https://{url}"
 
 
 async def _look_up(host: str, port: int) -> Sequence[Address]:

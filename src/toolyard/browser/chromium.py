@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import os
 import shutil
@@ -91,13 +92,22 @@ def find_chromium() -> str | None:
     return found or next((path for path in map(shutil.which, _PROGRAMS) if path), None)
 
 
-def missing() -> str:
-    """What keeps a browser from being used here; empty if nothing does."""
+def wrong_settings() -> str:
+    """What is wrong with them; empty if nothing is."""
     try:
-        settings = BrowserSettings.read()
+        BrowserSettings.read()
     except ValueError as error:
         return f"a TOOLYARD_BROWSER_ variable cannot be used: {error}"
-    if not settings.chromium:
+    return ""
+
+
+def missing() -> str:
+    """What keeps a browser from being used here; empty if nothing does."""
+    if importlib.util.find_spec("playwright") is None:
+        return "playwright is not installed: pip install 'toolyard[browser]'"
+    if problem := wrong_settings():
+        return problem
+    if find_chromium() is None:
         named = os.environ.get("TOOLYARD_BROWSER_CHROMIUM")
         where = f"TOOLYARD_BROWSER_CHROMIUM is {named!r}, which cannot be run" if named else "there is no Chromium here"
         return f"{where}; on Debian: apt install chromium"

@@ -1,7 +1,7 @@
 // Reads a page as text and finds the elements that it numbers. Runs in a world of its own beside the page's scripts:
 // they share the document, but neither sees what the other defines.
 (() => {
-  const NAME_MOST = 150, VALUE_MOST = 200, OPTIONS_MOST = 30, NODES_MOST = 200000;
+  const NAME_MOST = 150, VALUE_MOST = 200, OPTIONS_MOST = 30, NODES_MOST = 200000, HREF_MOST = 2000;
   const SKIPPED = new Set(["SCRIPT", "STYLE", "NOSCRIPT", "TEMPLATE", "HEAD", "META", "LINK", "OBJECT", "EMBED"]);
   const ROLES = new Set(["button", "link", "checkbox", "radio", "switch", "tab", "menuitem", "menuitemcheckbox",
     "menuitemradio", "option", "combobox", "textbox", "searchbox", "slider", "spinbutton", "treeitem"]);
@@ -146,7 +146,11 @@
   };
 
   class Reader {
-    constructor(most) { this.out = new Writer(most); this.nodes = 0; this.scroller = null; this.scrollerArea = 0; }
+    // What is in the window, with numbers; or, if `whole`, all that there is to read on the page, and its links.
+    constructor(most, whole = false) {
+      this.out = new Writer(most); this.nodes = 0; this.scroller = null; this.scrollerArea = 0;
+      this.whole = whole; this.links = new Map();
+    }
 
     children(element) {
       if (element.shadowRoot) return element.shadowRoot.childNodes;
@@ -183,11 +187,13 @@
       const hidden = style.visibility !== "visible";
       const inner = {...at, hidden: hidden || style.opacity === "0", pre: /^(pre|break-spaces)/.test(style.whiteSpace), cursor: style.cursor};
       if (style.position === "fixed") inner.clip = at.window;
-      if (style.overflowY !== "visible" && element !== element.ownerDocument.body && element !== element.ownerDocument.documentElement) {
+      if (!this.whole && style.overflowY !== "visible" && element !== element.ownerDocument.body && element !== element.ownerDocument.documentElement) {
         inner.clip = both(inner.clip, rect);
         this.consider(element, style, rect, at);
       }
-      const kind = hidden ? "" : kindOf(element, style, at.cursor);
+      const kind = hidden || this.whole ? "" : kindOf(element, style, at.cursor);
+      if (this.whole && name === "SELECT") return;
+      if (this.whole && name === "A" && !inner.hidden) this.link(element);
       if (name === "BR") return this.break(at);
       if (name === "HR") { this.break(at); if (meets(rect, inner.clip)) this.out.add("---"); return this.break(at); }
       if (name === "IFRAME" || name === "FRAME") return this.frame(element, rect, inner);
@@ -195,6 +201,12 @@
       if (name === "IMG") { if (element.alt && !inner.hidden && meets(rect, inner.clip)) this.out.item(`image ${quoted(element.alt, NAME_MOST)}`); return; }
       if (name === "SVG" || name === "CANVAS") return;
       this.block(element, name, style, rect, inner, kind);
+    }
+
+    link(element) {
+      const href = element.href, name = short(nameOf(element), NAME_MOST), here = document.URL.split("#")[0];
+      if (typeof href !== "string" || !name || href.length > HREF_MOST || !/^https?:/.test(href) || href.startsWith(here + "#")) return;
+      this.links.set(`${name} ${href}`, [name, href]);
     }
 
     // Out of view: it is numbered, and what is inside of it may be somewhere else.
@@ -250,7 +262,7 @@
       this.break(at);
       if (inside && inside.body) {
         const dx = rect[0] + element.clientLeft, dy = rect[1] + element.clientTop;
-        const clip = both(at.clip, [dx, dy, dx + element.clientWidth, dy + element.clientHeight]);
+        const clip = this.whole ? at.clip : both(at.clip, [dx, dy, dx + element.clientWidth, dy + element.clientHeight]);
         this.walk(inside.body, {...at, dx, dy, clip, window: clip, cell: false});
       } else if (meets(rect, at.clip) && element.src) {
         this.out.add(`(a frame with a page of another site: ${short(element.src, NAME_MOST)})`);
@@ -283,6 +295,14 @@
       title: short(squeeze(document.title), 300), url: short(location.href, 2000), text: reader.out.text(), cut: reader.out.cut,
       top: scroller.scrollTop, height: scroller.clientHeight, whole: scroller.scrollHeight,
     };
+  };
+
+  const read = (most, linksMost) => {
+    const everywhere = [-Infinity, -Infinity, Infinity, Infinity];
+    const reader = new Reader(most, true);
+    if (document.body) reader.walk(document.body, {clip: everywhere, window: everywhere, dx: 0, dy: 0, cursor: "auto"});
+    const links = [...reader.links.values()].slice(0, linksMost);
+    return {title: short(squeeze(document.title), 300), text: reader.out.text(), cut: reader.out.cut, links};
   };
 
   const scroll = direction => {
@@ -397,5 +417,5 @@
     setTimeout(end, most);
   });
 
-  globalThis.toolyard = {look, scroll, aim, point, fill, quiet};
+  globalThis.toolyard = {look, read, scroll, aim, point, fill, quiet};
 })()

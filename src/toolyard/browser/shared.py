@@ -21,6 +21,7 @@ from playwright.async_api import Error, Playwright, async_playwright
 from toolyard.browser.actions import Action
 from toolyard.browser.chromium import BrowserSettings, Home
 from toolyard.browser.gate import Gate
+from toolyard.browser.pages import WebPage
 from toolyard.browser.views import View
 from toolyard.browser.window import Window
 from toolyard.core.errors import BrowserLost, BrowserUnavailable
@@ -47,6 +48,10 @@ class Visit:
     async def perform(self, action: Action) -> View:
         """Raises `ToolError` for what the agent should read, and `BrowserLost` when its pages are gone."""
         return await self._browser.run(self._window.perform(action))
+
+    async def read(self, url: str) -> WebPage:
+        """The whole of a page. Raises as `perform` does."""
+        return await self._browser.run(self._window.read(url))
 
     async def close(self) -> None:
         await self._browser.close_window(self._window)

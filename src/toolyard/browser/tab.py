@@ -10,7 +10,9 @@ from typing import Any
 
 from playwright.async_api import CDPSession, Error, Frame, Page, Request
 
+from toolyard.browser import pages
 from toolyard.browser.gate import Gate
+from toolyard.browser.pages import WebPage
 from toolyard.browser.views import View
 from toolyard.core.errors import ToolError
 
@@ -127,6 +129,14 @@ class Tab:
             return View(self.url, "", f"This page could not be opened: {self.why_failed()}.")
         seen = await self.script(f"toolyard.look({LONGEST})")
         return View(**{**seen, "text": seen["text"][:LONGEST]})
+
+    async def read(self) -> WebPage:
+        """All of the page, also what is not in the window."""
+        if self.page.url.startswith(_ERROR_PAGE):
+            raise ToolError(f"{self.url} could not be opened: {self.why_failed()}")
+        seen = await self.script(f"toolyard.read({pages.LONGEST}, {pages.LINKS_MOST})")
+        links = [(name, url) for name, url in seen["links"]]
+        return WebPage(seen["title"], seen["text"][: pages.LONGEST], links, seen["cut"])
 
     async def has_earlier(self) -> bool:
         """Whether a page came before this one, the empty page of a new tab not being one."""

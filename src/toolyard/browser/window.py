@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, BrowserContext, Dialog, Download, Error, Page, ViewportSize
 from playwright.async_api import TimeoutError as PlaywrightTimeout
@@ -27,8 +27,9 @@ from toolyard.browser.actions import (
     Scroll,
     TypeText,
 )
-from toolyard.browser.addresses import AddressRefused
+from toolyard.browser.addresses import AddressRefused, completed
 from toolyard.browser.gate import Gate
+from toolyard.browser.pages import WebPage
 from toolyard.browser.tab import PageHung, Tab, is_gone
 from toolyard.browser.views import View
 from toolyard.core.errors import BrowserLost, ToolError
@@ -40,6 +41,7 @@ _KEYED_MOST = 200
 """Longer texts are put in at once, not key by key."""
 _INPUT_SECONDS = 6
 _MILLISECONDS = 1000
+_OK, _REFUSED = 200, 400
 _KEYS = {
     **{"ctrl": "Control", "control": "Control", "cmd": "Meta", "meta": "Meta", "alt": "Alt", "shift": "Shift"},
     **{"enter": "Enter", "return": "Enter", "esc": "Escape", "escape": "Escape", "tab": "Tab", "space": "Space"},
@@ -80,10 +82,27 @@ class Window:
 
     async def perform(self, action: Action) -> View:
         """Do it, and look at what has become of the page. Raises `ToolError` when it cannot be done."""
-        try:
+        async with self._explained():
             await self._drop_closed()
             await self._do_in_time(action)
             return await self._look()
+
+    async def read(self, url: str) -> WebPage:
+        """The whole of the page at this address. Raises `ToolError` when its server refuses it, too."""
+        async with self._explained():
+            status = await self._goto(url)
+            if status >= _REFUSED:
+                raise ToolError(f"{url} answered {status}")
+            await self._tab.settle()
+            if self._tab.url == "about:blank":
+                raise ToolError(f"{url} is not a page: {'; '.join(self._notes) or 'there is nothing to be seen'}")
+            return await self._tab.read()
+
+    @asynccontextmanager
+    async def _explained(self) -> AsyncIterator[None]:
+        """What goes wrong in here is for the agent to read, unless the browser is lost."""
+        try:
+            yield
         except TimeoutError:
             await self._tab.stop()
             raise ToolError("the page is about to be replaced by another, which does not answer") from None
@@ -146,8 +165,9 @@ class Window:
             case CloseTab():
                 await self._close_tab()
 
-    async def _goto(self, url: str, new_tab: bool = False) -> None:
-        url = url if urlsplit(url).scheme else f"https://{url}"
+    async def _goto(self, url: str, new_tab: bool = False) -> int:
+        """The status that the server of the page answers with."""
+        url = completed(url)
         try:
             await self._gate.addresses.check(url)
         except AddressRefused as error:
@@ -155,16 +175,17 @@ class Window:
         if new_tab:
             await self._new_tab()
         try:
-            await self._tab.page.goto(url, wait_until="commit")
+            answer = await self._tab.page.goto(url, wait_until="commit")
         except PlaywrightTimeout:
             await self._tab.stop()
             raise ToolError(f"{url} did not answer in {self._answer_seconds:g} seconds") from None
         except Error as error:
             if "Download is starting" in str(error):
-                return
+                return _OK
             if "net::ERR_" not in str(error):
                 raise
             raise ToolError(f"{url} could not be opened: {self._tab.why_failed()}") from None
+        return answer.status if answer is not None else _OK
 
     async def _click(self, element: int) -> None:
         place = await self._tab.use(f"toolyard.aim({element})")

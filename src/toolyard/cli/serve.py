@@ -8,8 +8,8 @@ from functools import partial
 
 from toolyard import logs
 from toolyard.cli._settings import add_settings
-from toolyard.core.errors import ToolyardError
-from toolyard.loading import Loaded, LoadError, folders_of, load_targets
+from toolyard.core.errors import SandboxUnavailable, ToolyardError
+from toolyard.loading import WORKSPACE, Loaded, LoadError, folders_of, load_targets
 from toolyard.server import Server, listen, tune_process
 from toolyard.settings import Settings
 from toolyard.version import __version__
@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "targets",
         nargs="*",
         metavar="TARGET",
-        help="file.py, file.py:Class, package.module or package.module:Class; none: the built-in examples",
+        help="file.py, file.py:Class, package.module or package.module:Class; none: the built-in examples and the workspace",
     )
     parser.add_argument("--reload", action="store_true", help="start again whenever a file beside a target changes")
     add_settings(parser)
@@ -50,7 +50,18 @@ def run(args: argparse.Namespace) -> int:
 
 def serve(targets: Sequence[str], settings: Settings) -> None:
     logs.configure(settings.log_format, settings.log_level)
-    loaded = Loaded([], []) if settings.tools and not targets else load_targets(targets)
+    if targets or settings.tools:
+        serve_loaded(load_targets(targets) if targets else Loaded([], []), settings)
+        return
+    examples, workspace = load_targets([]).environments, load_targets([WORKSPACE]).environments
+    try:
+        serve_loaded(Loaded([*examples, *workspace], []), settings)
+    except SandboxUnavailable as error:  # nobody asked for it by name: the rest is of use without it
+        print(f"The workspace is not served, because nothing here isolates it: {error}\n", flush=True)
+        serve_loaded(Loaded(examples, []), settings)
+
+
+def serve_loaded(loaded: Loaded, settings: Settings) -> None:
     server = Server(loaded.environments, toolsets=loaded.toolsets, settings=settings)
     socket = listen(settings.host, settings.port)
     shown = partial(banner, server, socket.getsockname()[1])

@@ -66,13 +66,16 @@ Reason: TypeAlias = Literal[
 ]
 
 
+CameAs: TypeAlias = Literal["json", "tuple", "bytes"]
+
+
 class ValueOutput(ToolOutput):
     """The output of a tool that returned a value, neither text nor blocks: its one block is that value in writing.
 
     Most wires carry blocks and need not know. One that carries values takes it from here.
     """
 
-    _came_as: Literal["json", "tuple", "bytes"] = PrivateAttr("json")
+    _came_as: CameAs = PrivateAttr("json")
 
     @property
     def value(self) -> Any:  # any JSON value; or a tuple of them; or bytes
@@ -85,6 +88,15 @@ class ValueOutput(ToolOutput):
             case "json":
                 return json.loads(text)
 
+    @property
+    def came_as(self) -> CameAs:
+        """What kind of value it was; the block alone does not tell."""
+        return self._came_as
+
+    @came_as.setter
+    def came_as(self, kind: CameAs) -> None:
+        self._came_as = kind
+
     @classmethod
     def of(cls, value: object) -> Self:
         if isinstance(value, bytes):
@@ -92,7 +104,7 @@ class ValueOutput(ToolOutput):
         else:
             text = json.dumps(value, ensure_ascii=False)
         output = cls(blocks=[TextBlock(text=text)])
-        output._came_as = "bytes" if isinstance(value, bytes) else "tuple" if isinstance(value, tuple) else "json"
+        output.came_as = "bytes" if isinstance(value, bytes) else "tuple" if isinstance(value, tuple) else "json"
         return output
 
 

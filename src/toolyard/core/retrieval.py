@@ -12,23 +12,25 @@ import math
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 
+from toolyard.core.families import Name, taken_apart
 from toolyard.core.output import JsonObject
 from toolyard.core.tool import ToolSpec
 from toolyard.core.words import FILLERS, stem, unglued, words
 
 _LONGEST_QUESTION = 8_000
 """Characters of a question that are read."""
+_MOST_SENTENCES = 16
+"""What comes after them counts as one."""
 _LONGEST_TEXT = 4_000
 """Characters of one description that are read."""
 _LONGEST_NAME = 6
 """Words of a question that can be the name of a tool."""
 _LIKELY = 100
 """Tools that are looked at again, sentence by sentence."""
-_LARGEST_FAMILY = 20
-"""Names that share no more than their beginning are of one family only if they are no more than these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +56,14 @@ class Weights:
     """What the one sentence that fits best counts for, beside the whole question."""
 
 
-_COMMON = frozenset(
-    "add check create delete do fetch find get has is list make new post put query read remove run search send set "
-    "show update write".split()
-)
-"""Names that share no more than one of these are not related."""
-_SHORT = frozenset("by id in ip of qr to tv".split())
+WEIGHTS = Weights()
+_SHORT = frozenset(("by", "id", "in", "ip", "of", "qr", "to", "tv"))
 """Words of two letters that glued names are made of."""
 _SENTENCE_ENDS = re.compile(r"(?<=[.?!;])\s+|\n+")
 _QUOTED = re.compile(r"""(?<!\w)(["'])[^"'\n]{1,200}\1(?!\w)""")
 _VERSION = re.compile(r"(?:api|v\d+)$")
 
 _Fields = tuple[list[str], list[str], list[str], list[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Name:
-    """A tool's name, taken apart."""
-
-    own: str
-    family: str
-    """What it shares with others, or an empty string."""
-    key: str
-    """Equal for all tools of a family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,32 +79,36 @@ class _Posting:
 class ToolIndex:
     """Tools, ready to be searched. It never changes; of two tools with the same name it has the first."""
 
-    def __init__(self, specs: Sequence[ToolSpec], weights: Weights = Weights()) -> None:
+    def __init__(self, specs: Sequence[ToolSpec], weights: Weights = WEIGHTS) -> None:
         self._specs = list({spec.name: spec for spec in reversed(specs)}.values())[::-1]
         self._weights = weights
-        names = _names([spec.name for spec in self._specs])
+        names = taken_apart([spec.name for spec in self._specs])
         keys: dict[str, int] = {}
         self._family_of = [keys.setdefault(name.key, len(keys)) for name in names]
         self._members: list[list[int]] = [[] for _ in keys]
         for tool, family in enumerate(self._family_of):
             self._members[family].append(tool)
         self._postings: dict[str, _Posting] = {}
-        self._add_words([_fields(spec, name) for spec, name in zip(self._specs, names, strict=True)])
+        fields = [_fields(spec, name) for spec, name in zip(self._specs, names, strict=True)]
+        self._vocabulary = _vocabulary(fields)
+        """What glued words are made of."""
+        _unglue(fields, self._vocabulary)
+        self._add_words(fields)
         self._add_names(names)
 
     def search(self, question: str, top_k: int) -> list[ToolSpec]:
         """At most `top_k` tools that have anything to do with the question, best first."""
         if top_k <= 0:
             return []
-        sentences = [self._terms(sentence) for sentence in _SENTENCE_ENDS.split(question[:_LONGEST_QUESTION])]
-        scores = self._scores(set().union(*sentences))
+        sentences = [self._terms(text) for text in _SENTENCE_ENDS.split(question[:_LONGEST_QUESTION], _MOST_SENTENCES)]
+        scores = self._scores(dict.fromkeys(chain.from_iterable(sentences)))
         if len(sentences) > 1:
             likely = heapq.nlargest(_LIKELY + top_k, scores, key=scores.__getitem__)
             best = self._best_sentence(sentences, likely)
             scores = {tool: scores[tool] + self._weights.best_sentence * best[tool] for tool in likely}
         return [self._specs[tool] for tool in heapq.nlargest(top_k, scores, key=scores.__getitem__)]
 
-    def _scores(self, terms: Set[str]) -> dict[int, float]:
+    def _scores(self, terms: Iterable[str]) -> dict[int, float]:
         """Of every tool that is of a family in which one of the terms occurs."""
         tools, families = self._sums(terms)
         relatives = self._weights.relatives
@@ -128,7 +119,7 @@ class ToolIndex:
             for tool in self._members[family]
         }
 
-    def _best_sentence(self, sentences: Sequence[Set[str]], likely: Sequence[int]) -> Mapping[int, float]:
+    def _best_sentence(self, sentences: Sequence[Iterable[str]], likely: Sequence[int]) -> Mapping[int, float]:
         """What each of these tools scores in the sentence that fits it best. A question may ask for several things."""
         best = dict.fromkeys(likely, 0.0)
         relatives = self._weights.relatives
@@ -136,11 +127,10 @@ class ToolIndex:
             tools, families = self._sums(terms)
             for tool in likely:
                 score = tools[tool] + relatives * families[self._family_of[tool]]
-                if score > best[tool]:
-                    best[tool] = score
+                best[tool] = max(best[tool], score)
         return best
 
-    def _sums(self, terms: Set[str]) -> tuple[list[float], list[float]]:
+    def _sums(self, terms: Iterable[str]) -> tuple[list[float], list[float]]:
         """What the terms count for, by tool and by family."""
         tools, families = [0.0] * len(self._specs), [0.0] * len(self._members)
         for term in terms:
@@ -151,32 +141,38 @@ class ToolIndex:
                 families[family] += weight
         return tools, families
 
-    def _terms(self, text: str) -> set[str]:
+    def _terms(self, text: str) -> Mapping[str, None]:
         """What of the text is in the index. What is quoted is a value, not a wish; but a quoted name is a name."""
         asked = words(text)
         bare = words(_QUOTED.sub(" ", text)) if "'" in text or '"' in text else asked
-        terms = {term for word in bare if word not in FILLERS and (term := stem(word)) in self._postings}
-        if not terms:
-            terms = {term for word in asked if word not in FILLERS and (term := stem(word)) in self._postings}
-        terms.update(self._named(asked))
-        return terms
+        terms = self._known(bare) or self._known(asked)
+        return terms | dict.fromkeys(self._named(asked))
+
+    def _known(self, asked: Sequence[str]) -> dict[str, None]:
+        """Their stems, each once and in order, so that the same question always has the same sums."""
+        terms: dict[str, None] = {}
+        for word in asked:
+            if word not in FILLERS:
+                parts = (word,) if stem(word) in self._postings else _parts(word, self._vocabulary)
+                terms.update((stem(part), None) for part in parts)
+        return {term: None for term in terms if term in self._postings}
 
     def _named(self, asked: Sequence[str]) -> Iterator[str]:
         """Words that stand side by side and are a whole name, or that a name has as one word: `qr code`, `qrcode`."""
-        for at, word in enumerate(asked):
+        for at in range(len(asked)):
             glued, meaningful = "", False
-            for count, following in enumerate(asked[at : at + _LONGEST_NAME]):
-                glued += following
-                meaningful = meaningful or following not in FILLERS
-                if len(glued) < 4 or not meaningful or word in FILLERS and not count:
+            for count, word in enumerate(asked[at : at + _LONGEST_NAME], 1):
+                glued += word
+                meaningful = meaningful or word not in FILLERS
+                if not (meaningful and len(glued) > 3) and count < len(asked):
                     continue
                 if (name := f"={glued}") in self._postings:
                     yield name
-                if count and glued in self._postings:
+                if count > 1 and glued in self._postings:
                     yield glued
 
     def _add_words(self, tools: Sequence[_Fields]) -> None:
-        _unglue(tools)
+        stems = {word: stem(word) for word in {word for texts in tools for text in texts for word in text} - FILLERS}
         weights = self._weights
         fields = (
             (weights.name, weights.name_length),
@@ -190,23 +186,24 @@ class ToolIndex:
             for text, (weight, length), mean in zip(texts, fields, usual, strict=True):
                 share = weight / (1 - length + length * len(text) / mean)
                 for word in text:
-                    if word not in FILLERS:
-                        count = counts[stem(word)]
+                    if (term := stems.get(word)) is not None:
+                        count = counts[term]
                         count[tool] = count.get(tool, 0.0) + share
         for term, count in counts.items():
             self._add(term, {tool: value / (value + weights.saturation) for tool, value in count.items()}, {})
 
-    def _add_names(self, names: Sequence[_Name]) -> None:
+    def _add_names(self, names: Sequence[Name]) -> None:
         tools: defaultdict[str, dict[int, float]] = defaultdict(dict)
         families: defaultdict[str, dict[int, float]] = defaultdict(dict)
         weight = self._weights.whole_name
         for tool, name in enumerate(names):
             tools["".join(words(name.own))][tool] = weight
             family = "".join(words(name.family))
-            for spelling in {family, _VERSION.sub("", family)} - {""}:
-                families[spelling][self._family_of[tool]] = weight
-        for name in tools.keys() | families.keys():
-            self._add(f"={name}", tools.get(name, {}), families.get(name, {}))
+            for spelling in (family, _VERSION.sub("", family)):
+                if spelling:
+                    families[spelling][self._family_of[tool]] = weight
+        for spelling in tools | families:
+            self._add(f"={spelling}", tools[spelling], families[spelling])
 
     def _add(self, term: str, tools: Mapping[int, float], families: Mapping[int, float]) -> None:
         """A family has a term as much as the tool in it that has it most."""
@@ -224,7 +221,7 @@ class ToolIndex:
         )
 
 
-def _fields(spec: ToolSpec, name: _Name) -> _Fields:
+def _fields(spec: ToolSpec, name: Name) -> _Fields:
     parameters = _parameters(spec.input_schema)
     texts = (said["description"] for said in parameters.values() if isinstance(said, Mapping) and "description" in said)
     return (
@@ -240,42 +237,21 @@ def _parameters(schema: JsonObject | None) -> Mapping[str, object]:
     return properties if isinstance(properties, Mapping) else {}
 
 
-def _unglue(tools: Sequence[_Fields]) -> None:
-    """Give names the words that they are made of: `moviesdatabase` is about movies. What texts use is one word."""
+def _vocabulary(tools: Sequence[_Fields]) -> Set[str]:
+    """Words that more than one tool uses."""
     seen = Counter(word for texts in tools for word in {word for text in texts for word in text})
-    known = {word for word, count in seen.items() if count > 1 and len(word) > 2} | _SHORT
+    return {word for word, count in seen.items() if count > 1 and len(word) > 2} | _SHORT
+
+
+def _unglue(tools: Sequence[_Fields], vocabulary: Set[str]) -> None:
+    """Give names the words that they are made of: `moviesdatabase` is about movies. What texts use is one word."""
     ordinary = {word for texts in tools for word in texts[2]}
-    made_of = {word: unglued(word, known) for word in seen.keys() - ordinary if 5 < len(word) <= 40}
+    glued = {word for own, family, _, parameters in tools for word in (*own, *family, *parameters)} - ordinary
+    made_of = {word: _parts(word, vocabulary) for word in glued}
     for own, family, _, parameters in tools:
         for text in (own, family, parameters):
             text += [part for word in text for part in made_of.get(word, ())]
 
 
-def _names(names: Sequence[str]) -> list[_Name]:
-    """`get_movies_for_imdb` ends with its family; `FileSystemEnv_read` and `rapi_imdb_movies` begin with it."""
-    endings = Counter(ending for name in names for ending in _endings(name))
-    beginnings = Counter(beginning for name in names for beginning in _beginnings(name))
-    return [_name(name, endings, beginnings) for name in names]
-
-
-def _name(name: str, endings: Mapping[str, int], beginnings: Mapping[str, int]) -> _Name:
-    possible = list(_endings(name))
-    if possible:
-        family = next((ending for ending in possible if endings[ending] > 1), possible[-1])
-        return _Name(name[: -len(f"_for_{family}")], family, f"for {family}")
-    for family in _beginnings(name):
-        if 1 < beginnings[family] <= _LARGEST_FAMILY and not _COMMON.issuperset(family.lower().split("_")):
-            return _Name(name[len(family) + 1 :], family, f"of {family}")
-    return _Name(name, "", f"is {name}")
-
-
-def _endings(name: str) -> Iterator[str]:
-    """What may be a family, longest first."""
-    parts = name.split("_for_")
-    return ("_for_".join(parts[at:]) for at in range(1, len(parts)))
-
-
-def _beginnings(name: str) -> Iterator[str]:
-    """What may be a family, shortest first."""
-    parts = name.split("_")
-    return ("_".join(parts[:at]) for at in range(1, len(parts)))
+def _parts(word: str, vocabulary: Set[str]) -> Sequence[str]:
+    return unglued(word, vocabulary) if 5 < len(word) <= 40 else ()

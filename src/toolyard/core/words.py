@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Container, Sequence
-from functools import lru_cache
 
 _WORD = re.compile(r"[^\W_]+")
 _PART = re.compile(r"[A-Z]{2,}s?(?![A-Za-z])|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -16,44 +15,45 @@ _PART = re.compile(r"[A-Z]{2,}s?(?![A-Za-z])|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _IDEOGRAPHS = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 """Scripts that write no spaces between words."""
 
-FILLERS = frozenset(
-    "a about after again all along also am an and any are as at be because been before being both but by can could "
-    "did do does doing each few for from had has have he her here him his how i if in into is it its just let me more "
-    "most my no nor not now of off on once only or other our out over own same she should so some such than that the "
-    "their them then there these they this those through to too under until up us very was we were what when where "
-    "which while who whom why will with would you your d ll m re s t ve "
-    # how people ask
-    "able additionally assist assistance finally furthermore give help interested know lastly like looking make "
-    "moreover need planning please provide show sure tell use used using want working "
-    # what every tool is
-    "api apis endpoint endpoints function functions tool tools".split()
-)
+_GRAMMAR = """
+a about after again all along also am an and any are as at be because been before being both but by can could did do
+does doing each few for from had has have he her here him his how i if in into is it its just let me more most my no
+nor not now of off on once only or other our out over own same she should so some such than that the their them then
+there these they this those through to too under until up us very was we were what when where which while who whom why
+will with would you your d ll m re s t ve
+"""
+_POLITENESS = """
+able additionally assist assistance finally furthermore give help interested know lastly like looking make moreover need
+planning please provide show sure tell use used using want working
+"""
+_TRADE = "api apis endpoint endpoints function functions tool tools"
+FILLERS = frozenset(f"{_GRAMMAR} {_POLITENESS} {_TRADE}".split())
 """Words that say nothing about which tool is meant."""
 
 
 def words(text: str) -> list[str]:
     """All of them, in order, lower case."""
-    return [part for word in _WORD.findall(text) for part in _parts(word)]
+    found: list[str] = []
+    for word in _WORD.findall(text):
+        if word.isascii() and word.isalpha() and word.islower():  # most are
+            found.append(word)
+        else:
+            found += _parts(word)
+    return found
 
 
 def _parts(word: str) -> Sequence[str]:
     if word.isascii():
-        return _ascii_parts(word)
+        return [part.lower() for part in _PART.findall(word)]
     bare = "".join(c for c in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(c))
     if len(bare) > 2 and _IDEOGRAPHS.match(bare):
         return [bare[at : at + 2] for at in range(len(bare) - 1)]
     return (bare,)
 
 
-@lru_cache(maxsize=4096)
-def _ascii_parts(word: str) -> Sequence[str]:
-    return tuple(part.lower() for part in _PART.findall(word))
-
-
-@lru_cache(maxsize=16384)
 def stem(word: str) -> str:
     """The word without the endings that English puts on it: `movies` and `movie`, `sorted` and `sorting` are one."""
-    if len(word) < 4 or not (word.isascii() and word.isalpha()):
+    if len(word) < 4 or not (word.isascii() and word.isalpha()) or word == "news":  # which is not about what is new
         return word
     return _without_last_vowel(_without_verb_ending(_without_plural(word)))
 

@@ -43,6 +43,14 @@ class Placed(Protocol):
     def tools(self) -> Mapping[str, Tool]:
         """The tools that have a method, by name."""
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is to be given back at the end, although the author has no teardown()."""
+
+    @property
+    def lost(self) -> str:
+        """What became of it, if it is no more through no fault of its own."""
+
     async def setup(self) -> None: ...
     async def prompt(self) -> Blocks: ...
     async def messages(self) -> Sequence[Message]: ...
@@ -61,6 +69,12 @@ class Placed(Protocol):
 
 class Placement(Protocol):
     """Chooses a place for a session and builds its environment there."""
+
+    def prepare(self) -> None:
+        """Called once before anybody is served, and before there is an event loop if possible."""
+
+    def close(self) -> None:
+        """Called when nobody is served any more. It can be prepared again."""
 
     async def place(self, spec: SessionSpec) -> Placed:
         """Call the author's constructor. `Placed.setup` comes next."""

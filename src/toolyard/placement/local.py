@@ -49,7 +49,7 @@ from toolyard.core.output import (
 from toolyard.core.schema import fit
 from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
 from toolyard.core.workspace import Workspace
-from toolyard.placement.base import Placed, SessionSpec, list_tools
+from toolyard.placement.base import SessionSpec, list_tools
 from toolyard.placement.threads import Threads
 
 log = logging.getLogger("toolyard.environment")
@@ -65,7 +65,10 @@ class LocalPlacement:
         self._most_threads = threads
         self._threads = Threads(threads)
 
-    async def place(self, spec: SessionSpec) -> Placed:
+    def prepare(self) -> None:
+        """There is nothing to prepare."""
+
+    async def place(self, spec: SessionSpec) -> LocalEnvironment:
         build = partial(spec.environment, task_spec=spec.task.spec, secrets=spec.secrets)
         # The constructor of Environment itself only stores two things: not worth a thread.
         env = await self._threads.run(build) if overrides(spec.environment, "__init__") else build()
@@ -86,6 +89,11 @@ class LocalPlacement:
 
     async def run_all(self, functions: Sequence[Callable[[], T]], results: list[T | None]) -> None:
         await self._threads.run_all(functions, results)
+
+    @property
+    def hung(self) -> int:
+        """How many plain functions were given up and still run."""
+        return self._threads.hung
 
     def close(self) -> None:
         """Let the threads end. Whoever serves again gets new ones."""
@@ -118,7 +126,15 @@ def _tools_by_name(toolset: type) -> Mapping[str, Tool]:
     return {tool.name: tool for tool in tools_of(toolset)}
 
 
+def tools_with(environment: type[Environment], toolset: type | None) -> Mapping[str, Tool]:
+    """Those of an environment, and before them those of a toolset that a client asked for."""
+    tools = environment._definition.tools
+    return tools if toolset is None else {**tools, **_tools_by_name(toolset)}
+
+
 class LocalEnvironment:
+    holds = False
+    lost = ""
     __slots__ = ("_env", "_instances", "_place", "tools")
 
     def __init__(self, env: Environment, place: LocalPlacement) -> None:
@@ -126,6 +142,9 @@ class LocalEnvironment:
         self._place = place
         self._instances: dict[type, object] = {}
         self.tools: Mapping[str, Tool] = type(env)._definition.tools
+
+    def move_to(self, place: LocalPlacement) -> None:
+        self._place = place
 
     async def prefer(self, toolset: type) -> None:
         """Put the tools of a toolset before those of the environment."""
@@ -136,7 +155,7 @@ class LocalEnvironment:
             if isinstance(error, ValueError):
                 raise ToolsetUnavailable(str(error)) from error
             raise
-        self.tools = {**self.tools, **_tools_by_name(toolset)}
+        self.tools = tools_with(type(self._env), toolset)
 
     async def setup(self) -> None:
         if overrides(type(self._env), "setup"):

@@ -125,6 +125,11 @@ class Threads:
         self._bell: SimpleQueue[bool] = SimpleQueue()
         """What the others wait for: True is work, False the end."""
 
+    @property
+    def hung(self) -> int:
+        """How many functions were given up and still run."""
+        return len(self._hung)
+
     async def run(self, function: Callable[[], T], *, always: bool = False) -> T:
         loop = asyncio.get_running_loop()
         job = _Job(function, loop.create_future(), always=always)

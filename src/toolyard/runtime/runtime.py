@@ -49,6 +49,8 @@ class Runtime:
         self.environments: Mapping[str, type[Environment]] = by_name(environments)
         self.toolsets: Mapping[str, type] = {toolset.__name__: toolset for toolset in toolsets}
         self.sessions: dict[str, Session] = {}
+        self.at_end: list[Callable[[], None]] = []
+        """What protocols want to be done when every session is closed for good."""
         self._sweeping: asyncio.Task[None] | None = None
         self._tasks = {name: Tasks(env, placement) for name, env in self.environments.items()}
 
@@ -171,6 +173,8 @@ class Runtime:
             await self.drain()
             sweeping.cancel()
             await self.shared.background.stop(self.limits.teardown_seconds)
+            for function in self.at_end:
+                function()
 
     @property
     def draining(self) -> bool:

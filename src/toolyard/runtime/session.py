@@ -63,6 +63,13 @@ class PlainCall(NamedTuple):
     function: Callable[[], Reply]
 
 
+class Begun(NamedTuple):
+    """A call that was begun and turned out to wait. The same task has to await the rest of it, and at once."""
+
+    call: Call[CallResult | AskAgain]
+    rest: Awaitable[None]
+
+
 class Session:
     """All the state of a session is here. It is a lease: unseen for long enough, the runtime closes it."""
 
@@ -171,7 +178,8 @@ class Session:
     @property
     def closes_at_once(self) -> bool:
         """Whether nothing has to be waited for when it is closed."""
-        trivial = not needs_teardown(self.spec.environment, self.spec.toolset)
+        holds = self._placed is not None and self._placed.holds
+        trivial = not holds and not needs_teardown(self.spec.environment, self.spec.toolset)
         return trivial and not self.running and self._setup is None
 
     def touch(self) -> None:
@@ -231,7 +239,7 @@ class Session:
             self._setup = None
 
     async def _give_back(self, placed: Placed) -> None:
-        if not needs_teardown(self.spec.environment, self.spec.toolset):
+        if not placed.holds and not needs_teardown(self.spec.environment, self.spec.toolset):
             return
         seconds = self._shared.limits.teardown_seconds
         try:
@@ -259,9 +267,11 @@ class Session:
         found = self._find(call_id)
         return found or self._start(Call(tool, call_id, self._deadline()), self._follow, (arguments, given))
 
-    def ask(self, tool: str, arguments: JsonObject) -> Call[CallResult | AskAgain]:
-        """As `call`, for a client who asks again when told to. Nobody else will want the result."""
-        self.touch()
+    def ask(self, tool: str, arguments: JsonObject) -> Reply | Begun | Call[CallResult | AskAgain]:
+        """As `begin`, for a client who asks again when told to. A call that cannot begin at once is a ticket."""
+        begun = self._try(tool, arguments, {})
+        if begun is not None:
+            return begun
         return self._start(Call(tool, None, self._deadline(), kept=False), self._call_tool, (arguments, {}))
 
     def find(self, call_id: str) -> Call[Any]:
@@ -275,12 +285,19 @@ class Session:
 
         Otherwise it has begun, and the same task has to await the rest.
         """
+        begun = self._try(tool, arguments, given)
+        if begun is None:
+            call: Call[CallResult] = Call(tool, None, self._deadline(), kept=False)
+            return self._start(call, self._follow, (arguments, given)).finished()
+        return self._end_of(begun) if isinstance(begun, Begun) else self._result_of(begun)
+
+    def _try(self, tool: str, arguments: JsonObject, given: JsonObject) -> Reply | Begun | None:
+        """Begin a call in the task of the caller, and end it if it never waits. None if it cannot begin now."""
         self.touch()
         turns = self._turns
         at_once = self.state is State.READY and not self.finished and (turns is None or turns.idle)
         if not at_once or not self._shared.may_run_at_once():
-            call: Call[CallResult] = Call(tool, None, self._deadline(), kept=False)
-            return self._start(call, self._follow, (arguments, given)).finished()
+            return None
         assert self._placed is not None
         work = self._placed.call(tool, arguments, given)
         try:
@@ -289,8 +306,9 @@ class Session:
             result: Reply = done.value
             if type(result) is str and len(result) <= self._shared.limits.output_bytes:
                 return result
-            return self._result_of(self._checked(tool, result)[0])
-        return self._go_on(tool, rest_of(work, waits_for))
+            return self._within_limits(self._checked(tool, result)[0])
+        call: Call[CallResult | AskAgain] = Call(tool, None, self._deadline(), kept=False)
+        return Begun(call, self._go_on(call, rest_of(work, waits_for)))
 
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> PlainCall | None:
         """The call as a function for a thread, if the tool is one and may begin at once. Then it has its turn already.
@@ -322,13 +340,12 @@ class Session:
             return returned
         return self._result_of(self._checked(call.claim.tool, returned)[0])
 
-    async def _go_on(self, tool: str, work: Awaitable[Reply]) -> CallResult:
+    async def _go_on(self, call: Call[CallResult | AskAgain], work: Awaitable[Reply]) -> None:
         """With a call that was begun at once and then had to wait: from now on it takes part in everything."""
-        call: Call[CallResult | AskAgain] = Call(tool, None, self._deadline(), kept=False)
         call.task = task = asyncio.current_task()
         call.begin()
-        known = self._placed.tools.get(tool) if self._placed is not None else None
-        claim = Claim(tool, known.turn if known is not None else "serial")
+        known = self._placed.tools.get(call.name) if self._placed is not None else None
+        claim = Claim(call.name, known.turn if known is not None else "serial")
         turns = self._turns = self._turns or Turns()
         turns.take_idle(claim)
         self._shared.slots.take_at_once()
@@ -336,7 +353,7 @@ class Session:
 
         async def checked(call: Call[CallResult | AskAgain], work: Awaitable[Reply]) -> CallResult | AskAgain:
             try:
-                result, call.size = self._checked(tool, await work)
+                result, call.size = self._checked(call.name, await work)
                 return result
             finally:
                 turns.give_back(claim)
@@ -345,10 +362,13 @@ class Session:
         await self._run(call, checked, work)
         if task is not None and task.cancelling():  # it is the caller who was cancelled, not the call alone
             raise asyncio.CancelledError
-        result = self._result_of(call.result)
-        return result if isinstance(result, ToolOutput | ToolFailure) else await result
 
-    def _result_of(self, reply: CallResult | AskAgain) -> Later[CallResult]:
+    async def _end_of(self, begun: Begun) -> Returned:
+        await begun.rest
+        result = self._result_of(begun.call.result)
+        return result if isinstance(result, ToolOutput | ToolFailure | str) else await result
+
+    def _result_of(self, reply: Reply) -> Later[Returned]:
         """The result itself; or else it is asked for from now on, and can be awaited."""
         return reply if not isinstance(reply, AskAgain) else self.call(reply.tool, reply.arguments).finished()
 
@@ -423,7 +443,7 @@ class Session:
 
     def _finish(self, call: Call[Any], result: Any) -> None:
         if isinstance(result, ToolFailure):
-            result = replace(result, message=cut_text(result.message, self._shared.limits.output_bytes))
+            result = self._within_limits(result)
             call.size = len(result.message)
         call.finish(result)
         self.running -= 1
@@ -487,6 +507,12 @@ class Session:
         if size > limits.output_bytes:
             return cut(result, limits.output_bytes), limits.output_bytes
         return result, size
+
+    def _within_limits(self, result: CallResult | AskAgain) -> CallResult | AskAgain:
+        """An output is already; the message of a failure is cut."""
+        if not isinstance(result, ToolFailure):
+            return result
+        return replace(result, message=cut_text(result.message, self._shared.limits.output_bytes))
 
     async def _score(
         self, call: Call[Sequence[GroupScore] | ToolFailure], candidates: Sequence[GroupCandidate]

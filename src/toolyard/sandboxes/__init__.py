@@ -4,7 +4,7 @@ An author writes `uses_sandbox = True` in the class, `self.sandbox = await open_
 `await self.sandbox.close()` in teardown(), and in a tool `return tool_output(await self.sandbox.exec(code))`.
 """
 
-from toolyard.sandboxes.base import Executed, Finished, Level, Limits, Profile, Report, Sandbox
+from toolyard.sandboxes.base import Executed, Finished, Level, Limits, Process, Profile, Report, Sandbox
 from toolyard.sandboxes.choice import BACKENDS, start
 from toolyard.sandboxes.output import tool_output
 from toolyard.sandboxes.provider import (
@@ -23,6 +23,7 @@ __all__ = [
     "Finished",
     "Level",
     "Limits",
+    "Process",
     "Profile",
     "Provider",
     "Report",

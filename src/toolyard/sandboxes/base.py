@@ -19,7 +19,7 @@ LEVELS: Sequence[Level] = ("L0", "L1", "L2", "L3-nolimit", "L3", "L4")
 
 Network: TypeAlias = Literal["none", "loopback", "host"]
 
-Profile: TypeAlias = Literal["plain", "ipython", "scientific"]
+Profile: TypeAlias = Literal["plain", "ipython", "notebook", "scientific"]
 """What a session's Python interpreter has loaded when it starts."""
 
 Limit: TypeAlias = Literal["wall", "cpu", "memory", "output", "file_size"]
@@ -165,6 +165,46 @@ class Report:
     missing: Sequence[Missing] = field(default_factory=tuple)
 
 
+class Process(Protocol):
+    """A program that goes on beside everything else in its sandbox, until it ends, is killed, or the sandbox is closed.
+
+    When it ends, everything that it started ends with it. What it writes is kept until it is read: as many bytes of
+    each of standard output and error as `Limits.output_bytes` says. Then it is held back: it waits in its next write,
+    nothing is lost, and nothing grows. So one that has a lot to say does not end before that is read.
+    """
+
+    @property
+    def exit_code(self) -> int | None:
+        """None as long as it runs, then as that of `Finished`; -9 also if the sandbox went."""
+
+    @property
+    def killed_by(self) -> Limit | None:
+        """The limit that it exceeded, if that is why it ended. Not `wall`, nor `output`, for it has none of those."""
+
+    async def write(self, data: bytes) -> None:
+        """Write to its standard input, at most a mebibyte at once.
+
+        Raises `ProcessError` if it has ended, has not taken all of it in ten seconds, or has closed its input, where
+        that can be seen. What several write at the same time comes one after the other.
+        """
+
+    async def close_input(self) -> None:
+        """It finds the end of its standard input when it has read what was written."""
+
+    async def read(self, seconds: float) -> tuple[bytes, bytes]:
+        """What has come on standard output and error since it was last read. If there is nothing, wait for something
+        to come, but not longer than this, and not at all when the program has ended.
+
+        Several may read at once: each byte is given to one of them. Who gives up waiting has taken nothing.
+        """
+
+    async def wait(self, seconds: float) -> bool:
+        """Whether it has ended, or does so in this time."""
+
+    async def kill(self) -> None:
+        """End it with everything that it started. What it has written can still be read; nothing more comes."""
+
+
 class Sandbox(Protocol):
     """A workspace, and the programs in it. Leave it, or close it, and nothing of it is left."""
 
@@ -192,6 +232,15 @@ class Sandbox(Protocol):
     async def shell(self, command: str, *, timeout: float | None = None) -> Finished:
         """Run a command in the shell of this session, which keeps its directory and variables."""
 
+    async def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, limits: Limits | None = None
+    ) -> Process:
+        """Start a program in the workspace that goes on by itself, beside whatever else is run.
+
+        It may take as long as it likes: who wants it to end kills it. Its other limits, its environment and its exit
+        code are as those of `run`, and one that could not be started has ended already.
+        """
+
     async def read(self, path: str) -> bytes:
         """A file of the workspace. Paths are relative to it, or begin with its own path."""
 
@@ -204,7 +253,8 @@ class Sandbox(Protocol):
     async def fork(self, count: int = 1) -> Sequence[Sandbox]:
         """As many sandboxes that go on from here, each with its own copy of the variables and the workspace.
 
-        Raises `CannotFork` when something in the session cannot be copied, such as a thread.
+        Raises `CannotFork` when something in the session cannot be copied, such as a thread. Programs that go on are
+        not copied and are no hindrance: the sandbox keeps them, and no branch has them.
         """
 
     def report(self) -> Report: ...

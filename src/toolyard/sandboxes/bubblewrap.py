@@ -16,7 +16,6 @@ import contextlib
 import importlib.metadata
 import itertools
 import os
-import secrets
 import shutil
 import signal
 import sys
@@ -30,7 +29,7 @@ from toolyard.sandboxes.native import seccomp
 from toolyard.sandboxes.rooms import origin
 from toolyard.sandboxes.rooms.launcher import kill, kill_recent, tree
 from toolyard.sandboxes.rooms.programs import Program, start, usage_below
-from toolyard.sandboxes.rooms.room import resources_of, script
+from toolyard.sandboxes.rooms.room import new_mark, resources_of, script
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
 from toolyard.sandboxes.rooms.trial import Trial, try_out
 from toolyard.sandboxes.rooms.workspace import Workspace
@@ -197,7 +196,7 @@ class BubblewrapRoom:
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
     ) -> Program:
-        mark = "" if lasting else secrets.token_hex(16)
+        mark = "" if lasting else new_mark()
         orders = {
             "do": "exec" if lasting else "spawn",
             "env": dict(env),

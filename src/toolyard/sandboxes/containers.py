@@ -27,7 +27,7 @@ from toolyard.sandboxes.pipes import feed, send
 from toolyard.sandboxes.rooms import origin
 from toolyard.sandboxes.rooms.launcher import NAME
 from toolyard.sandboxes.rooms.programs import Program, start
-from toolyard.sandboxes.rooms.room import resources_of, script
+from toolyard.sandboxes.rooms.room import new_mark, resources_of, script
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
 from toolyard.sandboxes.rooms.trial import Trial, try_out
 
@@ -157,7 +157,7 @@ class ContainerBackend:
         return sandbox
 
     async def _check_profile(self, room: ContainerRoom, profile: Profile) -> None:
-        needed = {"plain": "", "ipython": "IPython", "scientific": "numpy"}[profile]
+        needed = {"plain": "", "ipython": "IPython", "notebook": "IPython", "scientific": "numpy"}[profile]
         if needed and (await room.command(*room.python, "-c", f"import {needed}")).code:
             raise SandboxUnavailable(f"the profile {profile!r} needs {needed}, which the image {self._image!r} lacks")
 
@@ -237,7 +237,7 @@ class ContainerRoom:
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
     ) -> Program:
-        mark = "" if lasting else secrets.token_hex(16)
+        mark = "" if lasting else new_mark()
         name = secrets.token_hex(8)
         less_memory = limits.memory_bytes < self._limits.memory_bytes  # than all programs have together
         orders = {

@@ -225,6 +225,7 @@ class Interpreter:
         warnings.filterwarnings("ignore", message="To exit: use")
         shell.compile.get_code_name = lambda raw, transformed, number: f"<cell {self._cells}>"
         shell.system = shell.system_raw  # to our own output, not through a terminal
+        shell.enable_gui = lambda gui=None: None  # there is no screen; `%matplotlib inline` asks for none either
         shell.loop_runner = self._await
         return shell
 

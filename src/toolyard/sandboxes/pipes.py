@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 
-_AT_ONCE = 64 * 1024
+AT_ONCE = 64 * 1024
 _TURNS = 16
 """How often a pipe is read in one go, at most: a program that writes without end must not keep the loop busy."""
 _ANSWER_MOST = 1024 * 1024
@@ -66,6 +66,12 @@ class Capture:
         self._unread.clear()
         return bytes(self._kept)
 
+    def hand_over(self) -> int:
+        """The pipe, for somebody who will close it."""
+        fd, self._fd = self._fd, -1
+        self._loop.remove_reader(fd)
+        return fd
+
     def close(self) -> None:
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
@@ -75,10 +81,10 @@ class Capture:
 
     def _readable(self) -> None:
         for _ in range(_TURNS):
-            if self._fd < 0:
+            if self._fd < 0 or not (size := self._wanted()):
                 return
             try:
-                data = os.read(self._fd, _AT_ONCE)
+                data = os.read(self._fd, size)
             except BlockingIOError:
                 return
             if not data:
@@ -88,8 +94,12 @@ class Capture:
                 self._search(data)
             else:
                 self._keep(data)
-            if len(data) < _AT_ONCE:  # it was all
+            if len(data) < size:  # it was all
                 return
+
+    def _wanted(self) -> int:
+        """How much is to be read now."""
+        return AT_ONCE
 
     def _keep(self, data: bytes | bytearray) -> None:
         room = self._limit - len(self._kept)
@@ -109,7 +119,7 @@ class Capture:
         while self._mark:
             at = self._unread.find(self._mark)
             if at < 0:
-                at = max(0, len(self._unread) - len(self._mark) + 1)  # the rest may be the beginning of one
+                at = len(self._unread) - self._begun()
                 end = -1
             else:
                 end = self._unread.find(b"\n", at)
@@ -126,6 +136,10 @@ class Capture:
                 if not self.answer.done():  # who waited for it may have given up
                     self.answer.set_result(bytes(self._said))
 
+    def _begun(self) -> int:
+        """How many of the last bytes may be the beginning of a mark."""
+        return min(len(self._unread), len(self._mark) - 1)
+
 
 async def feed(fd: int, data: bytes) -> None:
     """Write all of it to a pipe and close that. A program that does not read to the end is no error."""
@@ -135,8 +149,8 @@ async def feed(fd: int, data: bytes) -> None:
         os.close(fd)
 
 
-async def send(fd: int, data: bytes) -> None:
-    """Write all of it to a pipe, or as much as the program reads before it ends."""
+async def send(fd: int, data: bytes) -> bool:
+    """Write all of it to a pipe, or as much as the program reads before it ends. Whether it was all."""
     os.set_blocking(fd, False)
     loop = asyncio.get_running_loop()
     left = memoryview(data)
@@ -144,7 +158,7 @@ async def send(fd: int, data: bytes) -> None:
         try:
             left = left[os.write(fd, left) :]
         except BrokenPipeError:
-            return
+            return False
         except BlockingIOError:
             writable = asyncio.Event()
             loop.add_writer(fd, writable.set)
@@ -152,3 +166,4 @@ async def send(fd: int, data: bytes) -> None:
                 await writable.wait()
             finally:
                 loop.remove_writer(fd)
+    return True

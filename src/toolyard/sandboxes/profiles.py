@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 
-from toolyard.sandboxes import program
+from toolyard.sandboxes import cell_runner, program
 from toolyard.sandboxes.base import Profile
 
 _EVERYDAY = (
@@ -47,23 +47,63 @@ except ValueError:
 shell.display_formatter.format([1])
 """
 """How IPython shows an error and a value."""
+_FIGURE_WARM = """
+import importlib.util, os, shutil, tempfile, threading
+here = importlib.util.find_spec("matplotlib").origin
+if place(here) == here:
+    own, kept = tempfile.mkdtemp(), os.environ["MPLCONFIGDIR"]
+    os.environ["MPLCONFIGDIR"] = own
+    try:
+        import matplotlib.pyplot as plt
+        from matplotlib import font_manager
+        from IPython import get_ipython
+        figure, axes = plt.subplots()
+        axes.plot([1, 2, 3], label="a")
+        axes.set(title="$x^2$", xlabel="x", ylabel="y")
+        axes.legend()
+        get_ipython().display_formatter.format(figure)
+        plt.close("all")
+    finally:
+        os.environ["MPLCONFIGDIR"] = kept
+        shutil.rmtree(own, ignore_errors=True)
+    font_manager._get_font.cache_clear()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(5)
+"""
+"""Matplotlib, with its list of fonts, after it has drawn a figure. It goes by where its files are, so it is left to the
+sandbox if they are in another place there; and fonts that it has open would not be open there."""
 
 
 def preload(profile: Profile) -> Sequence[str]:
-    return [*_EVERYDAY, *(_SCIENTIFIC if profile == "scientific" else [])]
+    more: Mapping[Profile, Sequence[str]] = {"scientific": _SCIENTIFIC, "notebook": ["numpy"]}
+    return [*_EVERYDAY, *more.get(profile, [])]
+
+
+def is_ipython(profile: Profile) -> bool:
+    """Whether its interpreter is an IPython."""
+    return profile in ("ipython", "notebook")
 
 
 def warm_up(profile: Profile) -> Sequence[str]:
-    """Pieces of code to be run once in the template."""
+    """Pieces of code to be run once in the template. `place` tells them where a sandbox will find a path."""
     if profile == "ipython":
         return [_IPYTHON_WARM]
+    if profile == "notebook":
+        figure = [_FIGURE_WARM] if _is_installed("matplotlib") else []
+        return [_IPYTHON_WARM, cell_runner.installation(), *figure, cell_runner.REHEARSAL]
     installed = [code for name, code in _SCIENTIFIC_WARM.items() if _is_installed(name)]
     return [program.INSTALL, *(installed if profile == "scientific" else [])]
 
 
 def missing(profile: Profile) -> Sequence[str]:
     """Packages without which there is no such profile."""
-    needed: Mapping[Profile, Sequence[str]] = {"plain": [], "ipython": ["IPython"], "scientific": ["numpy"]}
+    needed: Mapping[Profile, Sequence[str]] = {
+        "plain": [],
+        "ipython": ["IPython"],
+        "notebook": ["IPython"],
+        "scientific": ["numpy"],
+    }
     return [name for name in needed[profile] if not _is_installed(name)]
 
 

@@ -29,8 +29,8 @@ def check_sandbox(
     """Check a backend that has not been started; in a test: `report = check_sandbox(MyBackend())`, and then
     `assert report.ok, str(report)`.
 
-    `only` names topics: run, limits, python, shell, files, fork, end, report. `tell` is handed each finding as soon as
-    there is one. Call it from a plain function: it runs an event loop of its own.
+    `only` names topics: run, process, limits, python, shell, files, fork, end, report. `tell` is handed each finding as
+    soon as there is one. Call it from a plain function: it runs an event loop of its own.
     """
     report = Report(backend.name)
 

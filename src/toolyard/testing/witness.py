@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from toolyard.placement.base import Placed, SessionSpec
-from toolyard.placement.local import LocalPlacement
+from toolyard.placement.local import LocalEnvironment, LocalPlacement
 
 
 class Witness(LocalPlacement):
@@ -20,10 +20,10 @@ class Witness(LocalPlacement):
         self.built = 0
         self.torn_down = 0
 
-    async def place(self, spec: SessionSpec) -> Placed:
+    async def place(self, spec: SessionSpec) -> LocalEnvironment:
         placed = await super().place(spec)
         self.built += 1
-        return cast(Placed, _Witnessed(placed, self))  # Placed by delegation
+        return cast(LocalEnvironment, _Witnessed(placed, self))  # by delegation
 
 
 class _Witnessed:

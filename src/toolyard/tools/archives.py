@@ -160,7 +160,7 @@ async def structure_of(listing: Callable[[str], Awaitable[Sequence[Entry]]]) -> 
     root = _folder(ROOT)
     waiting = deque([(".", root, 1)])
     left = ENTRIES_MOST
-    while waiting:
+    while waiting and left:
         path, folder, depth = waiting.popleft()
         for entry in (await _entries(listing, path))[:left]:
             if entry.kind == "directory":

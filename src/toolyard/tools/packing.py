@@ -54,7 +54,9 @@ def _pack_one(tar: tarfile.TarFile, path: str, mode: int) -> None:
             if about.isreg() or about.islnk():
                 tar.addfile(about, Steady(file))  # type: ignore[arg-type]  # it only reads
     elif stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
-        tar.addfile(tar.gettarinfo(path))
+        about = tar.gettarinfo(path)
+        if about is not None and (about.isdir() or about.issym()):  # and not something else by now
+            tar.addfile(about)
         if stat.S_ISDIR(mode):
             with _readable(path, mode, stat.S_IRUSR | stat.S_IXUSR):
                 _pack_folder(tar, path)

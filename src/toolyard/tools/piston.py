@@ -17,7 +17,7 @@ from toolyard.core.errors import ServiceUnavailable
 from toolyard.core.output import JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import tool
 from toolyard.tools import http
-from toolyard.tools.remote import RemoteToolset, json_of
+from toolyard.tools.remote import REFUSED, RemoteToolset, blaming, object_of
 
 SECONDS = 20
 """For all of it; the two steps on the server have limits of their own."""
@@ -90,24 +90,12 @@ class Piston(RemoteToolset):
         """
         named = [{"name": file.name or _name(i, language), "content": file.content} for i, file in enumerate(files)]
         request = {"language": language, "version": version, "files": named, "args": args, "stdin": stdin}
-        try:
-            result = await self._execute(request)
-        except ServiceUnavailable as error:
-            return _output(f"Error: Failed to execute code: {error}", valid=False)
-        understood = isinstance(result.get("run") or result.get("compile"), dict)
-        return _output(told(result, language, version)[:LONGEST], valid=understood)
-
-    async def _execute(self, request: JsonObject) -> JsonObject:
-        """Piston's answer; what it refuses is `{"error": …}`."""
-        answer = await self.post(endpoint("execute"), {**request, **_LIMITS}, seconds=SECONDS)
-        if answer.status == 429:
-            return {"error": f"Rate limit exceeded. Try again after {answer.headers.get('retry-after', '60')} seconds."}
-        if answer.status != 200:
-            return {"error": f"HTTP {answer.status}: {answer.text[:WORDS_MOST]}"}
-        result = json_of(answer)
-        if not isinstance(result, dict):
-            raise ServiceUnavailable(f"the answer is no object: {answer.text[:WORDS_MOST]}")
-        return result
+        url = endpoint("execute")
+        with blaming(f"Piston at {url}"):
+            answer = await self.post(url, {**request, **_LIMITS}, seconds=SECONDS)
+            if answer.status in REFUSED:
+                return _output(f"Error: HTTP {answer.status}: {answer.text[:WORDS_MOST]}", valid=False)
+            return _output(told(object_of(answer), language, version)[:LONGEST])
 
 
 def endpoint(name: str) -> str:
@@ -116,9 +104,10 @@ def endpoint(name: str) -> str:
 
 
 def told(result: JsonObject, language: str, version: str) -> str:
-    """What Piston says about the run, or about the compilation if it came no further."""
-    if "error" in result:
-        return f"Error: {result['error']}"
+    """What Piston says about the run, or about the compilation if it came no further.
+
+    Raises `ServiceUnavailable` if it says neither.
+    """
     match result:
         case {"run": {"stdout": _} as run}:
             return _ran(run, language, result.get("version", version))
@@ -129,7 +118,7 @@ def told(result: JsonObject, language: str, version: str) -> str:
                 f"Status: {compiled.get('status') or 'Unknown'}\n"
             )
         case _:
-            return f"Unknown result format: {json.dumps(result, indent=2)}"
+            raise ServiceUnavailable(f"its answer tells of no run: {str(result)[:200]}")
 
 
 def _ran(run: Mapping[str, Any], language: str, version: str) -> str:
@@ -142,7 +131,7 @@ def _ran(run: Mapping[str, Any], language: str, version: str) -> str:
     )
 
 
-def _output(text: str, *, valid: bool) -> ToolOutput:
+def _output(text: str, *, valid: bool = True) -> ToolOutput:
     metadata = None if valid else {"valid": False}
     return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata, finished=True)
 

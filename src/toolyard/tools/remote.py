@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -20,11 +21,14 @@ from httptools import HttpParserError, HttpResponseParser
 from toolyard.core.encoding import encode
 from toolyard.core.environment import Environment, Toolset
 from toolyard.core.errors import ServiceUnavailable
+from toolyard.core.output import JsonObject
 from toolyard.tools import http
 from toolyard.tools.http import BYTES_MOST, Answer
 
 _AT_ONCE = 64
 """Connections to one server. Who comes later waits for one of them."""
+REFUSED = frozenset({400, 413, 422})
+"""Statuses by which a server says that what it was sent is wrong. All other failures are its own."""
 
 
 class RemoteToolset(Toolset):
@@ -60,6 +64,23 @@ def json_of(answer: Answer) -> Any:  # any JSON value
         return json.loads(answer.body)
     except (ValueError, RecursionError):
         raise ServiceUnavailable(f"its answer is not JSON: {answer.text[:200]!r}") from None
+
+
+def object_of(answer: Answer) -> JsonObject:
+    """The same of an answer that must be a JSON object."""
+    said = json_of(answer)
+    if not isinstance(said, dict):
+        raise ServiceUnavailable(f"its answer is not an object: {answer.text[:200]}")
+    return said
+
+
+@contextmanager
+def blaming(service: str) -> Iterator[None]:
+    """Whoever cannot be asked in here has a name: a failed server is not an answer that the agent would pay for."""
+    try:
+        yield
+    except ServiceUnavailable as error:
+        raise ServiceUnavailable(f"{service} failed: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 from toolyard.core.errors import ServiceUnavailable
 from toolyard.core.output import JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import tool
-from toolyard.tools.remote import RemoteToolset, json_of
+from toolyard.tools.remote import REFUSED, RemoteToolset, blaming, object_of
 
 SECONDS = 10
 LONGEST = 100_000
@@ -28,6 +28,7 @@ LANGUAGES: Sequence[str] = (
     *("verilog", "python_gpu", "lean", "swift", "racket"),
 )
 """As SandboxFusion calls them."""
+_STATUSES = ("Success", "Failed", "SandboxError")
 
 _ALIASES: Mapping[str, str] = {
     **{name.lower(): name for name in LANGUAGES},
@@ -113,23 +114,13 @@ class SandboxFusion(RemoteToolset):
         """
         if getattr(self.env, "block_lists", False) and is_blocked(code, language):
             return _given_up(BLOCKED)
-        try:
-            result = await self._run(code, language)
-        except ServiceUnavailable as error:
-            return _given_up(f"Error executing code in SandboxFusion: {error}")
-        return ToolOutput(blocks=[TextBlock(text=told(result)[:LONGEST])])
-
-    async def _run(self, code: str, language: str) -> JsonObject:
         url = os.environ.get("SANDBOX_FUSION_URL", "http://localhost:8080").rstrip("/")
-        answer = await self.post(f"{url}/run_code", {"code": code, "language": language}, seconds=SECONDS)
-        if answer.status != 200:
-            raise ServiceUnavailable(
-                f"SandboxFusion API returned status code {answer.status}: {answer.text[:WORDS_MOST]}"
-            )
-        result = json_of(answer)
-        if not isinstance(result, dict):
-            raise ServiceUnavailable(f"SandboxFusion API returned no object: {answer.text[:WORDS_MOST]}")
-        return result
+        with blaming(f"SandboxFusion at {url}"):
+            answer = await self.post(f"{url}/run_code", {"code": code, "language": language}, seconds=SECONDS)
+            if answer.status in REFUSED:
+                said = f"SandboxFusion API returned status code {answer.status}: {answer.text[:WORDS_MOST]}"
+                return _given_up(f"Error executing code in SandboxFusion: {said}")
+            return ToolOutput(blocks=[TextBlock(text=told(object_of(answer))[:LONGEST])])
 
 
 def _given_up(problem: str) -> ToolOutput:
@@ -144,7 +135,9 @@ def is_blocked(code: str, language: str) -> bool:
 
 
 def told(result: JsonObject) -> str:
-    """What became of the program, step by step."""
+    """What became of the program, step by step. Raises `ServiceUnavailable` if that is not said."""
+    if (status := result.get("status")) not in _STATUSES:
+        raise ServiceUnavailable(f"its answer has the status {str(status)[:200]!r}, and not {' or '.join(_STATUSES)}")
     text = "Execution results:\n\n"
     if compiled := _step(result, "compile_result"):
         text += f"Compilation: {compiled.get('status')}\n"
@@ -154,10 +147,11 @@ def told(result: JsonObject) -> str:
         if not finished:
             return text
     if ran := _step(result, "run_result"):
-        text += f"Execution: {ran.get('status')} (took {ran.get('execution_time') or 0:.4f}s)\n"
+        took = ran.get("execution_time")
+        text += f"Execution: {ran.get('status')} (took {took if isinstance(took, int | float) else 0:.4f}s)\n"
         text += f"\nOutput:\n{ran['stdout']}" if ran.get("stdout") else ""
         text += f"\nErrors:\n{ran['stderr']}" if ran.get("stderr") else ""
-    if (status := result.get("status")) != "Success":
+    if status != "Success":
         text += f"\nStatus: {status}" + (f" - {result['message']}" if result.get("message") else "")
     return text
 

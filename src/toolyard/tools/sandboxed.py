@@ -37,6 +37,11 @@ class SessionSandbox:
         assert isinstance(found, cls)
         return found
 
+    @property
+    def is_open(self) -> bool:
+        """Whether anything in the session has needed it yet."""
+        return self._opening is not None
+
     async def get(self) -> Sandbox:
         """The sandbox. If it could not be opened, whoever asks next tries again."""
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):

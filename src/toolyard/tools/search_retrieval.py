@@ -13,7 +13,7 @@ from toolyard.core.forms import Tagged
 from toolyard.core.output import TextBlock, ToolOutput
 from toolyard.core.tool import tool
 from toolyard.tools.corpus import missing_corpus, read_corpus
-from toolyard.tools.remote import RemoteToolset, json_of
+from toolyard.tools.remote import RemoteToolset, blaming, json_of
 
 SECONDS = 30
 URL = "http://127.0.0.1:8000/retrieve"
@@ -57,12 +57,9 @@ class SearchRetrieval(RemoteToolset):
         if path := os.environ.get("RETRIEVER_CORPUS"):
             return [hit.passage.contents for hit in read_corpus(path).search(query, topk())]
         url = os.environ.get("RETRIEVER_URL", URL)
-        try:
+        with blaming(f"the retriever at {url}"):
             body = {"queries": [query], "topk": topk(), "return_scores": True}
             return passages_in(json_of(await self.post(url, body, seconds=SECONDS)))
-        except ServiceUnavailable as error:
-            # Not an empty result, as if nothing had been found: the agent would pay for it.
-            raise ServiceUnavailable(f"the retriever at {url} failed: {error}") from None
 
 
 def topk() -> int:

@@ -7,9 +7,9 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, TypeAlias
 
+from starlette.requests import cookie_parser
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
@@ -25,13 +25,14 @@ from toolyard.core.errors import (
     SessionFailed,
     ToolyardError,
 )
-from toolyard.core.output import AskAgain, CallResult, ToolFailure, ToolOutput
+from toolyard.core.output import AskAgain, CallResult, Reply, ToolFailure, ToolOutput
 from toolyard.placement.base import Task
 from toolyard.protocols.toolserver import bodies, files, results
 from toolyard.protocols.toolserver.nodes import Bound, Node, Nodes, NotRunning
 from toolyard.protocols.toolserver.offers import NAMES_MOST, Offer, Offers
 from toolyard.runtime.call import Call
 from toolyard.runtime.runtime import Runtime
+from toolyard.runtime.session import Begun
 
 log = logging.getLogger("toolyard.toolserver")
 
@@ -233,24 +234,51 @@ class ToolServer(BaseRoute):
         body = bodies.parse(bodies.Execution, await request.body())
         if body.tool_name == _GO_ON:
             call = self._known_call(node, body.arguments)
+            await self._tell(request, node, call.name, await self._in_time(call))
+            return
+        offer = self._offers.find(body.tool_name, body.env_name) or await self._own(node, body.tool_name, body.env_name)
+        session = node.sessions.get(offer.environment) or await self._nodes.session(node, offer.environment)
+        asked = session.ask(offer.tool, body.arguments)
+        if isinstance(asked, Begun):
+            await self._see_through(request, node, asked)
+        elif isinstance(asked, Call):
+            await self._tell(request, node, offer.tool, await self._in_time(asked))
         else:
-            offer = await self._offered(node, body.tool_name, body.env_name)
-            session = await self._nodes.session(node, offer.environment)
-            call = session.ask(offer.tool, body.arguments)
-        await self._tell(request, node, call)
+            await self._tell(request, node, offer.tool, asked)
 
-    async def _tell(self, request: Request, node: Node, call: Call[CallResult | AskAgain]) -> None:
+    async def _see_through(self, request: Request, node: Node, begun: Begun) -> None:
+        """The call goes on here, where it began. If that takes long, the client is told meanwhile to come back."""
+        late = asyncio.get_running_loop().call_later(
+            self._options.toolserver_wait_seconds, self._put_off, request, begun.call
+        )
+        try:
+            await begun.rest
+        finally:
+            late.cancel()
+        if not request.started:
+            await self._tell(request, node, begun.call.name, begun.call.result)
+
+    def _put_off(self, request: Request, call: Call[CallResult | AskAgain]) -> None:
+        request.started = True
+        answer = come_back(call)
+        self._runtime.shared.background.start(request.answer_json(answer.body, answer.status))
+
+    async def _in_time(self, call: Call[CallResult | AskAgain]) -> CallResult | AskAgain:
         if not await call.wait(self._options.toolserver_wait_seconds):
-            call.kept = True
-            raise ask_again(_GO_ON, {"call_id": call.id})
-        match call.result:
-            case ToolOutput() as output:
-                await request.answer_json(results.told(output))
-            case AskAgain() as again:
-                offer = await self._offered(node, again.tool, None)
-                raise ask_again(offer.name, again.arguments)
-            case ToolFailure() as failure:
-                raise as_answer(call.name, failure)
+            raise come_back(call)
+        return call.result
+
+    async def _tell(self, request: Request, node: Node, tool: str, result: Reply) -> None:
+        match result:
+            case str():
+                await request.answer_json(result)
+            case ToolOutput():
+                await request.answer_json(results.told(result))
+            case ToolFailure():
+                raise as_answer(tool, result)
+            case AskAgain():
+                offer = self._offers.find(result.tool) or await self._own(node, result.tool, None)
+                raise ask_again(offer.name, result.arguments)
 
     def _known_call(self, node: Node, arguments: Mapping[str, Any]) -> Call[CallResult | AskAgain]:
         try:
@@ -258,9 +286,8 @@ class ToolServer(BaseRoute):
         except CallNotFound as error:
             raise refused(500, str(error)) from None
 
-    async def _offered(self, node: Node, name: str, world: str | None) -> Offer:
-        if (offer := self._offers.find(name, world)) is not None:
-            return offer
+    async def _own(self, node: Node, name: str, world: str | None) -> Offer:
+        """A tool that only this node has."""
         for offer in await node.own_offers():
             if name in (offer.name, offer.tool) and world is None:
                 return offer
@@ -295,11 +322,7 @@ class ToolServer(BaseRoute):
 
 
 def cookie(request: Request) -> str | None:
-    try:
-        found = SimpleCookie(request.header(b"cookie")).get(_COOKIE)
-    except CookieError:
-        return None
-    return None if found is None else found.value
+    return cookie_parser(request.header(b"cookie")).get(_COOKIE)
 
 
 def refused(status: int, detail: object, **more: object) -> HttpError:
@@ -311,6 +334,12 @@ def refused(status: int, detail: object, **more: object) -> HttpError:
 
 def ask_again(name: str, arguments: Mapping[str, Any]) -> HttpError:
     return refused(450, {"type": "retry", "next_calling": name, "arguments": arguments})
+
+
+def come_back(call: Call[CallResult | AskAgain]) -> HttpError:
+    """The result is kept from now on, for whoever asks with the id of the call."""
+    call.kept = True
+    return ask_again(_GO_ON, {"call_id": call.id})
 
 
 def as_answer(name: str, failure: ToolFailure) -> HttpError:

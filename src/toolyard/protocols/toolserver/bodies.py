@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, Field, ValidationError, model_validator
 
 from toolyard.asgi import HttpError, decode
 
@@ -15,17 +15,9 @@ B = TypeVar("B", bound=BaseModel)
 class Execution(BaseModel):
     """A tool call."""
 
-    tool_name: str
-    arguments: dict[str, Any]
+    tool_name: str = Field(validation_alias=AliasChoices("tool_name", "tool"))
+    arguments: dict[str, Any] = Field(validation_alias=AliasChoices("arguments", "parameters"))
     env_name: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_documents(cls, body: object) -> object:
-        if not isinstance(body, dict):
-            return body
-        documented = {"tool_name": body.get("tool"), "arguments": body.get("parameters")}
-        return {**{key: value for key, value in documented.items() if value is not None}, **body}
 
 
 class Question(BaseModel):

@@ -6,22 +6,19 @@ import asyncio
 import contextlib
 import posixpath
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from urllib.parse import quote
 
 from pydantic import BaseModel
-from starlette.datastructures import Headers, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 
 from toolyard.asgi import HttpError, Request
 from toolyard.core.errors import SandboxError, WorkspaceError
 from toolyard.core.workspace import Workspace
 from toolyard.protocols.toolserver.bodies import parse
+from toolyard.protocols.toolserver.forms import BadForm, is_form, parts_of
 from toolyard.tools.archives import ROOT, structure_of, zip_of
 from toolyard.tools.files import problem_of
 
-_PIECE = 64 * 1024
-_PARTS_MOST = 8
 _NAME_MOST = 255
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,100}/[\w.+-]{1,100}(?:; ?charset=[\w-]{1,40})?", re.ASCII)
 _ANY_BYTES = "application/octet-stream"
@@ -32,10 +29,6 @@ class Download(BaseModel):
 
     file_path: str
     file_type: str = "text/plain"
-
-
-class _InMemory(MultiPartParser):
-    spool_max_size = 0  # the body is in memory already: no file of it is made on disk
 
 
 async def upload_file(request: Request, workspace: Workspace) -> None:
@@ -54,7 +47,7 @@ async def download_file(request: Request, workspace: Workspace) -> None:
 
 
 async def download_workspace(request: Request, workspace: Workspace) -> None:
-    with _answering():
+    with _answering(otherwise=413):
         data = await asyncio.to_thread(zip_of, await workspace.save())
     await _attach(request, f"{ROOT}.zip", "application/zip", data)
 
@@ -66,13 +59,13 @@ async def get_workspace_structure(request: Request, workspace: Workspace) -> Non
 
 
 @contextlib.contextmanager
-def _answering() -> Iterator[None]:
+def _answering(otherwise: int = 400) -> Iterator[None]:
     """What is wrong with a path or with the workspace, as an answer."""
     try:
         yield
     except WorkspaceError as error:
         statuses = {"outside": 404, "missing": 404, "full": 413}
-        raise HttpError(statuses.get(problem_of(error) or "", 400), str(error)) from error
+        raise HttpError(statuses.get(problem_of(error) or "", otherwise), str(error)) from error
     except SandboxError as error:
         raise HttpError(503, "node is not responding") from error
 
@@ -81,44 +74,32 @@ def _answering() -> Iterator[None]:
 
 
 async def _uploaded(request: Request) -> tuple[str, bytes]:
-    """The name and the content of the part called `file`."""
-    body = await request.body()
-    if not request.header(b"content-type").lower().startswith("multipart/form-data"):
-        raise _unprocessable("missing", "file", "Field required")
-    parser = _InMemory(
-        Headers(scope=request.scope), _pieces(body), max_files=_PARTS_MOST, max_fields=_PARTS_MOST, max_part_size=_PIECE
-    )
+    """The name and the content of the part called `file`. Clients also send a part `filename`, which says no more."""
+    body, content_type = await request.body(), request.header(b"content-type")
+    if not is_form(content_type):
+        raise _unprocessable("missing", "Field required")
     try:
-        form = await parser.parse()
-    except MultiPartException as error:
-        raise HttpError(400, f"the form cannot be read: {error.message}") from error
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(form.close)
-        part = form.get("file")
-        if part is None or part == "":
-            raise _unprocessable("missing", "file", "Field required")
-        if not isinstance(part, UploadFile):
-            raise _unprocessable("value_error", "file", "a file is needed: its part has no file name")
-        return _base_name(part.filename or ""), await part.read()
-
-
-async def _pieces(body: bytes) -> AsyncGenerator[bytes, None]:
-    """So that others get their turn while a long form is read."""
-    for at in range(0, len(body), _PIECE):
-        yield body[at : at + _PIECE]
-        await asyncio.sleep(0)
+        parts = await asyncio.to_thread(parts_of, content_type, body)
+    except BadForm as error:
+        raise HttpError(400, str(error)) from error
+    part = next((part for part in reversed(parts) if part.name == "file"), None)
+    if part is None:
+        raise _unprocessable("missing", "Field required")
+    if part.filename is None:
+        raise _unprocessable("value_error", "a file is wanted, and this part has no file name")
+    return _base_name(part.filename), part.content
 
 
 def _base_name(given: str) -> str:
     """The last part, whichever system the path is of."""
     name = re.split(r"[/\\]", given)[-1]
     if name in ("", ".", "..") or not name.isprintable() or len(name.encode()) > _NAME_MOST:
-        raise _unprocessable("value_error", "file", "no file can have this name")
+        raise _unprocessable("value_error", "no file can have this name")
     return name
 
 
-def _unprocessable(kind: str, where: str, message: str) -> HttpError:
-    return HttpError(422, [{"type": kind, "loc": ["body", where], "msg": message, "input": None}])
+def _unprocessable(kind: str, message: str) -> HttpError:
+    return HttpError(422, [{"type": kind, "loc": ["body", "file"], "msg": message, "input": None}])
 
 
 # Files that go out.

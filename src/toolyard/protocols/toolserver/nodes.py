@@ -103,6 +103,7 @@ class Nodes:
         self._nodes: dict[str, Node] = {}
         """Those that were closed last are last."""
         self._saving = asyncio.Semaphore(_SAVING_MOST)
+        runtime.at_end.append(self._forget_all)
 
     def find(self, node_id: str) -> Node | None:
         return self._nodes.get(node_id)
@@ -204,6 +205,11 @@ class Nodes:
         if node.sessions is sessions and self._nodes.pop(node.id, None) is not None:
             log.info("node %s was closed for %g s: its files are deleted", node.name, self._keep_seconds)
             node.forget()
+
+    def _forget_all(self) -> None:
+        for node in self._nodes.values():
+            node.forget()
+        self._nodes.clear()
 
     def _make_room(self) -> None:
         closed = [node for node in self._nodes.values() if not node.open and node.files]

@@ -37,6 +37,8 @@ def _wrapped(value: object) -> object:
 
 
 def _blocks(blocks: list[TextBlock | ImageBlock]) -> object:
+    if len(blocks) == 1:
+        return _block(blocks[0])
     parts = list(_parts(blocks))
     return None if not parts else parts[0] if len(parts) == 1 else _composite(parts)
 

@@ -195,7 +195,7 @@ class NativeBackend:
             await self._broker.channel.ask("zygote", fds=[theirs.fileno()])
         config = {
             "groups": self._groups.describe(),
-            "ipython": profile == "ipython",
+            "ipython": profiles.is_ipython(profile),
             "packages": profiles.packages(),
             "path": os.pathsep.join([*_own_programs(), "/usr/local/bin", "/usr/bin", "/bin"]),
             "prefixes": profiles.prefixes(),

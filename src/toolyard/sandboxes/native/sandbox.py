@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from toolyard.core.errors import CannotFork, SandboxLost, WorkspaceError
 from toolyard.sandboxes import paths
-from toolyard.sandboxes.base import Entry, Executed, Finished, Limits, Report, Usage
+from toolyard.sandboxes.base import Entry, Executed, Finished, Limits, Process, Report, Usage
 from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.bash import Bash
 from toolyard.sandboxes.native.guest import Guest, Program
 from toolyard.sandboxes.native.python import Python
 from toolyard.sandboxes.native.watch import Ground, Watch
 from toolyard.sandboxes.pipes import feed
+from toolyard.sandboxes.process import MEASURE_SECONDS, Ending, Running, Unstarted
 
 T = TypeVar("T")
 
@@ -43,6 +45,7 @@ class NativeSandbox:
         self._parent = parent
         self._python = Python(guest, limits, ground, interpreter)
         self._bash = Bash(guest, limits, ground)
+        self._processes: set[Running] = set()
         self._branches: set[NativeSandbox] = set()
         self._under_way: set[asyncio.Task[Any]] = set()
         """What has been begun and nobody waits for any more."""
@@ -71,9 +74,11 @@ class NativeSandbox:
     ) -> Finished:
         self._check_open()
         within = limits.within(self.limits) if limits else self.limits
-        ground = self._ground if within.memory_bytes == self.limits.memory_bytes else self._ground.unenforced()
-        watch = Watch(within, timeout, ground)
+        watch = Watch(within, timeout, self._ground_for(within))
         return await self._wind_up_if_cancelled(self._run(argv, stdin, env or {}, within, watch), watch)
+
+    def _ground_for(self, limits: Limits) -> Ground:
+        return self._ground if limits.memory_bytes == self.limits.memory_bytes else self._ground.unenforced()
 
     async def _run(
         self, argv: Sequence[str], stdin: bytes, env: Mapping[str, str], limits: Limits, watch: Watch
@@ -98,6 +103,37 @@ class NativeSandbox:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
             program.close()
+
+    async def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, limits: Limits | None = None
+    ) -> Process:
+        self._check_open()
+        within = limits.within(self.limits) if limits else self.limits
+        starting = asyncio.ensure_future(self._start(argv, env or {}, within))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            _keep(asyncio.ensure_future(_kill_started(starting)), self._under_way)
+            raise
+
+    async def _start(self, argv: Sequence[str], env: Mapping[str, str], limits: Limits) -> Process:
+        watch = Watch(limits, math.inf, self._ground_for(limits), every=MEASURE_SECONDS)
+        try:
+            program = await self._guest.run(argv, env, limits, memory_enforced=watch.memory_enforced)
+        except OSError as error:
+            return Unstarted(Finished.unstarted(error.strerror, self.report().level))
+        process = Running(program)
+        self._processes.add(process)
+        process.begin(self._lived(process, program, watch), self._processes.discard)
+        if self._closing is not None:  # meanwhile
+            await process.kill()
+        self._check_open()
+        return process
+
+    async def _lived(self, process: Running, program: Program, watch: Watch) -> Ending:
+        exceeded = await watch.until(self._guest, program, program.ended, process.unwanted)
+        ending = program.ended.result() if program.ended.done() else await self._guest.kill(program)
+        return ending["code"], exceeded or watch.enforced(ending)
 
     async def exec(self, code: str, *, timeout: float | None = None) -> Executed:
         self._check_open()
@@ -243,12 +279,17 @@ class NativeSandbox:
         if self._branches:
             for watch in list(self._watches):
                 watch.exceed("wall")
-            await asyncio.gather(self._python.end(), self._bash.end(), return_exceptions=True)  # it may just be dying
+            await self._end_programs()
             return
         await self._end()
-        await asyncio.gather(self._python.end(), self._bash.end(), *self._under_way, return_exceptions=True)
+        await self._end_programs(*self._under_way)
         if self._parent is not None:
             await self._parent._lose(self)
+
+    async def _end_programs(self, *more: Awaitable[Any]) -> None:
+        going_on = [process.kill() for process in self._processes]
+        ending = (self._python.end(), self._bash.end(), *going_on, *more)
+        await asyncio.gather(*ending, return_exceptions=True)  # it may just be dying
 
     async def _lose(self, branch: NativeSandbox) -> None:
         self._branches.discard(branch)
@@ -276,6 +317,11 @@ def _keep(task: asyncio.Task[Any], among: set[asyncio.Task[Any]]) -> None:
     among.add(task)
     task.add_done_callback(among.discard)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody is left to be told
+
+
+async def _kill_started(starting: asyncio.Task[Process]) -> None:
+    """End a program that nobody waits for any more."""
+    await (await starting).kill()
 
 
 async def _close_all(forking: asyncio.Task[Sequence[NativeSandbox]]) -> None:

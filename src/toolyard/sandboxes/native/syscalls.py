@@ -44,7 +44,7 @@ MNT_DETACH = 2
 _AT_FDCWD, _AT_RECURSIVE, _AT_EMPTY_PATH = -100, 0x8000, 0x1000
 ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_NOEXEC = 1, 2, 4, 8
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS = 23, 24, 28
 _PR_SET_NO_NEW_PRIVS, _PR_GET_TID_ADDRESS = 38, 40
 _SECUREBITS_ALL_LOCKED = 0b11101111
@@ -150,6 +150,11 @@ def setns(fd: int, kind: int) -> None:
 
 def die_with_parent() -> None:
     _prctl("PDEATHSIG", PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends."""
+    _prctl("CHILD_SUBREAPER", PR_SET_CHILD_SUBREAPER, 1)
 
 
 def set_dumpable(dumpable: bool) -> None:

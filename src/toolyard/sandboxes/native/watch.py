@@ -38,8 +38,11 @@ class Ground:
 class Watch:
     """Waits for one thing to end, and notes the first limit that it exceeds."""
 
-    def __init__(self, limits: Limits, timeout: float | None, ground: Ground) -> None:
+    def __init__(
+        self, limits: Limits, timeout: float | None, ground: Ground, *, every: float = _MEASURE_SECONDS
+    ) -> None:
         self._limits = limits
+        self._every = every
         self._wall_seconds = limits.wall_seconds if timeout is None else timeout
         self._ground = ground
         self._loop = asyncio.get_running_loop()
@@ -112,4 +115,4 @@ class Watch:
                 self.exceed("cpu")
             if not self._ground.memory_enforced and used["memory"] > self._limits.memory_bytes:
                 self.exceed("memory")
-            await asyncio.sleep(_MEASURE_SECONDS)
+            await asyncio.sleep(self._every)

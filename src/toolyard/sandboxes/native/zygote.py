@@ -80,7 +80,7 @@ class Zygote:
                 importlib.import_module(module)
         self._interpreter = _interpreter(ipython=config["ipython"])
         for code in config["warm_up"]:
-            exec(code, {})
+            exec(code, {"place": template.place})
         if (threads := len(os.listdir("/proc/self/task"))) > 1:
             # a lock that one of them holds would stay held in every copy
             raise OSError(0, f"a preloaded library has started {threads - 1} threads")

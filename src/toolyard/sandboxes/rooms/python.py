@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolyard.core.errors import SandboxError
+from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import Executed, Level, Limit, Limits, Profile, PythonError
 from toolyard.sandboxes.pipes import send
 from toolyard.sandboxes.rooms.programs import Program
@@ -39,7 +40,7 @@ class Python:
     ) -> None:
         self._room = room
         self._limits = limits
-        self._options = ["--ipython"] if profile == "ipython" else []
+        self._options = ["--ipython"] if profiles.is_ipython(profile) else []
         self._level = level
         self._check_open = check_open
         self._program: Program | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -76,8 +77,9 @@ async def end(room: Room, program: Program) -> Ending:
 class Watch:
     """Waits for one thing to end, and notes the first limit that it exceeds."""
 
-    def __init__(self, room: Room, limits: Limits, timeout: float | None) -> None:
+    def __init__(self, room: Room, limits: Limits, timeout: float | None, *, every: float = _MEASURE_SECONDS) -> None:
         self._room = room
+        self._every = every
         self._limits = limits
         self._wall_seconds = limits.wall_seconds if timeout is None else timeout
         self._loop = asyncio.get_running_loop()
@@ -139,7 +141,7 @@ class Watch:
     async def _measure(self, program: Program) -> None:
         before, _ = await self._room.measure(program)
         while True:
-            await asyncio.sleep(_MEASURE_SECONDS)
+            await asyncio.sleep(self._every)
             cpu, memory = await self._room.measure(program)
             self._cpu_seconds = max(self._cpu_seconds, cpu - before)
             if self._limits.cpu_seconds is not None and cpu - before > self._limits.cpu_seconds:
@@ -167,6 +169,11 @@ def resources_of(limits: Limits, *, lasting: bool, each_process: bool, processes
         seconds = math.ceil(limits.cpu_seconds)
         most["CPU"] = (seconds, seconds + 1)
     return most
+
+
+def new_mark() -> str:
+    """With a first character that programs hardly ever write: what they do may be the beginning of a mark."""
+    return f"\x1e{secrets.token_hex(16)}"
 
 
 def text_of(module: str) -> str:

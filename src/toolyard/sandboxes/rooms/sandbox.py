@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from toolyard.core.errors import SandboxLost
-from toolyard.sandboxes.base import Entry, Executed, Finished, Level, Limits, Profile, Report
+from toolyard.sandboxes.base import Entry, Executed, Finished, Level, Limits, Process, Profile, Report
 from toolyard.sandboxes.paths import inside
 from toolyard.sandboxes.pipes import feed
+from toolyard.sandboxes.process import MEASURE_SECONDS, Ending, Running, Unstarted
 from toolyard.sandboxes.rooms.bash import Bash
 from toolyard.sandboxes.rooms.programs import Program
 from toolyard.sandboxes.rooms.python import Python
@@ -36,6 +38,7 @@ class RoomSandbox:
         self._again = again
         self._on_close = on_close
         self._programs: set[Program] = set()
+        self._processes: set[Running] = set()
         self._python = Python(room, limits, profile, self._level, self._check_open)
         self._bash = Bash(room, limits, self._level, self._check_open)
         self._closed = False
@@ -91,6 +94,28 @@ class RoomSandbox:
         finished = await self._bash.execute(command, timeout)
         self._check_open()
         return finished
+
+    async def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, limits: Limits | None = None
+    ) -> Process:
+        self._check_open()
+        within = limits.within(self.limits) if limits else self.limits
+        try:
+            if not argv:
+                raise ValueError("it has no name")
+            program = await self._room.start(argv, env=env or {}, limits=within)
+        except (OSError, ValueError) as error:
+            return Unstarted(Finished.unstarted(error, self._level()))
+        process = Running(program)
+        self._processes.add(process)
+        watch = Watch(self._room, within, math.inf, every=MEASURE_SECONDS)
+        return process.begin(self._lived(process, program, watch), self._processes.discard)
+
+    async def _lived(self, process: Running, program: Program, watch: Watch) -> Ending:
+        exceeded = await watch.until(program, program.ended, process.unwanted)
+        process.let_go()
+        ending = await end(self._room, program)
+        return ending.code, watch.cause(program, exceeded, ending)
 
     # The workspace.
 
@@ -149,6 +174,7 @@ class RoomSandbox:
     async def _free(self) -> None:
         for program in list(self._programs):
             await end(self._room, program)
+        await asyncio.gather(*(process.kill() for process in self._processes), return_exceptions=True)
         await self._python.end()
         await self._bash.end()
         await self._room.close()

@@ -1,0 +1,27 @@
+"""The whole of a web page as text, however it was loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LONGEST = 50_000
+"""Characters of a page."""
+LINKS_MOST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class WebPage:
+    title: str
+    text: str
+    links: Sequence[tuple[str, str]] = ()
+    """What each is called, and where it leads to."""
+    cut: bool = False
+
+    def told(self) -> str:
+        """Line by line what can be read, and then where one can go."""
+        lines = [line.rstrip() for line in (self.title, *self.text.splitlines()) if line.strip()]
+        text = "\n".join([*(lines or ["(there is no text here)"]), *["(the rest is left out: too long)"] * self.cut])
+        if not self.links:
+            return text
+        return f"{text}\n\nLinks:\n" + "".join(f"{name} ({url})\n" for name, url in self.links)

@@ -1,0 +1,109 @@
+"""Sessions in processes of their own: what one does, or what becomes of it, is nothing to any other.
+
+`ProcessPlacement` forks one for each session. `PoolPlacement` has a few, with many sessions in each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from toolyard.core.errors import SessionFailed
+from toolyard.placement.base import Placed, SessionSpec
+from toolyard.placement.line import LineLost
+from toolyard.placement.local import LocalPlacement
+from toolyard.placement.remote import Process, RemoteEnvironment
+from toolyard.placement.template import ProcessLimits, Template, TemplateLost
+from toolyard.placement.worker import Served
+
+log = logging.getLogger("toolyard.placement")
+
+T = TypeVar("T")
+
+
+class ProcessPlacement:
+    """One process for each session."""
+
+    def __init__(self, served: Served, limits: ProcessLimits) -> None:
+        self._served = served
+        self._limits = limits
+        self._here = LocalPlacement(served.threads)
+        """For what is asked of classes, not of sessions."""
+        self._template: Template | None = None
+
+    def prepare(self) -> None:
+        """Fork the template. Best done before there is an event loop, or a thread."""
+        if self._template is None:
+            self._template = Template(self._served, self._limits)
+
+    async def place(self, spec: SessionSpec) -> Placed:
+        process = await self._start()
+        return await self._placed(spec, process, alone=True)
+
+    async def run_all(self, functions: Sequence[Callable[[], T]], results: list[T | None]) -> None:
+        await self._here.run_all(functions, results)
+
+    async def ask(self, hook: Callable[..., Any], *args: object) -> Any:
+        return await self._here.ask(hook, *args)
+
+    def close(self) -> None:
+        """End every process that is left."""
+        self._here.close()
+        if self._template is not None:
+            self._template.close()
+            self._template = None
+
+    async def _placed(self, spec: SessionSpec, process: Process, *, alone: bool) -> RemoteEnvironment:
+        environment = RemoteEnvironment(spec, process, alone=alone)
+        process.sessions += 1
+        toolset = spec.toolset.__name__ if spec.toolset is not None else None
+        name = spec.environment.name().lower()
+        try:
+            await process.ask("place", spec.session_id, name, asdict(spec.task), dict(spec.secrets), toolset)
+        except BaseException as error:
+            await environment.teardown()
+            if isinstance(error, LineLost):
+                raise SessionFailed(f"the session could not be started: {process.ended}") from None
+            raise
+        return environment
+
+    async def _start(self) -> Process:
+        """A new process; from a new template, if that has ended."""
+        self.prepare()
+        assert self._template is not None
+        try:
+            return await Process.start(self._template)
+        except TemplateLost as lost:
+            log.error("%s, and all sessions in its processes; starting another one", lost)
+            self.close()
+            self.prepare()
+            return await Process.start(self._template)
+
+
+class PoolPlacement(ProcessPlacement):
+    """A few processes, with many sessions in each. They are there when the first session is."""
+
+    def __init__(self, served: Served, limits: ProcessLimits, *, size: int = 0) -> None:
+        super().__init__(served, limits)
+        self._size = size or os.cpu_count() or 1
+        self._pool: list[Process] = []
+        self._filling = asyncio.Lock()
+
+    async def place(self, spec: SessionSpec) -> Placed:
+        return await self._placed(spec, await self._least_loaded(), alone=False)
+
+    def close(self) -> None:
+        self._pool = []
+        super().close()
+
+    async def _least_loaded(self) -> Process:
+        self._pool = [process for process in self._pool if not (process.ended or process.retired)]
+        if len(self._pool) < self._size:
+            async with self._filling:
+                while len(self._pool) < self._size:
+                    self._pool.append(await self._start())
+        return min(self._pool, key=lambda process: process.sessions)

@@ -1,0 +1,208 @@
+"""An environment instance in another process, as the runtime sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from toolyard.core.errors import SessionFailed
+from toolyard.core.messages import GroupCandidate, GroupScore, Message
+from toolyard.core.output import Blocks, ImageBlock, JsonObject, Reply, TextBlock, ToolFailure
+from toolyard.core.tool import ListToolsOutput, Tool
+from toolyard.core.workspace import Workspace
+from toolyard.placement.base import SessionSpec
+from toolyard.placement.line import Line, LineLost
+from toolyard.placement.local import tools_with
+from toolyard.placement.template import Template, TemplateLost
+from toolyard.placement.writing import read_reply
+
+log = logging.getLogger("toolyard.placement")
+
+_GRACE = 0.5
+"""Seconds that a call which is to stop has for it, before its process is ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEntry:
+    """One name in a folder of a workspace that is elsewhere."""
+
+    name: str
+    kind: Literal["file", "directory", "link", "other"]
+    size: int
+
+
+class Process:
+    """A worker, from the server's side: the line to it, and its end."""
+
+    def __init__(self, pid: int, line: Line, kin: socket.socket, template: Template) -> None:
+        self.pid = pid
+        self.line = line
+        self.kin = kin
+        self.sessions = 0
+        self.retired = False
+        """It takes no more sessions: something in it hangs."""
+        self.ended = ""
+        """Why it is no more."""
+        self._template = template
+        self._ending: asyncio.Task[None] | None = None
+        self._watching = asyncio.ensure_future(self._watch())
+
+    @classmethod
+    async def start(cls, template: Template) -> Process:
+        pid, sock, kin = await template.start()
+        return cls(pid, await Line.on(sock, _nothing), kin, template)
+
+    async def ask(self, what: str, *about: Any) -> Any:
+        return await self.line.ask(what, *about)
+
+    async def end(self, why: str) -> None:
+        """Kill it, if it is still there. Whoever waits for it is told why."""
+        if self._ending is None:
+            self.ended = why
+            self._ending = asyncio.ensure_future(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        try:
+            code = await self._template.end(self.pid)
+            if not self.ended:
+                self.ended = f"its process ended {_how(code)}"
+        except TemplateLost as lost:
+            self.ended = self.ended or str(lost)
+        self.line.fail(self.ended)
+        self.line.close(self.ended)
+        self.kin.close()
+
+    async def _watch(self) -> None:
+        """It may end by itself, which is not as it should be."""
+        await asyncio.shield(self.line.lost)
+        await self.end("")
+
+
+class RemoteEnvironment:
+    """`alone`: nobody else is in its process, which ends with it."""
+
+    holds = True
+
+    def __init__(self, spec: SessionSpec, process: Process, *, alone: bool) -> None:
+        self.tools: Mapping[str, Tool] = tools_with(spec.environment, spec.toolset)
+        self.process = process
+        self.alone = alone
+        self._session = spec.session_id
+        self._is_over = False
+
+    @property
+    def lost(self) -> str:
+        """Why it is no more; empty as long as it is."""
+        return self.process.ended
+
+    async def setup(self) -> None:
+        await self._ask("setup")
+
+    async def prompt(self) -> Blocks:
+        return [_block(block) for block in await self._ask("prompt")]
+
+    async def messages(self) -> Sequence[Message]:
+        return [Message.model_validate(message) for message in await self._ask("messages")]
+
+    async def list_tools(self) -> ListToolsOutput:
+        return ListToolsOutput.model_validate(await self._ask("list_tools"))
+
+    async def has_tool(self, name: str) -> bool:
+        return bool(await self._ask("has_tool", name))
+
+    async def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Reply:
+        asked = self.process.line.ask("call", self._session, tool, arguments, given)
+        try:
+            return read_reply(await asyncio.shield(asked))
+        except LineLost:
+            await self.process.end("")
+            return ToolFailure("lost", f"Tool {tool!r} could not be run: {self.lost}")
+        except asyncio.CancelledError:
+            await self._stop(tool, asked)
+            raise
+
+    def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
+        return None
+
+    async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
+        scores = await self._ask("score_group", [candidate.model_dump() for candidate in candidates])
+        return [GroupScore.model_validate(score) for score in scores]
+
+    async def workspace(self) -> Workspace:
+        return RemoteWorkspace(self._ask)
+
+    async def teardown(self) -> None:
+        """The author's, then the process, whatever becomes of the first."""
+        if self._is_over:
+            return
+        self._is_over = True
+        try:
+            if not self.process.ended:
+                await self._ask("teardown")
+        finally:
+            self.process.sessions -= 1
+            if self.alone or (self.process.retired and not self.process.sessions):
+                await self.process.end("its session is over")
+
+    async def _ask(self, what: str, *about: Any) -> Any:
+        try:
+            return await self.process.ask(what, self._session, *about)
+        except LineLost:
+            await self.process.end("")
+            raise SessionFailed(f"the session is lost: {self.lost}") from None
+
+    async def _stop(self, tool: str, asked: asyncio.Future[Any]) -> None:
+        """Stop a call for real. If it does not let itself be stopped, its process is; unless others are in that."""
+        self.process.line.cancel(asked)
+        await asyncio.wait((asked,), timeout=_GRACE)
+        if asked.done() and not asked.exception():
+            answer = asked.result()
+            if not (isinstance(answer, dict) and answer.get("hung")):
+                return
+        elif asked.done():
+            return
+        if self.alone:
+            await self.process.end(f"its process was ended, because {tool!r} did not stop when it was told to")
+        else:
+            self.process.retired = True
+            log.error("%r does not let itself be stopped; process %d gets no new sessions", tool, self.process.pid)
+
+
+class RemoteWorkspace:
+    """Files of a session in another process. A line carries text, so bytes are written as Latin-1."""
+
+    def __init__(self, ask: Callable[..., Awaitable[Any]]) -> None:
+        self._ask = ask
+
+    async def read(self, path: str) -> bytes:
+        return str(await self._ask("workspace", "read", path)).encode("latin-1")
+
+    async def write(self, path: str, data: bytes) -> None:
+        await self._ask("workspace", "write", path, data.decode("latin-1"))
+
+    async def list(self, path: str = ".") -> Sequence[RemoteEntry]:
+        return [RemoteEntry(**entry) for entry in await self._ask("workspace", "list", path)]
+
+    async def save(self) -> bytes:
+        return str(await self._ask("workspace", "save")).encode("latin-1")
+
+    async def restore(self, saved: bytes) -> None:
+        await self._ask("workspace", "restore", saved.decode("latin-1"))
+
+
+def _block(block: JsonObject) -> TextBlock | ImageBlock:
+    return TextBlock(**block) if block["type"] == "text" else ImageBlock(**block)
+
+
+def _how(code: int) -> str:
+    return f"by itself, with exit code {code}" if code >= 0 else f"by signal {signal.Signals(-code).name}"
+
+
+async def _nothing(what: str, about: Sequence[Any]) -> Any:
+    raise NotImplementedError(what)

@@ -1,0 +1,218 @@
+"""A program that goes on, as its user sees it. How it is ended, and seen to have ended, is its backend's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, Self, TypeAlias
+
+from toolyard.core.errors import ProcessError, SandboxLost
+from toolyard.sandboxes.base import Finished, Limit
+from toolyard.sandboxes.pipes import AT_ONCE, Capture, send
+
+MEASURE_SECONDS = 0.5
+"""How often its memory is looked at where no kernel does. There may be many of them, and most of them wait."""
+_WRITE_MOST, _WRITE_SECONDS = 2**20, 10.0
+_PIPE_MOST = 2**20
+"""What can be left in a pipe when a program has ended."""
+
+Ending: TypeAlias = tuple[int, Limit | None]
+"""Exit code, and limit that it exceeded."""
+
+
+class Pipes(Protocol):
+    """A program as a backend has it."""
+
+    stdin: int
+    stdout: Capture
+    stderr: Capture
+
+    def close(self) -> None: ...
+
+
+class Running:
+    """Reads what the program writes as it comes. Its backend then tells with `begin` how it is seen to its end."""
+
+    def __init__(self, program: Pipes) -> None:
+        self.exit_code: int | None = None
+        self.killed_by: Limit | None = None
+        loop = asyncio.get_running_loop()
+        self.unwanted: asyncio.Future[None] = loop.create_future()
+        """Somebody wants it to end."""
+        self._news = asyncio.Event()
+        self._program = program
+        self._stdout = program.stdout = Backlog.of(program.stdout, self._news.set)
+        self._stderr = program.stderr = Backlog.of(program.stderr, self._news.set)
+        self._turn = asyncio.Lock()
+        self._sending: asyncio.Future[bool] | None = None
+        self._supervising: asyncio.Task[None] | None = None
+
+    def begin(self, ending: Coroutine[Any, Any, Ending], on_end: Callable[[Self], None]) -> Self:
+        """`ending` waits for the program to end, or to be `unwanted` and then ends it, with all that it started."""
+        self._supervising = asyncio.ensure_future(self._supervise(ending))
+        self._supervising.add_done_callback(lambda _: on_end(self))
+        return self
+
+    def let_go(self) -> None:
+        """Hold it back no more: it is about to be ended, and may have to write for that."""
+        self._stdout.let_go()
+        self._stderr.let_go()
+
+    async def write(self, data: bytes) -> None:
+        if len(data) > _WRITE_MOST:
+            raise ProcessError(f"{len(data)} bytes are too many to be written at once: {_WRITE_MOST} are allowed")
+        async with self._turn:
+            if self.exit_code is not None:
+                raise ProcessError(f"the program has ended with code {self.exit_code}")
+            if self._program.stdin < 0:
+                raise ProcessError("the program's input has been closed")
+            self._sending = asyncio.ensure_future(send(self._program.stdin, data))
+            try:
+                done, _ = await asyncio.wait((self._sending,), timeout=_WRITE_SECONDS)
+            finally:
+                await _cancel(self._sending)
+            if not done:
+                raise ProcessError(f"the program has not read its input for {_WRITE_SECONDS:g} s")
+            if self._sending.cancelled() or not self._sending.result():
+                raise ProcessError("the program has ended or closed its input, and has not read all of it")
+
+    async def close_input(self) -> None:
+        async with self._turn:
+            self._close_input()
+
+    async def read(self, seconds: float) -> tuple[bytes, bytes]:
+        deadline = asyncio.get_running_loop().time() + seconds
+        while True:
+            self._news.clear()
+            stdout, stderr = self._stdout.pull(), self._stderr.pull()
+            if stdout or stderr or self.exit_code is not None:
+                return stdout, stderr
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._news.wait()
+            except TimeoutError:
+                return b"", b""
+
+    async def wait(self, seconds: float) -> bool:
+        if self._supervising is not None:
+            await asyncio.wait((self._supervising,), timeout=seconds)
+        return self.exit_code is not None
+
+    async def kill(self) -> None:
+        if not self.unwanted.done():
+            self.unwanted.set_result(None)
+        if self._supervising is not None:
+            await asyncio.shield(self._supervising)
+
+    async def _supervise(self, ending: Coroutine[Any, Any, Ending]) -> None:
+        ended: Ending = -signal.SIGKILL, None
+        try:
+            with contextlib.suppress(SandboxLost):  # and the program with it
+                ended = await ending
+        finally:
+            if self._sending is not None:
+                await _cancel(self._sending)  # before what it writes to is closed
+            self._close_input()
+            self._stdout.finish()
+            self._stderr.finish()
+            self._program.close()
+            self.exit_code, self.killed_by = ended
+            self._news.set()
+
+    def _close_input(self) -> None:
+        if self._program.stdin >= 0:
+            os.close(self._program.stdin)
+            self._program.stdin = -1
+
+
+class Unstarted:
+    """A program that could not be started, which is one that has ended."""
+
+    killed_by = None
+
+    def __init__(self, finished: Finished) -> None:
+        self.exit_code = finished.exit_code
+        self._said = finished.stderr
+
+    async def write(self, data: bytes) -> None:
+        raise ProcessError("the program could not be started")
+
+    async def close_input(self) -> None:
+        """It has none."""
+
+    async def read(self, seconds: float) -> tuple[bytes, bytes]:
+        said, self._said = self._said, b""
+        return b"", said
+
+    async def wait(self, seconds: float) -> bool:
+        return True
+
+    async def kill(self) -> None:
+        """There is nothing to be ended."""
+
+
+class Backlog(Capture):
+    """What has been written and not been read yet. When there is no more room, it stays in the pipe, and who writes
+    has to wait."""
+
+    def __init__(self, fd: int, limit: int, mark: bytes, on_news: Callable[[], None]) -> None:
+        super().__init__(fd, limit, lambda: None)
+        self._mark = mark
+        self._on_news = on_news
+        self._holds = True
+
+    @classmethod
+    def of(cls, capture: Capture, on_news: Callable[[], None]) -> Backlog:
+        """In place of one that has not read anything yet."""
+        return cls(capture.hand_over(), capture._limit, capture._mark, on_news)
+
+    def pull(self) -> bytes:
+        self._readable()
+        data, self._kept = bytes(self._kept), bytearray()
+        self._go_on()
+        return data
+
+    def let_go(self) -> None:
+        """What comes now is kept, if it would fit into a pipe, and what is more is dropped."""
+        if self._holds:
+            self._holds = False
+            self._limit = len(self._kept) + _PIPE_MOST
+            self._go_on()
+
+    def finish(self) -> None:
+        """Take what is left when the program has ended."""
+        self.let_go()
+        self.take()
+        self.close()
+
+    def _wanted(self) -> int:
+        if not self._holds:
+            return AT_ONCE
+        size = min(AT_ONCE, max(0, self._limit - len(self._kept) - len(self._unread)))
+        if not size and not self._paused:
+            self._paused = True
+            self._loop.remove_reader(self._fd)
+        return size
+
+    def _keep(self, data: bytes | bytearray) -> None:
+        self._kept += data[: max(0, self._limit - len(self._kept))]
+        if data:
+            self._on_news()
+
+    def _begun(self) -> int:
+        """Exactly, for what is no mark is wanted as soon as it comes."""
+        most = min(len(self._unread), len(self._mark) - 1)
+        return next((size for size in range(most, 0, -1) if self._unread.endswith(self._mark[:size])), 0)
+
+    def _go_on(self) -> None:
+        if self._paused and self._fd >= 0:
+            self._paused = False
+            self._loop.add_reader(self._fd, self._readable)
+
+
+async def _cancel(sending: asyncio.Future[bool]) -> None:
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)

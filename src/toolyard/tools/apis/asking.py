@@ -1,0 +1,212 @@
+"""Asking APIs: bounded in time and size, never sent on to another host, and told apart by whose fault a failure is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote, quote_plus
+from urllib.request import getproxies, proxy_bypass
+
+import httpx2
+
+from toolyard.browser.addresses import Addresses, AddressRefused
+from toolyard.core.encoding import encode
+from toolyard.core.errors import ServiceUnavailable, ToolError
+from toolyard.tools import http
+from toolyard.tools.apis.operation import Request
+from toolyard.tools.http import BYTES_MOST, Answer
+
+SECONDS = 30.0
+CONNECT_SECONDS = 10.0
+REDIRECTS = 5
+_AT_ONCE = 64
+"""Connections of one collection. Who comes later waits for one of them."""
+_SHOWN = 500
+"""Characters that are shown of an answer that is an error."""
+_LARGE = 2**18
+"""Bytes from which on an answer is read in a thread."""
+PUBLIC = Addresses()
+_NOT_THE_AGENTS = frozenset({401, 403, 407, 408, 429})
+"""The key is wrong, may not do this, or is used up: the operator gave it. Or the API is too slow."""
+_MOVED = frozenset({301, 302, 303, 307, 308})
+_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+@dataclass(slots=True)
+class Line:
+    """Connections to the servers of one collection, in one event loop. They are closed when no session uses them."""
+
+    addresses: Addresses | None
+    """Which may be asked. All, if the operator named the server: it may then be anywhere."""
+    sessions: int = 0
+    _transports: dict[tuple[str, str | None], httpx2.AsyncHTTPTransport] = field(default_factory=dict)
+
+    async def ask(self, request: Request, seconds: float) -> Answer:
+        """What the API answers. Raises `ServiceUnavailable` if it does not, `ToolError` if that is too much."""
+        try:
+            async with asyncio.timeout(seconds):
+                for _ in range(REDIRECTS + 1):
+                    answer = await self._once(request)
+                    if answer.status not in _MOVED or "location" not in answer.headers:
+                        return answer
+                    request = _moved(request, answer)
+        except TimeoutError:
+            raise ServiceUnavailable(f"there was no answer within {seconds:g} seconds") from None
+        except (OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ServiceUnavailable(f"it cannot be reached: {type(error).__name__}") from None
+        raise ServiceUnavailable(f"it sends us from one place to another, more than {REDIRECTS} times")
+
+    async def _once(self, request: Request) -> Answer:
+        url = httpx2.URL(request.url)
+        headers = {"accept": "*/*", "accept-encoding": "gzip", "user-agent": "toolyard", **request.headers}
+        there, extensions = url, dict[str, Any](timeout={"connect": CONNECT_SECONDS})
+        if self.addresses is not None:
+            there = url.copy_with(host=await _address(url, self.addresses))
+            headers["host"] = url.netloc.decode()
+            extensions["sni_hostname"] = url.raw_host.decode()
+        asked = httpx2.Request(request.method, there, headers=headers, content=request.content, extensions=extensions)
+        response = await self._transport(url).handle_async_request(asked)
+        try:
+            return await _received(response)
+        finally:
+            await response.aclose()
+
+    def _transport(self, url: httpx2.URL) -> httpx2.AsyncHTTPTransport:
+        """Without what a client adds: cookies, which sessions would share, and log lines, which have keys in them."""
+        key = url.scheme, self._proxy(url)
+        if key not in self._transports:
+            # Only a server that the operator named keeps connections: the others are asked by their address, and two
+            # names at one address must not share one.
+            kept = _AT_ONCE if self.addresses is None else 0
+            limits = httpx2.Limits(max_connections=_AT_ONCE, max_keepalive_connections=kept)
+            self._transports[key] = httpx2.AsyncHTTPTransport(verify=http.tls(key[0]), limits=limits, proxy=key[1])
+        return self._transports[key]
+
+    def _proxy(self, url: httpx2.URL) -> str | None:
+        """That of the environment variables; none for a plain server that the operator named, which is near."""
+        near = self.addresses is None and url.scheme == "http"
+        return None if near or proxy_bypass(url.host) else getproxies().get(url.scheme)
+
+    async def leave(self) -> None:
+        self.sessions -= 1
+        if not self.sessions:
+            left, self._transports = self._transports, {}
+            for transport in left.values():
+                await transport.aclose()
+
+
+async def _address(url: httpx2.URL, addresses: Addresses) -> str:
+    """Found out once: a name may stand for another address the next time."""
+    try:
+        return (await addresses.resolve(url.host, url.port or (443 if url.scheme == "https" else 80)))[0]
+    except AddressRefused:
+        raise ServiceUnavailable(
+            f"{url.host} has no public address; a server elsewhere is asked only if the operator names it as base URL"
+        ) from None
+
+
+async def _received(response: httpx2.Response) -> Answer:
+    """As it was sent, unpacked here: a small answer may unpack to a very large one."""
+    encoding = response.headers.get("content-encoding", "identity").lower()
+    if encoding not in ("identity", "gzip", "deflate", ""):
+        raise ServiceUnavailable(f"its answer is packed as {encoding[:20]!r}, which it was not asked for")
+    body = bytearray()
+    async for piece in response.aiter_raw():
+        body += piece
+        if len(body) > BYTES_MOST:
+            raise _too_long()
+    unpacked = bytes(body) if encoding in ("identity", "") else _unpacked(bytes(body))
+    return Answer(response.status_code, response.headers, unpacked)
+
+
+def _unpacked(body: bytes) -> bytes:
+    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    try:
+        unpacked = unpacking.decompress(body, BYTES_MOST + 1)
+    except zlib.error as error:
+        raise ServiceUnavailable(f"its answer cannot be unpacked: {error}") from None
+    if len(unpacked) > BYTES_MOST:
+        raise _too_long()
+    if not unpacking.eof:
+        raise ServiceUnavailable("its answer ends too early")
+    return unpacked
+
+
+def _too_long() -> ToolError:
+    return ToolError(f"the answer of the API is longer than {BYTES_MOST:,} bytes; ask for less")
+
+
+def _moved(request: Request, answer: Answer) -> Request:
+    """Where the API sends us, if that is on the same host."""
+    here = httpx2.URL(request.url)
+    there = here.join(answer.headers["location"])
+    if False:
+        raise ServiceUnavailable(f"it sends us to another server, {there.host[:100]!r}, and we do not go there")
+    if answer.status in (307, 308) or request.method in ("GET", "HEAD"):
+        return replace(request, url=str(there))
+    headers = {name: value for name, value in request.headers.items() if name != "content-type"}
+    return replace(request, method="GET", url=str(there), headers=headers, content=b"")
+
+
+async def value_of(answer: Answer, secrets: Iterable[str]) -> object:
+    """What a good answer says: a JSON value, text, or the bytes of a picture. Raises for one that is not."""
+    if len(answer.body) < _LARGE:
+        return _value_of(answer, secrets)
+    return await asyncio.to_thread(_value_of, answer, secrets)
+
+
+def _value_of(answer: Answer, secrets: Iterable[str]) -> object:
+    body = without(answer.body, secrets)
+    if answer.status < 300:
+        return _value(answer, body)
+    shown = body.decode(errors="replace").strip()[:_SHOWN]
+    told = f"the API answered {_status(answer.status)}" + f": {shown}" * bool(shown)
+    raise ServiceUnavailable(told) if is_ours(answer.status) else ToolError(told)
+
+
+def is_ours(status: int) -> bool:
+    """Whether the agent could have done nothing about it."""
+    return status >= 500 or status in _NOT_THE_AGENTS
+
+
+def _value(answer: Answer, body: bytes) -> object:
+    media = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not body:
+        return _status(answer.status)
+    if media in _PICTURES:
+        return body
+    try:
+        value = json.loads(body)
+        encode(value)  # deeper than can be written again is text
+    except (ValueError, RecursionError, TypeError):
+        return _text(body, media)
+    return value
+
+
+def _text(body: bytes, media: str) -> str:
+    if b"\0" in body:
+        return f"[{len(body):,} bytes of {media or 'something that is not text'}]"
+    return body.decode(errors="replace")
+
+
+def _status(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def without(body: bytes, secrets: Iterable[str]) -> bytes:
+    """An API may repeat what it was sent. The agent does not get to read keys."""
+    for written in {form for secret in secrets if len(secret) > 3 for form in _forms(secret)}:
+        body = body.replace(written.encode(), b"***")
+    return body
+
+
+def _forms(secret: str) -> Sequence[str]:
+    return secret, json.dumps(secret)[1:-1], quote(secret, safe=""), quote_plus(secret)

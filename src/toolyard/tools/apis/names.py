@@ -1,0 +1,51 @@
+"""Names for tools and collections, made of whatever a document calls its parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+LONGEST = 64
+"""Characters of a tool's name, which is as long as models' interfaces allow."""
+DESCRIPTION = 1024
+"""Characters of a description."""
+
+_OTHER = re.compile(r"[^A-Za-z0-9_]+")
+_WORD = re.compile(r"[A-Za-z0-9]+")
+
+
+def as_word(text: str) -> str:
+    """With underscores for all that cannot be in a name: `list /pets` is `list_pets`."""
+    return _OTHER.sub("_", text).strip("_")
+
+
+def as_title(*texts: str) -> str:
+    """As a class is called, after the first text that has letters or digits.
+
+    Without underscores: they separate a collection from its tools on the ToolServer wire.
+    """
+    words = next((found for text in texts if (found := _WORD.findall(text))), ["Api"])
+    joined = "".join(word[:1].upper() + word[1:] for word in words)[:LONGEST]
+    return f"Api{joined}" if joined[0].isdigit() else joined
+
+
+def described(*parts: str) -> str:
+    """What there is of these texts, a line each, as long as a description may be."""
+    return "\n".join(part.strip() for part in parts if part.strip())[:DESCRIPTION]
+
+
+class Names:
+    """Gives each name once. Whoever wants one that is taken gets it with a number."""
+
+    def __init__(self, taken: Iterable[str] = (), *, before_number: str = "_") -> None:
+        self._given = dict.fromkeys(taken, 1)
+        self._before = before_number
+
+    def give(self, wanted: str) -> str:
+        name = wanted[:LONGEST]
+        while name in self._given:
+            self._given[wanted] = number = self._given.get(wanted, 1) + 1
+            ending = f"{self._before}{number}"
+            name = wanted[: LONGEST - len(ending)] + ending
+        self._given[name] = 1
+        return name

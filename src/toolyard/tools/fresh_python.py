@@ -1,0 +1,75 @@
+"""A Python that is started in a session's sandbox for one request, and ends with it.
+
+It knows nothing of the session's notebook and is in nobody's way. Its answer is made by untrusted code: anything may
+be in it, but nothing that has another form than we expect gets further than here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import json
+from importlib import resources
+from typing import Any, Literal, TypeAlias
+
+from toolyard.core.errors import ToolError
+from toolyard.core.output import ValueOutput, as_output
+from toolyard.sandboxes.base import Finished, Sandbox
+from toolyard.sandboxes.output import ended_by
+
+ANSWER_MOST = 8 * 2**20
+"""Bytes."""
+_SCRIPT = resources.files("toolyard.tools").joinpath("python_side.py").read_text(encoding="utf-8")
+_WORDS_MOST = 1000
+_NO_RESULT = "the code ended without a result"
+
+Action: TypeAlias = Literal["evaluate", "describe", "call"]
+
+
+async def ask_python(sandbox: Sandbox, do: Action, *, seconds: float, **request: object) -> dict[str, Any]:
+    """What it answers: an object, with `error` in it if the code raised. Raises `ToolError` when there is no answer."""
+    limits = dataclasses.replace(sandbox.limits, wall_seconds=seconds, cpu_seconds=None, output_bytes=ANSWER_MOST)
+    stdin = json.dumps({"do": do, **request}).encode()
+    finished = await sandbox.run(["python3", "-I", "-c", _SCRIPT], stdin=stdin, limits=limits)
+    answer = await asyncio.to_thread(_read, finished.stdout) if finished.killed_by is None else None
+    if answer is None:
+        raise ToolError(_why(finished))
+    return answer
+
+
+def value_of(packed: object) -> object:
+    """A value as the code had it: any JSON value, bytes, or a tuple of them."""
+    match packed:
+        case {"json": value}:
+            return value
+        case {"bytes": str(text)}:
+            try:
+                return base64.b64decode(text, validate=True)
+            except ValueError as error:
+                raise ToolError(_NO_RESULT) from error
+        case {"tuple": list(items)}:
+            return tuple(_in_tuple(value_of(item)) for item in items)
+    raise ToolError(_NO_RESULT)
+
+
+def _in_tuple(item: object) -> object:
+    """Beside other things, only pictures stay bytes."""
+    if isinstance(item, bytes) and isinstance(as_output(item), ValueOutput):
+        return base64.b64encode(item).decode()
+    return item
+
+
+def _read(stdout: bytes) -> dict[str, Any] | None:
+    try:
+        answer = json.loads(stdout, parse_constant=lambda _: None)  # NaN is not JSON
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _why(finished: Finished) -> str:
+    if finished.killed_by is not None:
+        return ended_by(finished.killed_by, finished.usage.wall_seconds)
+    said = finished.stderr[-_WORDS_MOST:].decode(errors="replace").strip()
+    return f"{_NO_RESULT} (exit code {finished.exit_code})" + f": {said}" * bool(said)

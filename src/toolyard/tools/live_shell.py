@@ -1,0 +1,177 @@
+"""An interactive bash in a session's sandbox: it is typed into, heard, and known to be busy or to wait for more.
+
+It has no terminal, so nothing is echoed. Its prompts tell what it does: they are marks that no reader sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import math
+import re
+import secrets
+from dataclasses import dataclass, replace
+from typing import Self
+
+from toolyard.core.errors import ProcessError, ToolError
+from toolyard.sandboxes.base import Process, Sandbox
+
+_ARGV = ("bash", "--noprofile", "--norc", "--noediting", "-i")
+_START_SECONDS = 10.0
+_IDLE_SECONDS = 0.1
+"""Who waits for more so long has really read all that was typed."""
+_MORE_SECONDS = 0.2
+"""Who has something to tell does not wait longer for the rest of what a command says."""
+HEARD_MOST = 64 * 1024
+"""Who has so much to tell does not wait for more; a little more than that may come at once."""
+_LEAVE = b"exit\n"
+"""What an interactive bash says last, of which nobody wants to hear."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """Text; what is not UTF-8 is shown as replacement characters."""
+
+    stdout: str = ""
+    stderr: str = ""
+
+    def __len__(self) -> int:
+        return len(self.stdout) + len(self.stderr)
+
+    def __add__(self, other: Heard) -> Heard:
+        return Heard(self.stdout + other.stdout, self.stderr + other.stderr)
+
+
+class LiveShell:
+    """Several may type and listen at once; what it says is told to one of them."""
+
+    def __init__(self, process: Process, mark: str) -> None:
+        self._process = process
+        self._stdout = _Ear(mark.encode(), bash=False)
+        self._stderr = _Ear(mark.encode(), bash=True)
+        self._heard = Heard()
+        """And told to nobody yet. Who stops listening loses nothing of it."""
+        self.idle = False
+        """It has done everything, as far as is known, and waits for more."""
+
+    @classmethod
+    async def start(cls, sandbox: Sandbox) -> Self:
+        """Raises `ToolError` if there can be no more programs in the sandbox."""
+        limits = replace(sandbox.limits, cpu_seconds=None)  # which is for one command
+        mark = f"\x1e{secrets.token_hex(16)}"
+        shell = cls(await sandbox.start(_ARGV, limits=limits), mark)
+        quoted = f"$'\\x1e{mark[1:]}"
+        settings = f"unset HISTFILE; set +o history +o histexpand; PS0={quoted}b' PS1={quoted}i' PS2={quoted}i'"
+        try:
+            await shell._type(settings.encode())
+            deadline = asyncio.get_running_loop().time() + _START_SECONDS
+            while not shell.idle:
+                left = deadline - asyncio.get_running_loop().time()
+                await shell._take(max(0.0, left))
+                if left < 0 or shell._heard:
+                    raise ToolError(f"The shell could not be started. {shell._heard.stderr}".strip())
+        except ProcessError as error:
+            raise ToolError(f"The shell could not be started: {error}.") from error
+        except BaseException:
+            await shell.end()
+            raise
+        return shell
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.exit_code
+
+    @property
+    def ended(self) -> str:
+        """How, if it has."""
+        if self.exit_code is None:
+            return ""
+        why = f", since it exceeded its limit of {limit}" if (limit := self._process.killed_by) else ""
+        return f"The shell has ended with exit code {self.exit_code}{why}."
+
+    async def type(self, text: str) -> None:
+        """One or more lines. Raises `ToolError` if it does not take them."""
+        self.idle = False
+        try:
+            await self._type(text.encode(errors="replace"))
+        except ProcessError as error:
+            raise ToolError(f"The shell does not take this: {error}.") from error
+
+    async def close_input(self) -> None:
+        """It ends when it has done what was typed."""
+        await self._process.close_input()
+
+    async def end(self) -> None:
+        await self._process.kill()
+
+    async def listen(self, seconds: float, *, until_idle: bool = False) -> Heard:
+        """What has been said, or is said first in this time, with what follows at once. With `until_idle` the wait is
+        over when the shell waits for more."""
+        clock = asyncio.get_running_loop().time
+        deadline, soon = clock() + seconds, math.inf
+        while len(self._heard) < HEARD_MOST:
+            heard = bool(self._heard)
+            rests = self.idle and (heard or until_idle)
+            soon = min(soon, clock() + _MORE_SECONDS) if heard else math.inf
+            patience = seconds if not rests else 0.0 if heard else _IDLE_SECONDS
+            came = await self._take(max(0.0, min(patience, deadline - clock(), soon - clock())))
+            is_over = self.exit_code is not None or (rests and self.idle)
+            if (is_over and not came) or clock() >= min(deadline, soon):
+                break
+        said, self._heard = self._heard, Heard()
+        return said
+
+    async def _type(self, data: bytes) -> None:
+        await self._process.write(data if data.endswith(b"\n") else data + b"\n")
+
+    async def _take(self, seconds: float) -> bool:
+        """Whether anything came, be it only a prompt."""
+        stdout, stderr = await self._process.read(seconds)
+        self._heard += Heard(self._stdout.hear(stdout), self._stderr.hear(stderr))
+        if prompt := self._stdout.prompt or self._stderr.prompt:
+            self.idle = prompt == b"i"
+            self._stdout.prompt = self._stderr.prompt = b""
+        if self.exit_code is not None and not stdout and not stderr:
+            self._heard += Heard(self._stdout.finish(), self._stderr.finish())
+        return bool(stdout or stderr)
+
+
+class _Ear:
+    """Makes text of what comes, without the prompts; of standard error, also without what bash itself adds to it."""
+
+    def __init__(self, mark: bytes, *, bash: bool) -> None:
+        self._leave = _LEAVE if bash else b""
+        self._mark = mark
+        self._prompts = re.compile(re.escape(mark) + b"([bi])")
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = b""
+        self._is_deaf = bash
+        """To what it says of its missing terminal, until it is told of the marks."""
+        self.prompt = b""
+        """The last one that came: `b` before a command, `i` when there is none."""
+
+    def hear(self, data: bytes) -> str:
+        if not data:
+            return ""
+        *before, rest = self._prompts.split(self._rest + data)
+        if before:
+            self.prompt = before[-1]
+            before = before[2 if self._is_deaf else 0 :: 2]
+            self._is_deaf = False
+        ready = self._ready(rest)
+        self._rest = rest[ready:]
+        return self._decoder.decode(b"".join(before) + rest[:ready])
+
+    def finish(self) -> str:
+        text = self._decoder.decode(self._rest.removesuffix(self._leave), final=True)
+        self._rest = b""
+        return text
+
+    def _ready(self, data: bytes) -> int:
+        """How much of it is text, whatever comes next."""
+        if self._is_deaf:
+            return 0
+        if self._leave and data.endswith(self._leave):
+            return len(data) - len(self._leave)
+        begun = data.rfind(self._mark[:1], -len(self._mark))
+        return begun if begun >= 0 and self._mark.startswith(data[begun:]) else len(data)

@@ -1,0 +1,224 @@
+"""`PythonNotebook`: cells that run in an IPython of the session, kept with what they showed in a notebook file."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import re
+import secrets
+from dataclasses import dataclass
+
+import orjson
+
+from toolyard.core.environment import Environment
+from toolyard.core.errors import SandboxError, ToolError, WorkspaceError
+from toolyard.core.output import TextBlock, ToolOutput
+from toolyard.core.tool import tool
+from toolyard.sandboxes import cell_runner, profiles
+from toolyard.sandboxes.base import Executed, Sandbox
+from toolyard.sandboxes.output import ended_by
+from toolyard.tools.notebook_file import MOST, Notebook
+from toolyard.tools.notebook_outputs import (
+    Output,
+    blocks_of,
+    count_of,
+    failure,
+    has_failed,
+    merged,
+    note,
+    outputs_of,
+    text_of,
+    writing,
+)
+from toolyard.tools.sandboxed import SandboxedToolset
+
+SECONDS = 300.0
+"""For one cell."""
+FILE = "python_notebook.ipynb"
+AFRESH = "the interpreter starts afresh: variables are gone, files are kept"
+
+_FETCH_SECONDS = 10.0
+_TOLD_MOST = 2 * cell_runner.SHOWN_MOST
+_ROOM_BESIDE = 8192
+"""Bytes of what a cell may write that are left for marks."""
+_END = "__import__('os')._exit(0)"
+_UNTELLABLE = "what the cell showed cannot be told: it has changed how IPython shows things"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of a cell."""
+
+    outputs: list[Output]
+    count: int | None
+    """Its number in IPython, as in `In[3]`."""
+    executed: Executed
+
+
+class PythonNotebook(SandboxedToolset):
+    """A notebook: cells of Python that share their variables and show values, figures and errors."""
+
+    prefixed = True
+    profile = "notebook"
+
+    def __init__(self, env: Environment) -> None:
+        super().__init__(env)
+        self._turn = asyncio.Lock()
+        self._notebook: Notebook | None = None
+        self._unread = ""
+        """What was wrong with the file of a notebook that was there before this one."""
+
+    @classmethod
+    def missing(cls) -> str:
+        absent = [
+            *profiles.missing(cls.profile),
+            *(["nbformat"] if importlib.util.find_spec("nbformat") is None else []),
+        ]
+        return f"pip install {' '.join(absent).lower()}" if absent else ""
+
+    @tool
+    async def execute_cell(self, code: str, cell_index: int | None = None, reset: bool = False) -> ToolOutput:
+        """Write a cell of the notebook and run it. Variables are kept from cell to cell; the last value is shown.
+
+        Figures of matplotlib are shown as pictures. The answer begins with the number of the cell.
+
+        Args:
+            code: Python code, as in a notebook.
+            cell_index: The number of a cell that this one replaces, -1 for the last. Defaults to a new cell at the end.
+            reset: Whether to start Python afresh before, without any variables. Cells and files are kept.
+        """
+        async with self._turn:
+            sandbox, notebook = await self._opened()
+            at = notebook.place(cell_index, code)
+            if reset:
+                await restart(sandbox)
+            ran = await run_cell(sandbox, code, SECONDS)
+            notebook.put(at, code, ran.outputs, ran.count)
+            notes = [note for note in (self._unread, await self._save(sandbox, notebook)) if note]
+            self._unread = ""
+        if has_failed(ran.outputs):
+            raise ToolError("\n".join([f"cell_index: {at}", text_of(ran.outputs), *notes]))
+        said = [TextBlock(text=text) for text in notes]
+        blocks = [TextBlock(text=f"cell_index: {at}"), *blocks_of(ran.outputs), *said]
+        return ToolOutput(blocks=blocks, metadata={"isolation": ran.executed.isolation})
+
+    @tool
+    async def print_notebook(self) -> str:
+        """Show all cells of the notebook with what they have written and shown; pictures only as a word."""
+        async with self._turn:
+            _, notebook = await self._opened()
+            text = await asyncio.to_thread(notebook.text)
+            return "\n".join(filter(None, [text, self._unread]))
+
+    async def _opened(self) -> tuple[Sandbox, Notebook]:
+        sandbox = await self.sandbox()
+        if self._notebook is None:
+            try:
+                self._notebook = await _found(sandbox)
+            except (ValueError, WorkspaceError) as error:
+                self._unread = f"[{FILE} cannot be read, so this is a new notebook: {error}]"
+                self._notebook = Notebook()
+        return sandbox, self._notebook
+
+    async def _save(self, sandbox: Sandbox, notebook: Notebook) -> str:
+        """What kept it from being saved, which is not to keep anybody from what a cell showed."""
+        try:
+            await sandbox.write(FILE, await asyncio.to_thread(notebook.written))
+        except WorkspaceError as error:
+            return f"[the notebook cannot be saved: {error}]"
+        return ""
+
+
+async def _found(sandbox: Sandbox) -> Notebook:
+    """The notebook of the workspace, if it comes with one."""
+    entry = next((entry for entry in await sandbox.list() if entry.name == FILE), None)
+    if entry is None:
+        return Notebook()
+    if entry.kind != "file" or entry.size > 2 * MOST:
+        raise ValueError("it is no file, or too large a one")
+    return await asyncio.to_thread(Notebook.read, await sandbox.read(FILE))
+
+
+async def restart(sandbox: Sandbox) -> None:
+    """Let the next code have a fresh interpreter."""
+    for code in (cell_runner.REQUEST + json.dumps({"end": True}), _END):
+        if (await sandbox.exec(code)).state_lost:
+            return
+    raise ToolError("the interpreter cannot be restarted: it has changed what ends it")
+
+
+async def run_cell(sandbox: Sandbox, code: str, seconds: float) -> Ran:
+    """Run one in the session's IPython. What goes wrong in it is among its outputs."""
+    token = secrets.token_hex(4)
+    room = min(cell_runner.TEXT_MOST, max(sandbox.limits.output_bytes - _ROOM_BESIDE, 0))
+    request = {"token": token, "code": code, "room": room}
+    executed = await _ask(sandbox, request, seconds)
+    if _is_unheard(executed):  # this interpreter is a new one, or not from a template
+        installed = await sandbox.exec(cell_runner.installation(), timeout=_FETCH_SECONDS)
+        if (error := installed.error) is not None:
+            raise SandboxError(f"IPython cannot be used as it is here: {error.name}: {error.message}")
+        executed = await _ask(sandbox, request, seconds)
+    outputs, count = _read(await _told(sandbox, executed, token), executed.stdout, token)
+    outputs += writing("stderr", executed.stderr)
+    return Ran([*outputs, *_ending(executed, outputs, told=count is not None)], count, executed)
+
+
+async def _ask(sandbox: Sandbox, request: dict[str, object], seconds: float) -> Executed:
+    return await sandbox.exec(cell_runner.REQUEST + json.dumps(request), timeout=seconds)
+
+
+def _is_unheard(executed: Executed) -> bool:
+    """Nobody understood the request, which has then done nothing."""
+    return executed.value is None and executed.error is None and executed.killed_by is None and not executed.state_lost
+
+
+async def _told(sandbox: Sandbox, executed: Executed, token: str) -> str:
+    """What the cell showed, as JSON, or nothing. It can be longer than what an interpreter says at once."""
+    told, piece, size = "", _piece(executed, token), 1
+    while piece is not None and len(told) < size <= _TOLD_MOST:
+        size, text = piece
+        told += text
+        if len(told) >= size:
+            return told
+        if not text:
+            break
+        piece = _piece(await _ask(sandbox, {"token": token, "begin": len(told)}, _FETCH_SECONDS), token)
+    return ""
+
+
+def _piece(executed: Executed, token: str) -> tuple[int, str] | None:
+    if said := re.match(rf"{token} (\d{{1,9}}) ", executed.value or ""):
+        return int(said[1]), (executed.value or "")[said.end() :]
+    return None
+
+
+def _read(told: str, written: str, token: str) -> tuple[list[Output], int | None]:
+    """What the cell wrote and showed. It could have told anything: what has no form is left out."""
+    try:
+        said = orjson.loads(told)
+        items = outputs_of(said["items"])
+        count, dropped, left_out = (count_of(said[name]) for name in ("count", "dropped", "left_out"))
+    except (ValueError, TypeError, LookupError):
+        return merged(written, token, []), None
+    outputs = merged(written, token, items)
+    if dropped:
+        outputs.append(note(f"cut here: {dropped:,} more characters were written"))
+    if left_out:
+        outputs.append(note(f"cut here: {left_out:,} more things were shown"))
+    return outputs, count
+
+
+def _ending(executed: Executed, outputs: list[Output], *, told: bool) -> list[Output]:
+    """An error, if the cell did not end well and has not said so itself."""
+    seconds, error = executed.usage.wall_seconds, executed.error
+    if executed.killed_by is not None:
+        name, why = "Stopped", ended_by(executed.killed_by, seconds)
+    elif error is not None:
+        name, why = error.name, error.traceback or error.message
+    elif not told:
+        name, why = "Untellable", _UNTELLABLE
+    else:
+        return []
+    after = AFRESH if executed.state_lost else "variables are kept" if executed.killed_by is not None else ""
+    return [failure(name, why, [f"[{why}; {after}]" if after else why])]
