@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup serve test check bench bench-sandbox bench-verl soak docs clean
+.PHONY: setup serve test check bench bench-sandbox bench-verl bench-toolserver soak docs clean
 
 setup: .venv/ready
 
@@ -32,6 +32,9 @@ bench-sandbox: setup
 
 bench-verl: setup  # VERL_TOOL=path of a checkout of verl-tool
 	$(BIN)/python -m benchmarks.verl --checkout $(VERL_TOOL)
+
+bench-toolserver: setup  # XAGENT=path of a checkout of XAgent
+	$(BIN)/python -m benchmarks.toolserver --checkout $(XAGENT)
 
 soak: setup
 	$(BIN)/python -m benchmarks.verl_soak

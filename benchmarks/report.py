@@ -44,6 +44,7 @@ class Place:
 
 README = Place(_CHECKOUT / "README.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
 VERL_PAGE = Place(_CHECKOUT / "docs" / "verl.md", "<!-- verl benchmark -->", "<!-- end -->")
+TOOLSERVER_PAGE = Place(_CHECKOUT / "docs" / "toolserver.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
 SANDBOX_PAGE = Place(_CHECKOUT / "docs" / "sandbox.md", "<!-- sandbox benchmark -->", "<!-- end -->")
 
 

@@ -80,6 +80,12 @@ def toolyard() -> Contender:
     return Contender("toolyard", "toolyard", Path(sys.executable), command, ENVIRONMENT.parent)
 
 
+def serving(*what: str) -> Contender:
+    """Toolyard with what `toolyard serve` is told, in the folder of the checkout."""
+    command = [str(Path(sysconfig.get_path("scripts")) / "toolyard"), "serve", *what, "--port"]
+    return Contender("toolyard", "toolyard", Path(sys.executable), command, Path(__file__).parents[1])
+
+
 def reference() -> Contender:
     """The reference in a virtual environment of its own, which is made the first time."""
     python = venvs.interpreter(venvs.Peer("ors-bench", [*venvs.ORS.requirements, "uvloop", "httptools"]))

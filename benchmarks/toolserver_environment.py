@@ -16,8 +16,10 @@ class Echo(Toolset):
         """
         return text
 
+
+class EchoPlain(Toolset):
     @tool
-    def echo_plain(self, text: str) -> str:
+    def echo(self, text: str) -> str:
         """Say the text back.
 
         Args:
@@ -28,3 +30,7 @@ class Echo(Toolset):
 
 class Trivial(ToolsEnvironment):
     toolsets = (Echo,)
+
+
+class TrivialPlain(ToolsEnvironment):
+    toolsets = (EchoPlain,)

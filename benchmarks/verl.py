@@ -13,23 +13,20 @@ import json
 import os
 import platform
 import shutil
-import sys
-import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from benchmarks.cache import load_generator
 from benchmarks.load import SESSION, Load, Step, drive
 from benchmarks.report import VERL_PAGE, Row, micro, milli, per_second, processor, progress, table
 from benchmarks.sandbox_meter import Meter, metering
-from benchmarks.servers import Contender, Started, running, venvs
+from benchmarks.servers import Contender, Started, running, serving, venvs
+from benchmarks.turns import in_turns, row
 
 BATCHES = (1, 32, 256, 1024)
 TEXT = "I will compute it. <python>print('hello world')</python>"
-Show = Callable[[float], str]
 REQUIRED = ["fire", "uvicorn", "uvloop", "httptools", "fastapi", "tqdm", "regex", "ray"]
 """What its server and its python_code import."""
 TARGETS = {
@@ -42,12 +39,6 @@ def theirs(checkout: Path, tool: str) -> Contender:
     python = venvs.interpreter(venvs.Peer("verl-tool-bench", REQUIRED))
     command = [str(python), "-m", "verl_tool.servers.tool_server", f"--tool_type={tool}", "--host=127.0.0.1", "--port"]
     return Contender("verl-tool", "verl_tool", python, command, checkout)
-
-
-def ours(*what: str) -> Contender:
-    toolyard = str(Path(sysconfig.get_path("scripts")) / "toolyard")
-    folder = Path(__file__).parents[1]
-    return Contender("toolyard", "toolyard", Path(sys.executable), [toolyard, "serve", *what, "--port"], folder)
 
 
 def batch(size: int) -> Sequence[Step]:
@@ -81,14 +72,10 @@ class Benchmark:
     def rounds(
         self, servers: Mapping[str, Started], steps: Sequence[Step], *, connections: int, count: int
     ) -> Sequence[Mapping[str, Turn]]:
-        names = list(servers)
-        for name in names:  # to warm up; not counted
-            self._turn(servers[name], steps, connections, 0.3)
-        done = []
-        for number in range(count):
-            order = names if number % 2 == 0 else names[::-1]
-            done.append({name: self._turn(servers[name], steps, connections, self._seconds) for name in order})
-        return done
+        def turn(name: str, seconds: float) -> Turn:
+            return self._turn(servers[name], steps, connections, seconds)
+
+        return in_turns(list(servers), turn, count=count, seconds=self._seconds)
 
     def _turn(self, server: Started, steps: Sequence[Step], connections: int, seconds: float) -> Turn:
         before = self._meter.read()
@@ -124,12 +111,6 @@ def rows_of_python(benchmark: Benchmark, servers: Mapping[str, Started], count: 
     ]
 
 
-def row(what: str, pairs: Sequence[tuple[float, float]], show: Show, word: str, target: str = "") -> Row:
-    reference, own = (median(figures) for figures in zip(*pairs, strict=True))
-    ratio = median(reference / own for reference, own in pairs)
-    return Row(what, show(reference), show(own), f"{ratio:.1f}x {word}", target)
-
-
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.verl", description=__doc__)
     parser.add_argument("--checkout", type=Path, required=True, metavar="PATH", help="of verl-tool")
@@ -150,14 +131,14 @@ def main() -> None:
         with ExitStack() as stack:
             servers = {
                 "theirs": stack.enter_context(running(theirs(args.checkout, "base"))),
-                "async": stack.enter_context(running(ours(f"{environment}:Trivial", "--protocol", "verl"))),
-                "plain": stack.enter_context(running(ours(f"{environment}:TrivialPlain", "--protocol", "verl"))),
+                "async": stack.enter_context(running(serving(f"{environment}:Trivial", "--protocol", "verl"))),
+                "plain": stack.enter_context(running(serving(f"{environment}:TrivialPlain", "--protocol", "verl"))),
             }
             made += rows_of_batches(benchmark, servers, args.rounds)
         with ExitStack() as stack:
             servers = {
                 "theirs": stack.enter_context(running(theirs(args.checkout, "python_code"))),
-                "ours": stack.enter_context(running(ours("--tools", "python_code", "--protocol", "verl"))),
+                "ours": stack.enter_context(running(serving("--tools", "python_code", "--protocol", "verl"))),
             }
             made += rows_of_python(benchmark, servers, args.rounds)
     jail = "firejail" if shutil.which("firejail") else "nothing, since firejail is not installed"

@@ -6,9 +6,11 @@ call really costs there is more.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from benchmarks.cache import cache
 from benchmarks.servers import Contender, venvs
@@ -18,7 +20,23 @@ REQUIRED = [
     *("PyYAML", "docstring_parser", "tqdm", "requests", "httpx[http2]", "beautifulsoup4", "duckduckgo_search"),
     *("numpy", "scikit-learn", "nbformat", "nbclient", "ipykernel"),
 ]
-"""What the node imports with its own configuration, and the faster loop and parser for uvicorn."""
+"""What the node imports with the configuration that it comes with, and the faster loop and parser for uvicorn."""
+
+Way: TypeAlias = Literal["shipped", "fast", "quiet"]
+WAYS: dict[Way, dict[str, object]] = {
+    "shipped": {"loop": "asyncio", "http": "h11"},
+    "fast": {"loop": "uvloop", "http": "httptools"},
+    "quiet": {"loop": "uvloop", "http": "httptools", "access_log": False},
+}
+"""How uvicorn runs it: as its image does; with the faster loop and parser; and without a line of log per request."""
+
+# It also runs `service docker start`, which is none of its business here.
+SERVE = """
+import json, os, sys, uvicorn
+os.environ["PATH"] = ""
+sys.path.insert(0, os.getcwd())
+uvicorn.run("main:app", port=int(sys.argv[2]), **json.loads(sys.argv[1]))
+"""
 
 ECHO = '''
 from core.register import toolwrapper
@@ -32,19 +50,14 @@ def echo(text: str) -> str:
     return text
 '''
 
-# As its image starts it, but for the address, with uvicorn's faster loop and parser asked for by name, and without a
-# line of log for each request. It runs `service docker start` by itself, which is none of its business here.
-SERVE = """
-import os, sys, uvicorn
-os.environ["PATH"] = ""
-sys.path.insert(0, os.getcwd())
-uvicorn.run("main:app", port=int(sys.argv[1]), loop="uvloop", http="httptools", access_log=False)
-"""
 
-
-def xagent_node(checkout: Path) -> Contender:
-    """Its files are laid out as in its image; a tool that is among the extensions is loaded when it is first called."""
+def xagent_node(folder: Path, way: Way) -> Contender:
     python = venvs.interpreter(venvs.Peer("xagent-bench", REQUIRED))
+    return Contender("xagent", "main", python, [str(python), "-c", SERVE, json.dumps(WAYS[way])], folder)
+
+
+def laid_out(checkout: Path) -> Path:
+    """Its files as in its image. A tool that is among its extensions is loaded when it is first called."""
     folder = cache() / "xagent-node"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(checkout / "ToolServer" / "ToolServerNode", folder, copy_function=os.symlink)
@@ -56,4 +69,4 @@ def xagent_node(checkout: Path) -> Contender:
         configuration.replace(shipped, f"work_directory: {folder / 'workspace'}/")
     )
     (folder / "extensions" / "tools" / "echo.py").write_text(ECHO)
-    return Contender("xagent", "main", python, [str(python), "-c", SERVE], folder)
+    return folder

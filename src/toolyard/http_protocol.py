@@ -18,6 +18,8 @@ from toolyard.asgi import ANSWER, Headers
 _HEAD_MOST = 64 * 1024
 _NAME = re.compile(rb"[0-9a-z-]+")
 _VALUE = re.compile(rb"[ -~]*")
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+"""Others, such as 450, have none."""
 
 
 class GatheringProtocol(HttpToolsProtocol):
@@ -96,7 +98,7 @@ def head(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
             return b""
         if name in (b"connection", b"content-length", b"transfer-encoding"):
             return b""
-    line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
+    line = f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode()
     return line + b"".join([b"%b: %b\r\n" % header for header in headers])
 
 

@@ -1,4 +1,7 @@
-"""How log lines look: for people, or one JSON object a line for machines."""
+"""How log lines look, for people or one JSON object a line for machines; and those about sessions and calls.
+
+What clients send is never logged: no arguments, no secrets, no keys, no cookies.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,26 @@ import json
 import logging
 import sys
 import time
-from typing import Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from toolyard.placement.base import SessionSpec
+from toolyard.runtime.journal import Journal, Outcome, Why
+
+log = logging.getLogger("toolyard.sessions")
 
 
 class JsonLines(logging.Formatter):
+    """What a line is about, such as its session, is among its keys: `log.info("…", extra={"about": {…}})`."""
+
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, "about", {}),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
@@ -32,3 +45,64 @@ def configure(style: Literal["text", "json"], level: str) -> None:
         logger.setLevel(level.upper())
         logger.propagate = False
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, getattr(logging, level.upper())))
+
+
+@contextmanager
+def following(journal: Journal) -> Iterator[None]:
+    """Log what happens to sessions, and on level debug to calls. What would not be shown is not listened to."""
+    heard: list[tuple[list[Any], Any]] = []  # lists of the journal, and what is in them: each has its own type
+    if log.isEnabledFor(logging.INFO):
+        heard += [(journal.opened, _opened), (journal.closed, _closed), (journal.rebuilt, _rebuilt)]
+    if log.isEnabledFor(logging.DEBUG):
+        heard += [(journal.settled, _settled), (journal.started, _started), (journal.answered, _answered)]
+    for listeners, listener in heard:
+        listeners.append(listener)
+    try:
+        yield
+    finally:
+        for listeners, listener in heard:
+            listeners.remove(listener)
+
+
+def _opened(spec: SessionSpec) -> None:
+    log.info("session %s of %s: opened", spec.session_id, _name(spec), extra=_about(spec))
+
+
+def _settled(spec: SessionSpec, problem: str, seconds: float) -> None:
+    about = _about(spec, seconds=round(seconds, 6))
+    what = "could not be set up" if problem else "is set up"  # the problem itself has been logged where it came up
+    log.debug("session %s of %s: %s after %.3f s", spec.session_id, _name(spec), what, seconds, extra=about)
+
+
+def _rebuilt(spec: SessionSpec) -> None:
+    log.info("session %s of %s: was lost, and made again", spec.session_id, _name(spec), extra=_about(spec))
+
+
+def _closed(spec: SessionSpec, why: Why, seconds: float) -> None:
+    about = _about(spec, reason=why, seconds=round(seconds, 6))
+    log.info("session %s of %s: closed after %.3f s, %s", spec.session_id, _name(spec), seconds, why, extra=about)
+
+
+def _started(spec: SessionSpec, tool: str) -> None:
+    about = _about(spec, tool=tool)
+    log.debug("session %s of %s: %s is called", spec.session_id, _name(spec), tool, extra=about)
+
+
+def _answered(spec: SessionSpec, tool: str, outcome: Outcome, waited: float, ran: float | None) -> None:
+    about = _about(spec, tool=tool, outcome=outcome, queue_seconds=round(waited, 6))
+    if ran is not None:
+        about["about"]["run_seconds"] = round(ran, 6)
+    log.debug(
+        "session %s of %s: %s answered %s, waited %.3f s, %s",
+        *(spec.session_id, _name(spec), tool, outcome, waited),
+        "never ran" if ran is None else f"ran {ran:.3f} s",
+        extra=about,
+    )
+
+
+def _name(spec: SessionSpec) -> str:
+    return spec.environment.name().lower()
+
+
+def _about(spec: SessionSpec, **more: object) -> dict[str, dict[str, object]]:
+    return {"about": {"session": spec.session_id, "environment": _name(spec), **more}}

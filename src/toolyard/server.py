@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import importlib
 import logging
@@ -24,7 +25,7 @@ from toolyard.placement.local import LocalPlacement
 from toolyard.placement.process import PoolPlacement, ProcessPlacement
 from toolyard.placement.template import ProcessLimits
 from toolyard.placement.worker import Served
-from toolyard.protocols import PROTOCOLS, RUN_CODE
+from toolyard.protocols import ALWAYS, PROTOCOLS, RUN_CODE
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime, by_name
 from toolyard.sandboxes.provider import Provider
@@ -101,8 +102,9 @@ class Server:
         self._placement.prepare()
         try:
             await self._start_sandboxes()
-            async with self.runtime.running():
-                yield
+            with logs.following(self.runtime.journal):
+                async with self.runtime.running():
+                    yield
         finally:
             await self.sandboxes.close()
             self._placement.close()
@@ -181,22 +183,36 @@ def protocols_of(settings: Settings, *, runs_code: bool) -> Sequence[str]:
         if name not in PROTOCOLS:
             raise SettingsError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
     usual = [name for name in PROTOCOLS if runs_code or name not in RUN_CODE]
-    return [name for name in PROTOCOLS if name in (settings.protocol or usual)]
+    wanted = {*(settings.protocol or usual), *ALWAYS}
+    return [name for name in PROTOCOLS if name in wanted]
 
 
 def placement_of(settings: Settings, environments: Sequence[type[Environment]], toolsets: Sequence[type]) -> Placement:
     if settings.placement == "local":
         return LocalPlacement(settings.threads)
+    there = dataclasses.replace(settings, api_key="")  # which is for nobody but this process
     served = Served(
         by_name(environments),
         {toolset.__name__: toolset for toolset in toolsets},
         settings.threads,
-        lambda: sandboxes_of(settings).enter(),
+        lambda: sandboxes_of(there).enter(),
     )
     limits = ProcessLimits(settings.process_memory_bytes, settings.process_cpu_seconds)
     if settings.placement == "process":
         return ProcessPlacement(served, limits)
+    if settings.placement == "ray":
+        return ray_placement(served, limits, settings)
     return PoolPlacement(served, limits, size=settings.pool_processes)
+
+
+def ray_placement(served: Served, limits: ProcessLimits, settings: Settings) -> Placement:
+    """Ray is an extra, and takes a while to load: only whoever asks for it needs it."""
+    ray = importlib.import_module("toolyard.placement.ray")
+    inside = ray.Inside(settings.ray_inside, limits, settings.pool_processes)
+    placement: Placement = ray.RayPlacement(
+        served, ray.RayOptions(inside, settings.ray_address, settings.ray_actors, settings.ray_cpus)
+    )
+    return placement
 
 
 def sandboxes_of(settings: Settings, *, ready: int = 0) -> Provider:

@@ -38,13 +38,23 @@ class Settings:
     # What
     tools: str = knob("", "serve these built-in tools, separated by commas, as an environment called toolbox")
     # Where sessions live
-    placement: Literal["local", "process", "pool"] = knob(
+    placement: Literal["local", "process", "pool", "ray"] = knob(
         "local",
-        "where sessions live: in this process, in a process each, or in a pool of processes",
+        "where sessions live: in this process, in a process each, in a pool of processes, or on a Ray cluster",
     )
     pool_processes: int = knob(0, "processes of the pool; 0: one for each processor", zero=True)
     process_memory_bytes: int = knob(0, "memory of one process with sessions, beside what is loaded; 0: any", zero=True)
     process_cpu_seconds: float = knob(0, "processor time of one process with sessions; 0: any", zero=True)
+    ray_address: str = knob(
+        "", "Ray cluster: auto for the one of this machine, or its address; empty starts one here, for this server"
+    )
+    ray_actors: int = knob(
+        0,
+        "actors on each node of the cluster; 0: one for each processor, or just one if its sessions have processes",
+        zero=True,
+    )
+    ray_cpus: float = knob(0, "processors that Ray reserves for an actor, unless its environment says", zero=True)
+    ray_inside: Literal["local", "process", "pool"] = knob("local", "where sessions live in an actor, as --placement")
     # Who
     api_key: str = knob("", "key that clients must send, as X-API-Key or as Authorization: Bearer")
     allow_anonymous: bool = knob(False, "listen on a non-loopback address although no key is asked for")

@@ -52,6 +52,10 @@ class Oven(Environment):
         self.looked += 1
         return AskAgain("look", {"what": what}) if self.looked % 3 else f"{what} is done"
 
+    @tool(name="break")
+    async def break_(self) -> str:
+        raise ValueError("x" * 5000)
+
     @tool
     async def burn(self) -> str:
         raise ToolError("it is black", detail={"colour": "black"})
@@ -99,9 +103,31 @@ async def test_a_call_goes_on_with_the_tool_that_will_know_until_there_is_a_resu
 async def test_a_client_who_can_ask_again_is_told_how_and_its_session_stays_free():
     async with runtime_of(Oven).running() as runtime:
         session = await runtime.open(of(Oven))
-        assert await session.ask("bake", {}).finished() == AskAgain("look", {"what": "bread"})
-        assert await session.ask("look", {"what": "x"}).finished() == AskAgain("look", {"what": "x"})
-        assert session.running == 0
+        assert session.ask("bake", {}) == AskAgain("look", {"what": "bread"})
+        assert session.ask("look", {"what": "x"}) == AskAgain("look", {"what": "x"})
+        begun = session.ask("bake_slowly", {})
+        await begun.rest
+        assert begun.call.result == AskAgain("look", {"what": "pie"})
+        assert session.running == runtime.calls == 0
+
+
+async def test_who_asks_while_another_call_runs_gets_a_ticket():
+    async with runtime_of(Oven).running() as runtime:
+        session = await runtime.open(of(Oven))
+        running = session.call("bake_slowly", {})
+        await anyio.sleep(0)
+        tickets = [session.ask("bake", {}), session.ask("bake_slowly", {})]
+        assert await tickets[0].finished() == AskAgain("look", {"what": "bread"})
+        assert not running.done
+        assert await tickets[1].finished() == AskAgain("look", {"what": "pie"})
+        assert (await running.finished()).text == "pie is done"
+
+
+async def test_what_was_raised_is_cut_even_if_the_tool_never_waited():
+    async with runtime_of(Oven, output_bytes=1000).running() as runtime:
+        session = await runtime.open(of(Oven))
+        for failure in (session.ask("break", {}), session.begin("break", {}, {})):
+            assert failure.message.startswith("x" * 1000 + "\n[cut here")
 
 
 async def test_a_call_that_is_kept_can_be_found_by_its_id_and_no_other():

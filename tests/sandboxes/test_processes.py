@@ -184,3 +184,18 @@ async def test_a_full_backlog_leaves_the_rest_in_the_pipe():
     assert max(map(len, taken)) <= 1000
     os.write(pipe.writes, b"b" * 30_000)
     assert pipe.end() == b"b" * 30_000
+
+
+async def test_a_bomb_that_goes_on_is_defused_by_killing_it(tmp_path):
+    backend = backends.backend("native", tmp_path)
+    await backend.start()
+    try:
+        async with await backend.open() as box:
+            bomb = await box.start(["sh", "-c", "f() { f | f & f; }; f"])
+            assert not await bomb.wait(0.5) or bomb.exit_code != 0
+            async with asyncio.timeout(20):
+                await bomb.kill()
+            assert bomb.exit_code is not None
+            assert (await box.run(["echo", "on"])).stdout == b"on\n"
+    finally:
+        await backend.close()

@@ -20,6 +20,9 @@ DESK_KEY = "desk-0123456789"
 STAFF_KEY = "staff+/0123456789"
 TOOLBENCH_KEY = "toolbench-0123456789"
 
+BOMB = gzip.compress(bytes(64 * 2**20))
+"""A small answer that unpacks to a large one."""
+
 BOOKS: dict[str, dict[str, Any]] = {
     "978-1": {"isbn": "978-1", "title": "Tides", "author": "Ada Marsh", "year": 1987, "subjects": ["sea", "maths"]},
     "978-2": {"isbn": "978-2", "title": "Salt", "author": "Ben Quay", "year": 2004, "subjects": ["sea"]},
@@ -154,7 +157,7 @@ class Api:
             case "huge":
                 return StreamingResponse(megabytes(32), media_type="text/plain")
             case "bomb":
-                return Response(gzip.compress(bytes(64 * 2**20)), headers={"content-encoding": "gzip"})
+                return Response(BOMB, headers={"content-encoding": "gzip"})
             case "packed":
                 return Response(gzip.compress(b'{"unpacked": true}'), headers={"content-encoding": "gzip"})
             case "torn":

@@ -6,13 +6,16 @@ import json
 import logging
 import socket
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 import pytest
+from anyio.abc import ByteStream, SocketAttribute
 
 from tests.tools.api_server import BOOKS, DESK_KEY, STAFF_KEY, Api, document, get, parameter, png
 from tests.tools.loopback import serving
@@ -383,11 +386,21 @@ async def test_answers_of_every_kind_are_understood(tmp_path: Path, url: str, ki
         assert await some.call_task_tool("q", {}) == value
 
 
-@pytest.mark.parametrize("kind", ["huge", "bomb"])
-async def test_an_answer_that_is_too_long_is_not_taken(tmp_path: Path, url: str, kind: str) -> None:
-    async with api_with(tmp_path, url, {f"/answer/{kind}": get(operationId="q")}) as some:
+async def test_an_answer_that_is_too_long_is_not_taken(tmp_path: Path, url: str) -> None:
+    async with api_with(tmp_path, url, {"/answer/huge": get(operationId="q")}) as some:
         with pytest.raises(ToolError, match="longer than 8,388,608 bytes"):
             await some.call_task_tool("q", {})
+
+
+async def test_an_answer_that_unpacks_to_too_much_is_not_unpacked(tmp_path: Path, url: str) -> None:
+    async with api_with(tmp_path, url, {"/answer/bomb": get(operationId="q")}) as some:
+        tracemalloc.start()
+        try:
+            with pytest.raises(ToolError, match="longer than"):
+                await some.call_task_tool("q", {})
+            assert tracemalloc.get_traced_memory()[1] < 32 * 2**20, "it is 64 MiB"
+        finally:
+            tracemalloc.stop()
 
 
 @pytest.mark.parametrize(("kind", "problem"), [("strange", "packed as 'br'"), ("torn", "ends too early")])
@@ -502,6 +515,51 @@ async def test_a_certificate_must_be_that_of_the_name_and_not_of_the_address(
     finally:
         http.tls.cache_clear()
     assert len(api.asked) == 1
+
+
+async def test_a_server_with_tls_is_asked_through_the_proxy_that_variables_name(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(PEM))
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    http.tls.cache_clear()
+    try:
+        with serving(api.app, ssl_certfile=str(PEM), ssl_keyfile=str(PEM), loop="asyncio") as url:
+            async with one_proxy() as (proxy, wanted):
+                monkeypatch.setenv("HTTPS_PROXY", proxy)
+                for addresses in (None, Addresses.parse("127.0.0.1")):
+                    line = Line(addresses, sessions=1)
+                    assert (await line.ask(Request("GET", f"{url}/echo", {}), 5)).status == 200
+                    await line.leave()
+            assert wanted == [f"CONNECT {urlsplit(url).netloc} HTTP/1.1"] * 2
+    finally:
+        http.tls.cache_clear()
+
+
+@asynccontextmanager
+async def one_proxy() -> AsyncIterator[tuple[str, list[str]]]:
+    """Its address, and what it was asked for."""
+    wanted: list[str] = []
+
+    async def carry(source: ByteStream, sink: ByteStream) -> None:
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            while True:
+                await sink.send(await source.receive())
+
+    async def serve(near: ByteStream) -> None:
+        wanted.append((await near.receive()).decode().partition("\r\n")[0])
+        host, _, port = wanted[-1].split()[1].partition(":")
+        async with near, await anyio.connect_tcp(host, int(port)) as far, anyio.create_task_group() as both:
+            await near.send(b"HTTP/1.1 200 OK\r\n\r\n")
+            both.start_soon(carry, far, near)
+            await carry(near, far)
+            both.cancel_scope.cancel()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, serve)
+        yield f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}", wanted
+        group.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(

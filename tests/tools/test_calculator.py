@@ -83,13 +83,16 @@ async def test_an_expression_that_takes_too_long_is_ended(calculator, monkeypatc
 
 
 def test_it_runs_in_the_sandbox_of_the_session_but_not_in_its_interpreter():
-    with running([Calculators]) as server, Client(server.url) as client:
-        with client.environment("toolbox").session({}) as session:
-            session.call_tool("ipython_code", {"code": "x = 1\nopen('here', 'w').close()"})
-            assert session.call_tool("calculator", {"expression": "x"}).text == "Error: name 'x' is not defined"
-            files = session.call_tool("calculator", {"expression": "__import__('os').listdir()"})
-            assert files.text == '["here"]'
-            assert session.call_tool("calculator", {"expression": "1+2"}).text == "3"
+    with (
+        running([Calculators]) as server,
+        Client(server.url) as client,
+        client.environment("toolbox").session({}) as session,
+    ):
+        session.call_tool("ipython_code", {"code": "x = 1\nopen('here', 'w').close()"})
+        assert session.call_tool("calculator", {"expression": "x"}).text == "Error: name 'x' is not defined"
+        files = session.call_tool("calculator", {"expression": "__import__('os').listdir()"})
+        assert files.text == '["here"]'
+        assert session.call_tool("calculator", {"expression": "1+2"}).text == "3"
 
 
 async def test_a_number_is_a_value_where_a_wire_carries_values(calculator):

@@ -9,7 +9,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -177,6 +176,16 @@ async def test_of_several_forms_of_a_value_a_model_sees_those_that_it_can_read(b
     assert await shown(book, "display({'image/png': b'no picture'}, raw=True)") == ["[image/png that is no picture]"]
 
 
+async def test_streams_that_take_turns_too_often_become_one(provider: Provider, book: PythonNotebook):
+    code = "import sys\nfor n in range(1000):\n  print(n)\n  print(-n, file=sys.stderr)"
+    texts = await shown(book, code)
+    assert len(texts) < 600
+    assert "".join(texts) == "".join(f"{n}\n{-n}\n" for n in range(1000))
+    printed = await book.print_notebook()
+    async with opened(provider, file=await (await book.sandbox()).read(FILE)) as later:
+        assert await later.print_notebook() == printed
+
+
 async def test_outputs_can_be_cleared_and_shown_again(book: PythonNotebook):
     await shown(book, "from IPython.display import *")
     assert await shown(book, "print(1)\ndisplay(2)\nclear_output()\nprint(3)") == ["3\n"]
@@ -237,20 +246,17 @@ async def test_errors_are_told_without_colours_after_what_was_written(book: Pyth
         ("x = b'x' * 10**9", f"it needed more memory than it may; {AFRESH}]"),
         ("open('f', 'wb').write(b'x' * 10**8)", "it wrote a larger file than it may"),
         ("for n in range(30): open(f'f{n}', 'wb').write(b'x' * 10**7)", "No space left on device"),
-        ("import builtins\ndel builtins.len", "cell_index: 1\n"),
+        ("files = []\nwhile True: files.append(open('/dev/null'))", "OSError: [Errno 24] Too many open files"),
+        ("class R:\n  def __repr__(self): 1/0\nfor n in range(300): display(R())", "more things were shown]"),
+        ("import builtins\ndel builtins.len", "NameError: name 'len' is not defined"),
         ("get_ipython().events = None", "NoneType"),
     ],
 )
 async def test_a_cell_that_misbehaves_is_told_and_the_next_one_works(book: PythonNotebook, code: str, told: str):
     await shown(book, "x = 1")
-    began = time.monotonic()
-    try:
-        text = await failed(book, code)
-        assert told in text
-        assert text.startswith("cell_index: 1\n")
-    except pytest.fail.Exception:
-        assert told == "cell_index: 1\n", "it was to fail"
-    assert time.monotonic() - began < 20
+    text = await asyncio.wait_for(failed(book, code), 20)
+    assert told in text
+    assert text.startswith("cell_index: 1\n")
     later = await shown(book, "print('next')", reset="None" in code)
     assert "next" in "".join(later)  # among what forks still have to say
 
@@ -272,6 +278,7 @@ async def test_a_cell_that_misbehaves_is_told_and_the_next_one_works(book: Pytho
             ["in a thread\n"],
         ),
         ("print('\\x02x\\x03')", ["\x02x\x03\n"]),
+        ("import json\njson.dumps = json.loads = None\n1", ["1"]),
     ],
 )
 async def test_what_a_cell_does_to_its_own_process_harms_no_other(book: PythonNotebook, code: str, answers: list[str]):
@@ -288,6 +295,8 @@ async def test_too_much_is_cut_and_costs_nothing_else(book: PythonNotebook):
     assert text.endswith("z\n[cut here: 10,000,000 characters]")
     *some, note = await shown(book, "for n in range(1000): display(n)")
     assert (some[-1], note) == ("199", "[cut here: 800 more things were shown]\n")
+    text = await failed(book, "for n in range(250): display(n)\n1/0")
+    assert text.endswith("division by zero\n[cut here: 50 more things were shown]\n")
     assert await shown(book, "x") == ["1"]
 
 
@@ -347,33 +356,67 @@ async def test_cells_that_come_at_once_run_one_after_the_other(book: PythonNoteb
     ]
 
 
+ANSWERS = """
+import json
+class Answer:
+    result = property(lambda self: self)
+    def __init__(self, token):
+        self.text = {0}
+    def raise_error(self):
+        pass
+    def __repr__(self):
+        return self.text
+get_ipython().run_cell = lambda raw, **_: Answer(json.loads(raw[15:])["token"])
+"""
+"""A session that answers for itself, in any way it likes."""
+
+
+def json_answer(items: object, **more: object) -> str:
+    text = json.dumps({"items": items, "count": 1, "dropped": 0, "left_out": 0, **more})
+    return ANSWERS.replace("{0}", f"f'{{token}} {len(text)} ' + {text!r}")
+
+
+UNTELLABLE = "what the cell showed cannot be told: it has changed how IPython shows things"
+
+
 @pytest.mark.parametrize(
-    "tampering",
+    ("tampering", "told"),
     [
-        "get_ipython().run_cell = None",
-        "get_ipython().run_cell = lambda *_, **__: None",
-        "class R: result = 'x' * 10**6; raise_error = lambda _: None\nget_ipython().run_cell = lambda *_, **__: R()",
-        'import json\njson.dumps = lambda *_: \'{"items": [{"output_type": "stream", "name": 1}]}\'',
-        'import json\njson.dumps = lambda *_: \'{"items": 1, "count": 1e400}\'',
-        "import json\njson.dumps = lambda *_: '[' * 100_000",
-        "import json\njson.dumps = lambda *_: 1 / 0",
+        ("get_ipython().run_cell = None", "TypeError: 'NoneType' object is not callable"),
+        ("get_ipython().run_cell = lambda *_, **__: None", "AttributeError: 'NoneType' object has no attribute"),
+        (ANSWERS.replace("{0}", "'no answer'"), UNTELLABLE),
+        (ANSWERS.replace("{0}", "f'{token} 1000000 x'"), UNTELLABLE),
+        (ANSWERS.replace("{0}", "f'{token} 99999999 ' + 'x' * 60_000"), UNTELLABLE),
+        (ANSWERS.replace("{0}", "f'{token} 50000 ' + '[' * 50_000"), UNTELLABLE),
+        (ANSWERS.replace("{0}", "f'{token} 2 {{}}'"), UNTELLABLE),
+        (json_answer(1), UNTELLABLE),
+        (json_answer([1]), UNTELLABLE),
+        (json_answer([{}] * 2000), UNTELLABLE),
+        (json_answer([{"output_type": "stream", "name": "stdlog", "text": ""}]), UNTELLABLE),
+        (json_answer([{"output_type": "display_data", "data": "x"}]), UNTELLABLE),
+        (json_answer([{"output_type": "error", "ename": "", "evalue": "", "traceback": [1]}]), UNTELLABLE),
+        (json_answer([], count=float("inf")), UNTELLABLE),
+        (json_answer([], dropped="many"), UNTELLABLE),
+        (json_answer([{"output_type": "display_data", "data": {"text/plain": "\ud800"}}]), UNTELLABLE),
     ],
 )
-async def test_a_session_that_tampers_with_how_it_is_run_hurts_only_itself(
-    provider: Provider, book: PythonNotebook, tampering: str
+async def test_a_session_that_tampers_with_how_it_is_run_is_told_so_and_hurts_only_itself(
+    provider: Provider, book: PythonNotebook, tampering: str, told: str
 ):
-    told = [await answered(book, code) for code in (tampering, "print(1)", "2")]
-    assert all(text.startswith("cell_index: ") for text in told)
-    assert any(text != f"cell_index: {n}" for n, text in enumerate(told))
+    await shown(book, tampering)
+    assert (await failed(book, "print(1)")).startswith("cell_index: 1\n")
+    assert told in await failed(book, "2")
+    nbformat.validate(nbformat.reads((await (await book.sandbox()).read(FILE)).decode(), as_version=4))
     async with opened(provider) as other:
         assert await shown(other, "print(1)") == ["1\n"]
 
 
-async def answered(book: PythonNotebook, code: str) -> str:
-    try:
-        return (await book.execute_cell(code)).text
-    except ToolError as error:
-        return str(error)
+async def test_what_a_session_says_itself_is_shown_if_it_has_the_form(book: PythonNotebook):
+    data = {"image/png": "no base64", "text/plain": "a", "x": 1}
+    await shown(book, json_answer([{"output_type": "display_data", "data": data, "more": 1}]))
+    assert await shown(book, "1") == ["a", "[image/png that is no picture]"]
+    assert "cannot be restarted" in await failed(book, "1", reset=True)
+    assert "`Wrapped`" in await book.print_notebook()
 
 
 async def test_the_runner_comes_back_when_others_have_ended_the_interpreter(book: PythonNotebook):
@@ -507,6 +550,10 @@ def cells(*some: object) -> bytes:
         cells({"cell_type": "code", "source": "", "outputs": [{"output_type": "stream"}], "execution_count": 1}),
         cells({"cell_type": "code", "source": "", "outputs": [{"output_type": "error"}], "execution_count": 1}),
         cells(*[{"cell_type": "raw", "source": ""}] * 2001),
+        cells({"cell_type": "code", "source": "", "outputs": [{}] * 1001, "execution_count": None}),
+        cells(*[{"outputs": [{}] * 1000}] * 101),
+        cells(*[[]] * 2_000_000),
+        b" " * (notebook_file.FILE_MOST + 1),
     ],
 )  # fmt: skip
 async def test_a_file_that_is_no_notebook_is_told_of_once_and_harms_nothing(provider: Provider, data: bytes):

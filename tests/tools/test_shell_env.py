@@ -14,7 +14,7 @@ from tests.wires.wire import until
 from toolyard import Client
 from toolyard.core.errors import ToolError
 from toolyard.core.output import AskAgain
-from toolyard.sandboxes import Provider
+from toolyard.sandboxes import Limits, Provider
 from toolyard.testing import running
 from toolyard.tools import shell_env
 from toolyard.tools.environment import ToolsEnvironment
@@ -39,12 +39,16 @@ async def shell(request: pytest.FixtureRequest) -> AsyncIterator[ShellEnv]:
         await shell.teardown()
 
 
-async def said(shell: ShellEnv, line: str) -> str:
-    """All that a line has to say, as a client gets it that asks again."""
+async def said(shell: ShellEnv, line: str, end: str = "") -> str:
+    """What a line has to say first, as a client gets it that asks again, or all up to that end."""
     answer = await shell.write_stdin(line)
     while isinstance(answer, AskAgain):
         answer = await getattr(shell, answer.tool)(**answer.arguments)
-    return answer.removeprefix(INSTANT)
+    text = answer.removeprefix(INSTANT)
+    async with asyncio.timeout(20):
+        while not text.endswith(end):
+            text += await shell.read_stdout()
+    return text
 
 
 def sleeping(number: int) -> bool:
@@ -58,7 +62,8 @@ def sleeping(number: int) -> bool:
     return False
 
 
-async def test_what_is_said_at_once_is_returned_standard_error_first(shell):
+async def test_what_is_said_at_once_is_returned_standard_error_first(shell, monkeypatch):
+    monkeypatch.setattr(shell_env, "INSTANT_SECONDS", 5)  # however busy the machine is
     assert await shell.write_stdin("echo hi") == "Instant shell output: hi\n"
     assert await shell.write_stdin("echo o; echo e >&2") == "Instant shell output: e\no\n"
     assert (
@@ -105,10 +110,10 @@ async def test_reading_a_shell_that_nobody_has_written_to_is_an_error(shell):
 
 async def test_a_shell_keeps_its_directory_variables_and_unfinished_commands(shell):
     assert await said(shell, "mkdir d; cd d; x='a b!'") == ""
-    assert await said(shell, 'basename "$PWD"; echo "$x!"') == "d\na b!!\n"
+    assert await said(shell, 'basename "$PWD"; echo "$x!"', "!\n") == "d\na b!!\n"
     assert await said(shell, "for i in 1 2") == ""
     assert await said(shell, "do echo $i") == ""
-    assert await said(shell, "done") == "1\n2\n"
+    assert await said(shell, "done", "2\n") == "1\n2\n"
     assert await said(shell, "cd ..\nsleep 0.5\ncat <<END\n$x\nEND") == "a b!\n"
     assert await said(shell, "env | grep -c PS1; ls -a | grep history") == "0\n"
 
@@ -182,7 +187,7 @@ async def test_who_gives_up_listening_loses_nothing(shell):
 async def test_the_last_words_of_a_shell_are_told_by_the_next(shell):
     assert await shell.write_stdin("sleep 0.5; echo last words; exit 4") == ASK_AGAIN
     await until(lambda: shell._shell.ended)
-    assert await said(shell, "echo new") == (
+    assert await said(shell, "echo new", "new\n") == (
         "last words\n[The shell has ended with exit code 4. This is a fresh one.]\nnew\n"
     )
 
@@ -215,7 +220,7 @@ async def test_sessions_share_nothing_and_leave_nothing(shell):
     other = ShellEnv(Shells())
     await said(other, f"x=1; echo 1 > file; (setsid sleep {number} >/dev/null 2>&1 </dev/null &)")
     await until(lambda: sleeping(number))
-    assert await said(shell, 'echo "[$x]"; ls') == "[]\n"
+    assert await said(shell, 'echo "[$x]$(ls)"') == "[]\n"
     await other.teardown()
     await until(lambda: not sleeping(number))
     assert await said(shell, "echo on") == "on\n"
@@ -230,7 +235,18 @@ async def test_it_works_in_the_workspace_of_the_session(shell):
     assert await said(shell, "echo on") == "on\n"
 
 
-def test_over_ors_a_call_lasts_until_there_is_something_to_say():
+@pytest.mark.parametrize("limits", [Limits(processes=2), Limits(memory_bytes=2**20, open_files=64)])
+async def test_where_there_is_no_room_for_a_shell_that_is_told(limits):
+    async with Provider("subprocess" if limits.processes > 2 else "native", "L0", limits=limits):
+        shell = ShellEnv(Shells())
+        async with asyncio.timeout(15):
+            with pytest.raises(ToolError, match="could not be started"):
+                await shell.write_stdin("echo hi")
+        await shell.teardown()
+
+
+def test_over_ors_a_call_lasts_until_there_is_something_to_say(monkeypatch):
+    monkeypatch.setattr(shell_env, "INSTANT_SECONDS", 0.5)
     with (
         running([Shells]) as server,
         Client(server.url) as client,

@@ -8,7 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from toolyard import Client, Environment, tool
+from toolyard import Client
+from toolyard.client.errors import ToolCallFailed
 from toolyard.core.errors import ToolError
 from toolyard.core.tool import ListToolsOutput, ToolSpec
 from toolyard.sandboxes import Provider
@@ -147,7 +148,9 @@ async def test_results_come_back_as_they_were(maker):
 
 
 async def test_a_coroutine_is_waited_for_and_what_is_printed_is_no_result(maker):
-    code = "import asyncio\n@toolwrapper()\nasync def later(x):\n    print('{}')\n    await asyncio.sleep(0)\n    return x"
+    code = (
+        "import asyncio\n@toolwrapper()\nasync def later(x):\n    print('{}')\n    await asyncio.sleep(0)\n    return x"
+    )
     await maker.register_new_tool("later", code)
     assert await maker.call_task_tool("later", {"x": 4}) == 4
 
@@ -165,8 +168,8 @@ async def test_what_goes_wrong_in_a_tool_is_told_by_the_last_line_of_its_traceba
         with pytest.raises(ToolError) as caught:
             await result(maker, body)
         assert str(caught.value) == said
+    await maker.register_new_tool("add", ADD)
     with pytest.raises(ToolError, match=r"unexpected keyword argument 'c'"):
-        await maker.register_new_tool("add", ADD)
         await maker.call_task_tool("add", {"a": 1, "c": 2})
 
 
@@ -177,8 +180,14 @@ async def test_a_call_that_takes_too_long_is_ended(maker, monkeypatch):
 
 
 async def test_an_answer_that_the_code_forges_hurts_nobody(maker):
-    forged = "import os\nfor fd in range(3, 20):\n    try: os.write(fd, {!r})\n    except OSError: pass\nos._exit(0)"
-    for answer in (b"[]", b'{"value": 5}', b'{"value": {"bytes": "!"}}', b"[" * 200_000, b'{"value": {"tuple": [1]}}'):
+    forged = "import os\nfor fd in range(3, 20):\n    try: os.write(fd, {})\n    except OSError: pass\nos._exit(0)"
+    values = ("5", '{"bytes": "!"}', '{"tuple": [1]}')
+    for answer in (
+        "b'[]'",
+        "b'[' * 200_000",
+        "b'\\xff'",
+        *(repr(f'{{"value": {value}}}'.encode()) for value in values),
+    ):
         with pytest.raises(ToolError, match="the code ended without a result"):
             await result(maker, forged.format(answer))
 
@@ -219,17 +228,7 @@ async def test_a_session_has_only_so_many_tools_of_its_own(maker, monkeypatch):
 
 
 def test_over_ors_a_new_tool_is_listed_checked_and_called_in_its_session_alone():
-    class Plain(Environment):
-        @classmethod
-        def list_splits(cls):
-            return ["train"]
-
-        @tool
-        def nothing(self) -> str:
-            """Does nothing."""
-            return ""
-
-    with running([Makers, Plain]) as server, Client(server.url) as client:
+    with running([Makers]) as server, Client(server.url) as client:
         environment = client.environment("toolbox")
         with environment.session({}) as session, environment.session({}) as other:
             session.call_tool("ipython_code", {"code": "secret = 5\nfrom builtins import print as toolwrapper"})
@@ -237,14 +236,14 @@ def test_over_ors_a_new_tool_is_listed_checked_and_called_in_its_session_alone()
             assert json.loads(told.text)["name"] == "add"
             assert "add" in [spec.name for spec in session.list_tools()]
             assert session.call_tool("add", {"a": "2"}).text == "3"
-            with pytest.raises(Exception, match="a"):
+            with pytest.raises(ToolCallFailed, match='"a" is a required property'):
                 session.call_tool("add", {"b": 1})
             peek = "@toolwrapper()\ndef peek(): return secret"
             session.call_tool("register_new_tool", {"tool_name": "peek", "code": peek})
-            with pytest.raises(Exception, match="name 'secret' is not defined"):
+            with pytest.raises(ToolCallFailed, match="name 'secret' is not defined"):
                 session.call_tool("peek", {})
             assert "add" not in [spec.name for spec in other.list_tools()]
-            with pytest.raises(Exception, match="'add' is not a valid tool"):
+            with pytest.raises(ToolCallFailed, match="'add' is not a valid tool"):
                 other.call_tool("add", {"a": 2})
 
 

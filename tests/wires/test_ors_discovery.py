@@ -197,7 +197,7 @@ async def test_a_deployment_that_is_not_served_changes_nothing(wire: Wire):
     assert response.headers["location"] == "/mathenv/tools"
 
 
-@pytest.mark.parametrize("path", ["/", "/nosuch", "/mathenv", "/mathenv/nosuch", "/mathenv/tools/more", "/favicon.ico"])
+@pytest.mark.parametrize("path", ["/nosuch", "/mathenv", "/mathenv/nosuch", "/mathenv/tools/more", "/favicon.ico"])
 async def test_what_is_no_endpoint_is_404_and_not_redirected(wire: Wire, path: str):
     response = await wire.get(path)
     assert (response.status_code, response.json()["detail"]) == (404, "Not Found")

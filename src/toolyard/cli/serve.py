@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "targets",
         nargs="*",
         metavar="TARGET",
-        help="file.py, file.py:Class, package.module or package.module:Class; none: the built-in examples and the workspace",
+        help="file.py, file.py:Class, package.module or package.module:Class; none: the examples and the workspace",
     )
     parser.add_argument("--reload", action="store_true", help="start again whenever a file beside a target changes")
     add_settings(parser)

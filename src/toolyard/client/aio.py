@@ -87,6 +87,10 @@ class AsyncEnvironment:
         """The tools that every task has; a session may have more. With `format`, as a model's API wants them."""
         return formatted((await self._line.run(self._talk.list_tools())).tools, format)
 
+    async def search_tools(self, question: str, top_k: int = 5) -> list[ToolSpec]:
+        """The tools that fit a question, best first; those too that are not listed."""
+        return await self._line.run(self._talk.search_tools(question, top_k))
+
     async def list_splits(self) -> list[str]:
         return await self._line.run(self._talk.list_splits())
 
@@ -138,15 +142,23 @@ class AsyncSession:
         except BaseException:
             await to_the_end(self._line.run(self._talk.close()))
             raise
-        self._lease = pings.keep(self._line.url, self._line.headers, self.sid)
+        self._keep()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """What leaving does."""
         if self._lease is not None:
             self._lease.end()
         await to_the_end(self._line.run(self._talk.close()))
+
+    def _keep(self) -> None:
+        if self._lease is None:
+            self._lease = pings.keep(self._line.url, self._line.headers, self.sid)
 
     async def get_prompt(self) -> list[Block]:
         return await self._line.run(self._talk.get_prompt())
@@ -176,6 +188,13 @@ class AsyncSession:
 
     async def call_terminal_tool(self, message: str = "") -> ToolOutput:
         return await self._line.run(self._talk.call_terminal_tool(message))
+
+    async def fork(self, count: int = 1) -> list[AsyncSession]:
+        """As many sessions that continue from exactly here. They are open; each is left or closed as this one is."""
+        forks = [AsyncSession(self._line, forked) for forked in await self._line.run(self._talk.fork(count))]
+        for session in forks:
+            session._keep()
+        return forks
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> list[GroupScore]:
         """Compare several answers to this task: one score for each, in order."""

@@ -87,6 +87,10 @@ class Environment:
         """The tools that every task has; a session may have more. With `format`, as a model's API wants them."""
         return formatted(self._line.run(self._talk.list_tools()).tools, format)
 
+    def search_tools(self, question: str, top_k: int = 5) -> list[ToolSpec]:
+        """The tools that fit a question, best first; those too that are not listed."""
+        return self._line.run(self._talk.search_tools(question, top_k))
+
     def list_splits(self) -> list[str]:
         return self._line.run(self._talk.list_splits())
 
@@ -136,15 +140,23 @@ class Session:
         except BaseException:
             self._line.run(self._talk.close())
             raise
-        self._lease = pings.keep(self._line.url, self._line.headers, self.sid)
+        self._keep()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """What leaving does."""
         if self._lease is not None:
             self._lease.end()
         self._line.run(self._talk.close())
+
+    def _keep(self) -> None:
+        if self._lease is None:
+            self._lease = pings.keep(self._line.url, self._line.headers, self.sid)
 
     def get_prompt(self) -> list[Block]:
         return self._line.run(self._talk.get_prompt())
@@ -174,6 +186,13 @@ class Session:
 
     def call_terminal_tool(self, message: str = "") -> ToolOutput:
         return self._line.run(self._talk.call_terminal_tool(message))
+
+    def fork(self, count: int = 1) -> list[Session]:
+        """As many sessions that continue from exactly here. They are open; each is left or closed as this one is."""
+        forks = [Session(self._line, forked) for forked in self._line.run(self._talk.fork(count))]
+        for session in forks:
+            session._keep()
+        return forks
 
     def score_group(self, candidates: Sequence[GroupCandidate]) -> list[GroupScore]:
         """Compare several answers to this task: one score for each, in order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -12,10 +12,10 @@ from toolyard.client import meaning
 from toolyard.client.errors import ClientError, RequestRefused, ServerFailed, SessionGone, ToolCallFailed
 from toolyard.client.flow import Peer, ask, follow
 from toolyard.client.meaning import read
-from toolyard.client.steps import SILENCE, Answer, Ask, Flow, Listen
+from toolyard.client.steps import SILENCE, WAITING, Answer, Ask, Flow, Listen
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Block, JsonObject, ToolOutput
-from toolyard.core.tool import ListToolsOutput, TerminalToolSpec
+from toolyard.core.tool import ListToolsOutput, TerminalToolSpec, ToolSpec
 
 log = logging.getLogger("toolyard.client")
 
@@ -44,6 +44,10 @@ class EnvironmentTalk:
 
     def list_tools(self) -> Flow[ListToolsOutput]:
         return read((yield from self._ask("GET", "tools")), meaning.tools)
+
+    def search_tools(self, question: str, top_k: int) -> Flow[list[ToolSpec]]:
+        answer = yield from self._ask("POST", "search_tools", {"question": question, "top_k": top_k})
+        return read(answer, lambda said: [ToolSpec.model_validate(spec) for spec in said["tools"]])
 
     def list_splits(self) -> Flow[list[str]]:
         return read((yield from self._ask("GET", "splits")), meaning.splits)
@@ -102,12 +106,17 @@ class SessionTalk:
     sid: str = ""
     """Empty unless the session is open, or may be."""
     listed: ListToolsOutput | None = None
+    forked: bool = False
+    """It was open when it was made, and has not been entered yet."""
 
     def check_closed(self) -> None:
-        if self.sid:
+        if self.sid and not self.forked:
             raise RuntimeError("this session is open already; make another one with environment.session(…)")
 
     def open(self) -> Flow[None]:
+        if self.forked:
+            self.forked = False
+            return
         self.listed = None
         self.sid = meaning.session_id((yield from ask(self.peer, Ask("POST", "/create_session", {}))))
         answer = yield from ask(self.peer, Ask("POST", "/create", self.create, self.sid))
@@ -171,6 +180,12 @@ class SessionTalk:
             yield from self._check_alive()
             raise RequestRefused(f"{self.environment!r} does not compare candidates", 404)
         raise self._not_taken(result)
+
+    def fork(self, count: int) -> Flow[list[SessionTalk]]:
+        """If the answer is lost and we ask again, the server closes those that nobody knows of when they are idle."""
+        step = Ask("POST", path(self.environment, "fork"), {"count": count}, self._open_sid(), WAITING)
+        ids = read(self._inside((yield from ask(self.peer, step))), lambda said: meaning.names(said["sids"]))
+        return [replace(self, sid=sid, forked=True) for sid in ids]
 
     def _ask(self, endpoint: str) -> Flow[Answer]:
         return (yield from ask(self.peer, Ask("GET", path(self.environment, endpoint), None, self._open_sid())))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from toolyard.core.errors import DefinitionError, NotSupported
+from toolyard.core.errors import CannotFork, DefinitionError, NotSupported
 from toolyard.core.messages import BLOCK_TYPES, GroupCandidate, GroupScore, Message
 from toolyard.core.output import Blocks, JsonObject, Model
 from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
@@ -42,6 +43,18 @@ class Toolset:
 
     def teardown(self) -> MaybeAwaitable[None]:
         """Called once when the session ends, after the environment's own; a plain function or a coroutine."""
+
+    def fork(self, env: Any) -> MaybeAwaitable[Toolset]:
+        """The same for `env`, which continues from where its own environment is: with copies of all that it holds."""
+        made = copy.copy(self)
+        made.env = env
+        for name, value in vars(self).items():
+            if name != "env":
+                try:
+                    setattr(made, name, copy.deepcopy(value))
+                except Exception as error:  # whatever it holds: a socket, a lock, a thread
+                    raise CannotFork(f"{type(self).__name__}.{name} cannot be copied: {error}") from error
+        return made
 
     def list_task_tools(self) -> MaybeAwaitable[ListToolsOutput]:
         """As `Environment.list_task_tools`: tools that only this session has."""
@@ -80,8 +93,14 @@ class Environment:
     """It runs untrusted code: a server then has a sandbox ready before it answers anybody, or does not start."""
     latch_finished: ClassVar[bool] = True
     """After a tool has returned finished=True, the session takes no more calls."""
+    replayable: ClassVar[bool] = False
+    """The same calls always lead to the same state, and to nothing outside. Then a session that was lost is made again
+    by repeating its calls, and so is a fork of one."""
     catalogue: ClassVar[Mapping[str, ToolSpec]] = {}
     """As `Toolset.catalogue`."""
+    resources: ClassVar[Mapping[str, float]] = {}
+    """What Ray reserves for an actor with sessions of this environment, as `{"CPU": 0.5, "GPU": 1, "browser": 1}`. Such
+    an actor has many sessions; environments that need the same share actors. Other placements do not look at it."""
     _definition: ClassVar[Definition] = Definition({}, None, frozenset())
 
     def __init_subclass__(cls) -> None:
@@ -155,6 +174,13 @@ class Environment:
         The arguments have been checked against the tool's `input_schema`.
         """
         raise NotImplementedError
+
+    def fork(self) -> MaybeAwaitable[Environment]:
+        """Another instance that continues from exactly here, and shares nothing with this one. No call runs meanwhile.
+
+        Without it, sessions are forked with their process, where each has one, or by repeating their calls.
+        """
+        raise NotSupported(f"{type(self).name()} has no fork()")
 
     def workspace(self) -> MaybeAwaitable[Workspace]:
         """The files of this session, for wires over which clients fetch and bring files."""
@@ -265,6 +291,7 @@ _INSTANCE_HOOKS = {
     "list_task_tools": 0,
     "call_task_tool": 2,
     "workspace": 0,
+    "fork": 0,
     "score_group": 1,
 }
 

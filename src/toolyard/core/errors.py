@@ -20,6 +20,7 @@
         SandboxLost           the sandbox died or was closed
         CannotFork            something in the session cannot be copied
       ServiceUnavailable      a server that a tool asks, such as a search engine, does not answer as it should
+      ClusterUnavailable      the cluster that sessions are to be placed on cannot be joined
       WorkspaceError          a file of a sandbox's workspace cannot be read, written or listed
       ProcessError            a program that goes on in a sandbox does not take what is written to it
       BrowserError            a page could not be looked at, through no fault of its own
@@ -124,6 +125,10 @@ class CannotFork(SandboxError):
 
 class ServiceUnavailable(ToolyardError):
     """Raise it in a tool when something that it depends on fails. The agent is not blamed: the call counts as lost."""
+
+
+class ClusterUnavailable(ToolyardError):
+    """Sessions are to be placed on a cluster, and there is none, or it cannot be used."""
 
 
 class WorkspaceError(ToolyardError):

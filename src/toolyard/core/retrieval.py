@@ -223,11 +223,14 @@ class ToolIndex:
 
 def _fields(spec: ToolSpec, name: Name) -> _Fields:
     parameters = _parameters(spec.input_schema)
+    description = spec.description[:_LONGEST_TEXT]
+    if "_" in spec.name:  # which no text has by chance: a text that repeats it says nothing new
+        description = description.replace(spec.name, " ")
     texts = (said["description"] for said in parameters.values() if isinstance(said, Mapping) and "description" in said)
     return (
         words(name.own),
         words(name.family),
-        words(spec.description[:_LONGEST_TEXT].replace(spec.name, " ")),
+        words(description),
         words(" ".join([*parameters, *(text[:_LONGEST_TEXT] for text in texts if isinstance(text, str))])),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
@@ -36,6 +36,10 @@ class SessionSpec:
     """A toolset that the client asked for; its tools come before those of the environment."""
 
 
+Strategy: TypeAlias = Literal["process", "hook", "replay"]
+"""How a session was forked: with its process, by the author's fork(), or by repeating its calls."""
+
+
 class Placed(Protocol):
     """One environment instance, wherever it runs. Whatever the author's code raises comes out, except from `call`."""
 
@@ -64,11 +68,23 @@ class Placed(Protocol):
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]: ...
     async def workspace(self) -> Workspace: ...
+
+    async def fork(self, specs: Sequence[SessionSpec]) -> tuple[Sequence[Placed], Strategy]:
+        """As many that continue from here, while nothing runs in it. Raises `NotSupported` or `CannotFork`."""
+
     async def teardown(self) -> None: ...
 
 
 class Placement(Protocol):
     """Chooses a place for a session and builds its environment there."""
+
+    @property
+    def processes(self) -> int:
+        """How many hold sessions, beside the server's own."""
+
+    @property
+    def problem(self) -> str:
+        """Why no session can be placed, as far as is known now, in words for everybody; empty if one can."""
 
     def prepare(self) -> None:
         """Called once before anybody is served, and before there is an event loop if possible."""

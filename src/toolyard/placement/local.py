@@ -49,7 +49,7 @@ from toolyard.core.output import (
 from toolyard.core.schema import fit
 from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
 from toolyard.core.workspace import Workspace
-from toolyard.placement.base import SessionSpec, list_tools
+from toolyard.placement.base import SessionSpec, Strategy, list_tools
 from toolyard.placement.threads import Threads
 
 log = logging.getLogger("toolyard.environment")
@@ -61,6 +61,9 @@ _WORDS_MOST = 10_000
 
 
 class LocalPlacement:
+    processes = 0
+    problem = ""
+
     def __init__(self, threads: int) -> None:
         self._most_threads = threads
         self._threads = Threads(threads)
@@ -142,6 +145,10 @@ class LocalEnvironment:
         self._place = place
         self._instances: dict[type, object] = {}
         self.tools: Mapping[str, Tool] = type(env)._definition.tools
+
+    @property
+    def environment(self) -> Environment:
+        return self._env
 
     def move_to(self, place: LocalPlacement) -> None:
         self._place = place
@@ -252,6 +259,29 @@ class LocalEnvironment:
     async def workspace(self) -> Workspace:
         found: Workspace = await self._place.ask(self._env.workspace)
         return found
+
+    async def fork(self, specs: Sequence[SessionSpec]) -> tuple[Sequence[LocalEnvironment], Strategy]:
+        if not overrides(type(self._env), "fork"):
+            raise NotSupported(f"{type(self._env).name()} has no fork(), and its sessions have no process of their own")
+        made: list[LocalEnvironment] = []
+        try:
+            for _ in specs:
+                made.append(await self._forked())
+        except BaseException:
+            for one in made:
+                await one.teardown()
+            raise
+        return made, "hook"
+
+    async def _forked(self) -> LocalEnvironment:
+        made = LocalEnvironment(await self._place.ask(self._env.fork), self._place)
+        made.tools = self.tools
+        for toolset, instance in self._instances.items():
+            if isinstance(instance, Toolset):
+                made._instances[toolset] = await self._place.ask(instance.fork, made._env)
+            else:  # of ORS, which has no such thing
+                made._instances[toolset] = await self._place.ask(build_toolset, toolset, made._env)
+        return made
 
     async def _dynamic(self) -> Sequence[tuple[Any, ToolSpec]]:
         """The tools that only this session has, each with the object that runs it."""

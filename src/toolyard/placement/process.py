@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -24,9 +26,16 @@ log = logging.getLogger("toolyard.placement")
 
 T = TypeVar("T")
 
+_RECENTLY = 60
+"""Seconds for which a process that could not be started is a reason not to send anybody here. Not for ever: who is
+sent nobody cannot show that it works again."""
+
 
 class ProcessPlacement:
     """One process for each session."""
+
+    hung = 0
+    """As in `LocalPlacement`: what does not stop goes with its process."""
 
     def __init__(self, served: Served, limits: ProcessLimits) -> None:
         self._served = served
@@ -34,6 +43,16 @@ class ProcessPlacement:
         self._here = LocalPlacement(served.threads)
         """For what is asked of classes, not of sessions."""
         self._template: Template | None = None
+        self._failed = -math.inf
+
+    @property
+    def processes(self) -> int:
+        return self._template.workers if self._template is not None else 0
+
+    @property
+    def problem(self) -> str:
+        recently = time.monotonic() - self._failed < _RECENTLY
+        return "no process for a session could be started" if recently else ""
 
     def prepare(self) -> None:
         """Fork the template. Best done before there is an event loop, or a thread."""
@@ -72,6 +91,15 @@ class ProcessPlacement:
         return environment
 
     async def _start(self) -> Process:
+        try:
+            process = await self._forked()
+        except (OSError, TemplateLost):
+            self._failed = time.monotonic()
+            raise
+        self._failed = -math.inf
+        return process
+
+    async def _forked(self) -> Process:
         """A new process; from a new template, if that has ended."""
         self.prepare()
         assert self._template is not None

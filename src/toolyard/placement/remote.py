@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
@@ -10,15 +11,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from toolyard.core.environment import needs_sandbox
 from toolyard.core.errors import SessionFailed
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Blocks, ImageBlock, JsonObject, Reply, TextBlock, ToolFailure
 from toolyard.core.tool import ListToolsOutput, Tool
 from toolyard.core.workspace import Workspace
-from toolyard.placement.base import SessionSpec
+from toolyard.placement.base import SessionSpec, Strategy
 from toolyard.placement.line import Line, LineLost
 from toolyard.placement.local import tools_with
-from toolyard.placement.template import Template, TemplateLost
+from toolyard.placement.template import Template, TemplateLost, pair_of_ends
 from toolyard.placement.writing import read_reply
 
 log = logging.getLogger("toolyard.placement")
@@ -60,6 +62,22 @@ class Process:
     async def ask(self, what: str, *about: Any) -> Any:
         return await self.line.ask(what, *about)
 
+    async def fork(self, session: str, new: str) -> Process:
+        """Another process, in which the session goes on under a new name."""
+        line, kin, theirs = pair_of_ends()
+        with contextlib.closing(theirs[0]), contextlib.closing(theirs[1]):
+            socket.send_fds(self.kin, [b"."], [end.fileno() for end in theirs])
+            try:
+                await self.ask("fork", session, new)
+            except BaseException:
+                line.close()
+                kin.close()
+                raise
+        opened = await Line.on(line, _nothing)
+        pid = await opened.ask("pid")
+        await self._template.know(pid)
+        return Process(pid, opened, kin, self._template)
+
     async def end(self, why: str) -> None:
         """Kill it, if it is still there. Whoever waits for it is told why."""
         if self._ending is None:
@@ -88,6 +106,7 @@ class RemoteEnvironment:
     """`alone`: nobody else is in its process, which ends with it."""
 
     holds = True
+    grace = _GRACE
 
     def __init__(self, spec: SessionSpec, process: Process, *, alone: bool) -> None:
         self.tools: Mapping[str, Tool] = tools_with(spec.environment, spec.toolset)
@@ -137,6 +156,28 @@ class RemoteEnvironment:
     async def workspace(self) -> Workspace:
         return RemoteWorkspace(self._ask)
 
+    async def fork(self, specs: Sequence[SessionSpec]) -> tuple[Sequence[RemoteEnvironment], Strategy]:
+        if self.alone and not needs_sandbox(specs[0].environment):
+            return await self._fork_process(specs), "process"
+        await self._ask("fork_here", [spec.session_id for spec in specs])
+        self.process.sessions += len(specs)
+        self.alone = False  # from now on, ending its process would end others
+        self.process.retired = True
+        return [RemoteEnvironment(spec, self.process, alone=False) for spec in specs], "hook"
+
+    async def _fork_process(self, specs: Sequence[SessionSpec]) -> Sequence[RemoteEnvironment]:
+        made: list[RemoteEnvironment] = []
+        try:
+            for spec in specs:
+                process = await self.process.fork(self._session, spec.session_id)
+                process.sessions = 1
+                made.append(RemoteEnvironment(spec, process, alone=True))
+        except BaseException:
+            for one in made:
+                await one.teardown()
+            raise
+        return made
+
     async def teardown(self) -> None:
         """The author's, then the process, whatever becomes of the first."""
         if self._is_over:
@@ -160,7 +201,7 @@ class RemoteEnvironment:
     async def _stop(self, tool: str, asked: asyncio.Future[Any]) -> None:
         """Stop a call for real. If it does not let itself be stopped, its process is; unless others are in that."""
         self.process.line.cancel(asked)
-        await asyncio.wait((asked,), timeout=_GRACE)
+        await asyncio.wait((asked,), timeout=self.grace)
         if asked.done() and not asked.exception():
             answer = asked.result()
             if not (isinstance(answer, dict) and answer.get("hung")):

@@ -52,6 +52,8 @@ class Template:
         theirs.close()
         self._control.setblocking(False)
         self._reading = False
+        self.workers = 0
+        """That it has forked, or adopted, and that have not been ended."""
 
     async def start(self) -> tuple[int, socket.socket, socket.socket]:
         """Fork a worker: its number, our end of its line, and our end of what passes more of those."""
@@ -60,14 +62,17 @@ class Template:
             answer = await self._ask({"op": "start", **asdict(self._limits)}, theirs)
         if "problem" in answer:
             raise OSError(answer["problem"])
+        self.workers += 1
         return answer["pid"], line, kin
 
     async def know(self, pid: int) -> None:
         """A worker that another one has forked is ended as those that the template has."""
         await self._ask({"op": "know", "pid": pid})
+        self.workers += 1
 
     async def end(self, pid: int) -> int:
         """Kill a worker and whatever it has started in its process group; its exit code as in `subprocess`."""
+        self.workers -= 1
         code: int = (await self._ask({"op": "end", "pid": pid}))["code"]
         return code
 

@@ -65,6 +65,7 @@ class Worker:
             "workspace": self._workspace,
             "teardown": self._teardown,
             "fork": self._fork,
+            "fork_here": self._fork_here,
             "pid": self._pid,
         }
 
@@ -158,6 +159,13 @@ class Worker:
         if placed is not None:
             await placed.teardown()
 
+    async def _fork_here(self, session: str, new: Sequence[str]) -> None:
+        """By the author's fork(): the copies live in this process too."""
+        placed = self._placed[session]
+        specs = [SessionSpec(each, type(placed.environment), Task({})) for each in new]
+        made, _ = await placed.fork(specs)
+        self._placed |= dict(zip(new, made, strict=True))
+
     # Forking this process, with the one session that is in it.
 
     async def _fork(self, session: str, new: str) -> None:
@@ -165,9 +173,11 @@ class Worker:
         placed = self._placed[session]
         if self._kin is None or len(self._placed) != 1:
             raise NotSupported("this process has several sessions")
-        if problem := await self._unforkable():
-            raise CannotFork(problem)
         _, (end, kin), _, _ = socket.recv_fds(self._kin, 1, 2)
+        if problem := await self._unforkable():
+            os.close(end)
+            os.close(kin)
+            raise CannotFork(problem)
         helper = os.fork()
         if helper:
             os.close(end)
@@ -204,8 +214,11 @@ class Worker:
             await asyncio.sleep(0.001)
         if (threads := len(os.listdir("/proc/self/task"))) > 1:
             return f"{threads - 1} other threads are running in it"
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        return f"it has child processes: {', '.join(children)}" if children else ""
+        return f"it has child processes: {', '.join(children)}" if (children := _children()) else ""
+
+
+def _children() -> Sequence[str]:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
 def become_session() -> None:

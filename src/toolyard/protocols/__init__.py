@@ -9,7 +9,11 @@ PROTOCOLS = {
     "verl": "toolyard.protocols.verl",
     "toolserver": "toolyard.protocols.toolserver",
     "fusion": "toolyard.protocols.fusion",
+    "metrics": "toolyard.protocols.metrics",
     "ors": "toolyard.protocols.ors",
 }
+ALWAYS = frozenset({"metrics"})
+"""Served beside whatever is asked for: they are for who runs the server. A path that a protocol above them wants is
+that protocol's."""
 RUN_CODE = frozenset({"fusion"})
 """They run whatever code they are sent. So they are served where tools do so as well, or when asked for."""

@@ -29,7 +29,7 @@ def is_ours(call_id: str) -> bool:
 class Call(Generic[R]):
     """A ticket for one call. Many may wait for it, any number of times."""
 
-    __slots__ = ("_begun", "_ended", "_result", "deadline", "id", "kept", "name", "size", "stopped", "task")
+    __slots__ = ("_begun", "_ended", "_result", "began", "deadline", "id", "kept", "name", "size", "stopped", "task")
 
     def __init__(self, name: str, call_id: str | None, deadline: float, *, kept: bool = True) -> None:
         self.name = name
@@ -38,6 +38,8 @@ class Call(Generic[R]):
         self.kept = kept
         """Its result may be asked for again."""
         self.size = 0
+        self.began = 0.0
+        """When its tool began to run; 0 if that has not, or if nobody listens."""
         self.task: asyncio.Task[Any] | None = None
         self.stopped: Reason | None = None
         """Why we ended it, if we did."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import re
 import time
@@ -20,8 +21,9 @@ from toolyard.core.errors import (
     ToolsetUnavailable,
 )
 from toolyard.core.output import Reply, Returned, ToolFailure, ToolOutput
-from toolyard.placement.base import Placement, SessionSpec
+from toolyard.placement.base import Placement, SessionSpec, Strategy
 from toolyard.runtime.call import Call
+from toolyard.runtime.journal import Journal, Why
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.session import PlainCall, Session
 from toolyard.runtime.shared import Shared
@@ -58,6 +60,10 @@ class Runtime:
     def calls(self) -> int:
         """How many are running or waiting to run."""
         return len(self.shared.calls)
+
+    @property
+    def journal(self) -> Journal:
+        return self.shared.journal
 
     @property
     def limits(self) -> Limits:
@@ -101,16 +107,27 @@ class Runtime:
         if not self._is_looked_after():
             log.warning("started without a lifespan: when the process ends, sessions are not torn down")
             self._sweeping = self.shared.background.start(self._sweep())
-        if self.shared.draining:
-            raise Overloaded("the server is shutting down")
-        if len(self.sessions) >= self.limits.max_sessions:
-            raise Overloaded(f"all {self.limits.max_sessions} sessions of this server are in use", retry_after=5)
+        self._check_room(1)
         return await self._build(Session(spec, self.shared, provisional=provisional, on_idle=on_idle))
 
     async def replace(self, session: Session, spec: SessionSpec) -> Session:
         """Another environment under the same id, which never is without one; the old instance is torn down."""
-        self.shared.background.start(session.close())
+        self.shared.background.start(session.close("replaced"))
         return await self._build(Session(spec, self.shared))
+
+    async def fork(self, session: Session, ids: Sequence[str]) -> Strategy:
+        """Sessions with these ids that continue from where this one is; how they were made."""
+        self._check_room(len(ids))
+        spec = session.spec
+        made, strategy = await session.fork([dataclasses.replace(spec, session_id=each) for each in ids])
+        self.sessions |= {each.id: each for each in made}
+        return strategy
+
+    def _check_room(self, wanted: int) -> None:
+        if self.shared.draining:
+            raise Overloaded("the server is shutting down")
+        if len(self.sessions) + wanted > self.limits.max_sessions:
+            raise Overloaded(f"all {self.limits.max_sessions} sessions of this server are in use", retry_after=5)
 
     async def _build(self, session: Session) -> Session:
         self.sessions[session.id] = session
@@ -128,20 +145,21 @@ class Runtime:
         except KeyError:
             raise SessionNotFound("Active environment not found") from None
 
-    async def close(self, session_id: str) -> None:
+    async def close(self, session_id: str, why: Why = "deleted") -> None:
         """End a session and wait until its teardown is over. Unknown ids are none of our business."""
         session = self.sessions.pop(session_id, None)
         if session is None:
             return
         if session.closes_at_once:
-            await session.close()
+            await session.close(why)
         else:  # not in the caller's task: who gives up waiting does not give up the teardown
-            await asyncio.wait((self.shared.background.start(session.close()),))
+            await asyncio.wait((self.shared.background.start(session.close(why)),))
 
     async def run_plain(self, calls: Sequence[PlainCall]) -> list[Returned]:
         """Run calls of plain functions: they go to the threads together, and come back together."""
         whole: Call[None] = Call(f"{len(calls)} plain functions", None, time.monotonic() + self.limits.call_seconds)
         whole.task = task = asyncio.current_task()
+        whole.began = time.monotonic()
         whole.begin()
         self.shared.admit(whole, lambda _: None)  # it lets itself be stopped
         results: list[Reply | None] = [None] * len(calls)
@@ -155,7 +173,7 @@ class Runtime:
             whole.finish(None)
             self.shared.calls.pop(whole, None)
             told = [
-                call.session.end_plain(call, returned, whole.stopped)
+                call.session.end_plain(call, returned, whole.stopped, whole.began)
                 for call, returned in zip(calls, results, strict=True)
             ]
         return [one if isinstance(one, str | ToolOutput | ToolFailure) else await one for one in told]
@@ -185,7 +203,7 @@ class Runtime:
         self.shared.draining = True
         if running := [call.ended() for call in self.shared.calls]:
             await asyncio.wait(running, timeout=self.limits.drain_seconds)
-        await asyncio.gather(*(self.close(session_id) for session_id in list(self.sessions)))
+        await asyncio.gather(*(self.close(session_id, "drained") for session_id in list(self.sessions)))
 
     def stop_calls(self) -> None:
         for call in list(self.shared.calls):
@@ -199,19 +217,21 @@ class Runtime:
     async def _sweep(self) -> None:
         """The one clock of the server: deadlines, leases and kept results."""
         while True:
+            due = time.monotonic() + self.limits.sweep_seconds
             await asyncio.sleep(self.limits.sweep_seconds)
             now = time.monotonic()
+            for told in self.journal.swept:
+                told(max(now - due, 0.0))
             self.shared.stop_late_calls(now)
             self.shared.kept.sweep(now)
             horizon = now - self.limits.idle_seconds
             for session in [s for s in self.sessions.values() if s.last_seen < horizon and not s.busy]:
-                log.info("session %s was idle for %g s: closing it", session.id, self.limits.idle_seconds)
                 if session.on_idle is not None:
                     session.touch()  # it is asked again if it is still there then
                     self.shared.background.start(session.on_idle())
                     continue
                 self.sessions.pop(session.id, None)
-                self.shared.background.start(session.close())
+                self.shared.background.start(session.close("idle"))
 
 
 def by_name(environments: Sequence[type[Environment]]) -> dict[str, type[Environment]]:

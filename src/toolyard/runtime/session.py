@@ -13,7 +13,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from toolyard.core.encoding import encode
 from toolyard.core.environment import Environment, needs_teardown, overrides
-from toolyard.core.errors import CallNotFound, SessionClosed, SessionFailed, ToolyardError, describe
+from toolyard.core.errors import (
+    CallNotFound,
+    CannotFork,
+    NotSupported,
+    Overloaded,
+    SessionClosed,
+    SessionFailed,
+    ToolyardError,
+    describe,
+)
 from toolyard.core.messages import GroupCandidate, GroupScore
 from toolyard.core.output import (
     AskAgain,
@@ -29,9 +38,10 @@ from toolyard.core.output import (
     cut_text,
     snapshot,
 )
-from toolyard.placement.base import Placed, Placement, SessionSpec
+from toolyard.placement.base import Placed, Placement, SessionSpec, Strategy
 from toolyard.placement.steps import Later, rest_of
 from toolyard.runtime.call import Call, is_ours
+from toolyard.runtime.journal import Outcome, Why
 from toolyard.runtime.shared import Shared
 from toolyard.runtime.turns import Claim, Turns
 
@@ -44,6 +54,9 @@ _FORGOTTEN_MOST = 4096
 """How many ids of calls, once chosen by the client and now evicted, a session remembers so as not to run them again."""
 
 
+_REBUILT = (
+    "The session was made again and is as before this call; whether the call had effects outside of it is not known."
+)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 """Seconds before a tool that had no answer yet is asked again."""
 
@@ -53,6 +66,14 @@ class State(Enum):
     READY = "ready"
     FAILED = "failed"
     CLOSED = "closed"
+
+
+class _Asked(NamedTuple):
+    """A call that was made."""
+
+    tool: str
+    arguments: JsonObject
+    given: JsonObject
 
 
 class PlainCall(NamedTuple):
@@ -77,7 +98,10 @@ class Session:
         "_calls",
         "_error",
         "_forgotten",
+        "_history",
         "_placed",
+        "_placement",
+        "_rebuilding",
         "_settled",
         "_setup",
         "_shared",
@@ -86,6 +110,7 @@ class Session:
         "finished",
         "last_seen",
         "on_idle",
+        "opened",
         "provisional",
         "running",
         "spec",
@@ -102,7 +127,7 @@ class Session:
     ) -> None:
         self.spec = spec
         self.state = State.STARTING
-        self.last_seen = time.monotonic()
+        self.opened = self.last_seen = time.monotonic()
         self.finished = False
         """A tool said that the episode is over."""
         self.provisional = provisional
@@ -112,6 +137,10 @@ class Session:
         self.running = 0
         self._shared = shared
         self._placed: Placed | None = None
+        self._placement: Placement | None = None
+        self._history: list[_Asked] | None = [] if spec.environment.replayable else None
+        """The calls that led to its state, if they can be repeated."""
+        self._rebuilding: asyncio.Task[None] | None = None
         self._setup: asyncio.Task[None] | None = None
         self._teardown: asyncio.Task[None] | None = None
         """Under way already, because setup() failed."""
@@ -125,21 +154,28 @@ class Session:
     def id(self) -> str:
         return self.spec.session_id
 
+    @property
+    def _about(self) -> dict[str, dict[str, str]]:
+        """For log lines."""
+        return {"about": {"session": self.id, "environment": self.spec.environment.name().lower()}}
+
     # From open to close.
 
     async def build(self, placement: Placement) -> None:
         """Run the author's constructor, then let setup() go on in the background."""
+        self._tell_opened()
         try:
             placed = await self._construct(placement)
         except BaseException as error:  # whoever waits on the session already must not wait for ever
             self._error = str(error) if isinstance(error, SessionFailed) else describe(error)
             if self.state is State.STARTING:
                 self._settle(State.FAILED)
+                self._tell_closed("failed")
             raise
         if self.state is State.CLOSED:
             await self._give_back(placed)
             raise SessionClosed("Session deleted")
-        self._placed = placed
+        self._placed, self._placement = placed, placement
         if not needs_setup(self.spec.environment):
             self._settle(State.READY)
         else:
@@ -168,7 +204,47 @@ class Session:
             raise SessionFailed(self._error)
         if self.state is State.CLOSED or self._placed is None:
             raise SessionClosed("Session deleted")
+        if self._placed.lost and self._history is not None:
+            await self._rebuilt()
         return self._placed
+
+    async def _rebuilt(self) -> None:
+        """Make an environment that was lost again, by repeating its calls. Many may wait for that."""
+        if self._rebuilding is None:
+            self._rebuilding = asyncio.ensure_future(self._rebuild())
+        rebuilding = self._rebuilding
+        try:
+            await asyncio.shield(rebuilding)
+        finally:
+            if rebuilding.done():
+                self._rebuilding = None
+
+    async def _rebuild(self) -> None:
+        assert self._placed is not None
+        assert self._placement is not None
+        what = f"{self._placed.lost}; repeating its {len(self._history or ())} calls"
+        log.warning("session %s: %s", self.id, what, extra=self._about)
+        await self._placed.teardown()
+        async with asyncio.timeout(self._shared.limits.setup_seconds):
+            (placed,) = await self._repeated(self._placement, [self.spec])
+        if self.state is State.CLOSED:
+            await self._give_back(placed)
+            raise SessionClosed("Session deleted")
+        self._placed = placed
+        for told in self._shared.journal.rebuilt:
+            told(self.spec)
+
+    @property
+    def condition(self) -> str:
+        """Its state, or that its environment is lost."""
+        return "lost" if self._placed is not None and self._placed.lost else self.state.value
+
+    @property
+    def waiting(self) -> int:
+        """Calls that have not had their turn."""
+        if self.state is State.STARTING:
+            return self.running
+        return self._turns.waiting if self._turns is not None else 0
 
     @property
     def busy(self) -> bool:
@@ -185,11 +261,12 @@ class Session:
     def touch(self) -> None:
         self.last_seen = time.monotonic()
 
-    async def close(self) -> None:
+    async def close(self, why: Why = "deleted") -> None:
         """End calls and setup, then let the author's teardown() run; once, and for a bounded time."""
         if self.state is State.CLOSED:
             return
         self._settle(State.CLOSED)
+        self._tell_closed(why)
         ending: set[asyncio.Future[None]] = set()
         if self._setup is not None:
             self._setup.cancel()
@@ -219,6 +296,51 @@ class Session:
         if running:
             await asyncio.wait([call.ended() for call in running], timeout=self._shared.limits.teardown_seconds)
 
+    async def fork(self, specs: Sequence[SessionSpec]) -> tuple[Sequence[Session], Strategy]:
+        """As many sessions that continue from here. It waits until no call runs, and none begins meanwhile."""
+        placed = await self.ready()
+        assert self._placement is not None
+        turns = self._turns = self._turns or Turns()
+        claim = Claim("fork", "exclusive")
+        await turns.take(claim)
+        try:
+            sessions = [Session(spec, self._shared) for spec in specs]
+            try:
+                made, strategy = await placed.fork(specs)
+            except (NotSupported, CannotFork) as error:
+                if self._history is None:
+                    raise type(error)(f"{error}; and it does not say replayable = True") from error
+                strategy = "replay"
+                made = await self._repeated(self._placement, specs)
+            for session, one in zip(sessions, made, strict=True):
+                session._continue(self, one)
+            return sessions, strategy
+        finally:
+            turns.give_back(claim)
+
+    async def _repeated(self, placement: Placement, specs: Sequence[SessionSpec]) -> Sequence[Placed]:
+        """Environments that are made to come to where this one is."""
+        made: list[Placed] = []
+        try:
+            for spec in specs:
+                made.append(placed := await placement.place(spec))
+                if needs_setup(spec.environment):
+                    await placed.setup()
+                for asked in self._history or ():
+                    await placed.call(*asked)
+        except BaseException:
+            for placed in made:
+                await self._give_back(placed)
+            raise
+        return made
+
+    def _continue(self, other: Session, placed: Placed) -> None:
+        """From where another session is, with a copy of its environment."""
+        self._placed, self._placement, self.finished = placed, other._placement, other.finished
+        self._history = None if other._history is None else [*other._history]
+        self._tell_opened()
+        self._settle(State.READY)
+
     async def _set_up(self, placed: Placed) -> None:
         seconds = self._shared.limits.setup_seconds
         try:
@@ -227,7 +349,7 @@ class Session:
         except Exception as error:  # the author's setup(): reported to whoever waits on the session
             late = isinstance(error, TimeoutError) and limit.expired()
             self._error = f"setup() took more than {seconds:g} s" if late else describe(error)
-            log.warning("session %s: setup() failed: %s", self.id, self._error, exc_info=error)
+            log.warning("session %s: setup() failed: %s", self.id, self._error, exc_info=error, extra=self._about)
             if self.state is State.STARTING:
                 self._placed = None
                 self._teardown = self._shared.background.start(self._give_back(placed))
@@ -246,14 +368,25 @@ class Session:
             async with asyncio.timeout(seconds):
                 await placed.teardown()
         except TimeoutError:
-            log.error("session %s: teardown() took more than %g s and was given up", self.id, seconds)
+            log.error("session %s: teardown() took over %g s and was given up", self.id, seconds, extra=self._about)
         except Exception as error:  # the author's teardown(): the session is over all the same
-            log.error("session %s: teardown() raised %s", self.id, describe(error), exc_info=error)
+            log.error("session %s: teardown() raised %s", self.id, describe(error), exc_info=error, extra=self._about)
 
     def _settle(self, state: State) -> None:
         self.state = state
         if self._settled is not None:
             self._settled.set()
+        if state is not State.CLOSED:
+            for told in self._shared.journal.settled:
+                told(self.spec, self._error, time.monotonic() - self.opened)
+
+    def _tell_opened(self) -> None:
+        for told in self._shared.journal.opened:
+            told(self.spec)
+
+    def _tell_closed(self, why: Why) -> None:
+        for told in self._shared.journal.closed:
+            told(self.spec, why, time.monotonic() - self.opened)
 
     # Calls.
 
@@ -295,7 +428,8 @@ class Session:
         """Begin a call in the task of the caller, and end it if it never waits. None if it cannot begin now."""
         self.touch()
         turns = self._turns
-        at_once = self.state is State.READY and not self.finished and (turns is None or turns.idle)
+        quiet = self.state is State.READY and not self.finished and (turns is None or turns.idle)
+        at_once = quiet and self._history is None
         if not at_once or not self._shared.may_run_at_once():
             return None
         assert self._placed is not None
@@ -304,9 +438,11 @@ class Session:
             waits_for = work.send(None)
         except StopIteration as done:
             result: Reply = done.value
-            if type(result) is str and len(result) <= self._shared.limits.output_bytes:
-                return result
-            return self._within_limits(self._checked(tool, result)[0])
+            if type(result) is not str or len(result) > self._shared.limits.output_bytes:
+                result = self._within_limits(self._checked(tool, result)[0])
+            if self._shared.journal.answered:
+                self._tell(tool, result, self.last_seen, self.last_seen, time.monotonic())
+            return result
         call: Call[CallResult | AskAgain] = Call(tool, None, self._deadline(), kept=False)
         return Begun(call, self._go_on(call, rest_of(work, waits_for)))
 
@@ -316,7 +452,7 @@ class Session:
         To be handed to `Runtime.run_plain`.
         """
         turns = self._turns = self._turns or Turns()
-        if self.state is not State.READY or self.finished or not turns.idle:
+        if self.state is not State.READY or self.finished or not turns.idle or self._history is not None:
             return None
         assert self._placed is not None
         function = self._placed.plain(tool, arguments, given)
@@ -325,24 +461,32 @@ class Session:
         claim = Claim(tool, self._placed.tools[tool].turn)
         turns.take_idle(claim)
         self.running += 1
+        for told in self._shared.journal.started:
+            told(self.spec, tool)
         return PlainCall(self, claim, function)
 
-    def end_plain(self, call: PlainCall, returned: Reply | None, reason: Reason | None) -> Later[Returned]:
+    def end_plain(
+        self, call: PlainCall, returned: Reply | None, reason: Reason | None, began: float
+    ) -> Later[Returned]:
         """Give the turn back. What came of it is told as of any call; without anything, why it was stopped."""
         assert self._turns is not None
         self._turns.give_back(call.claim)
         self.running -= 1
         self.touch()
         limits = self._shared.limits
-        if returned is None:
-            return _stopped(call.claim.tool, reason, limits.call_seconds)
-        if type(returned) is str and len(returned) <= limits.output_bytes:
-            return returned
-        return self._result_of(self._checked(call.claim.tool, returned)[0])
+        tool, result = call.claim.tool, returned
+        if result is None:
+            result = _stopped(tool, reason, limits.call_seconds)
+        elif type(result) is not str or len(result) > limits.output_bytes:
+            result = self._checked(tool, result)[0]
+        if self._shared.journal.answered:
+            self._tell(tool, result, began, began, self.last_seen)
+        return result if type(result) is str else self._result_of(result)
 
     async def _go_on(self, call: Call[CallResult | AskAgain], work: Awaitable[Reply]) -> None:
         """With a call that was begun at once and then had to wait: from now on it takes part in everything."""
         call.task = task = asyncio.current_task()
+        call.began = self.last_seen
         call.begin()
         known = self._placed.tools.get(call.name) if self._placed is not None else None
         claim = Claim(call.name, known.turn if known is not None else "serial")
@@ -412,7 +556,14 @@ class Session:
         return call
 
     def _enter(self, call: Call[Any]) -> None:
-        self._shared.admit(call, self._abandon)
+        try:
+            self._shared.admit(call, self._abandon)
+        except Overloaded:
+            for refused in self._shared.journal.answered:
+                refused(self.spec, call.name, "overloaded", 0.0, None)
+            raise
+        for told in self._shared.journal.started:
+            told(self.spec, call.name)
         if self._calls is None:
             self._calls = {}
         self._calls[call.id] = call
@@ -420,7 +571,9 @@ class Session:
 
     def _abandon(self, call: Call[Any]) -> None:
         log.error(
-            "session %s: %s does not let itself be stopped; it goes on, unheard: %s", self.id, call.name, call.task
+            "session %s: %s does not let itself be stopped; it goes on, unheard: %s",
+            *(self.id, call.name, call.task),
+            extra=self._about,
         )
         self._finish(call, _stopped(call.name, call.stopped, self._shared.limits.call_seconds))
 
@@ -436,7 +589,8 @@ class Session:
         except ToolyardError as error:  # setup() failed, or the session was closed while the call waited
             result = ToolFailure("lost", str(error))
         except Exception as error:  # of ours, or from score_group(), which has no softer way to fail
-            log.warning("session %s: %s broke: %s", self.id, call.name, describe(error), exc_info=error)
+            what = f"{call.name} broke: {describe(error)}"
+            log.warning("session %s: %s", self.id, what, exc_info=error, extra=self._about)
             result = ToolFailure("tool_raised", str(error) or type(error).__name__)
         if not call.done:  # it was not given up meanwhile
             self._finish(call, result)
@@ -449,12 +603,24 @@ class Session:
         self.running -= 1
         self.touch()
         self._shared.calls.pop(call, None)
+        if self._shared.journal.answered:
+            asked = call.deadline - self._shared.limits.call_seconds
+            self._tell(call.name, result, asked, call.began, self.last_seen)
         if self._calls is None:
             return
         if call.kept:
             self._shared.kept.add(call, self.forget, self.last_seen)
         else:
             del self._calls[call.id]
+
+    def _tell(self, tool: str, result: object, asked: float, began: float, now: float) -> None:
+        """Whoever listens, of a call that is over. One that has nothing to say yet is not."""
+        if isinstance(result, AskAgain):
+            return
+        outcome: Outcome = result.reason if isinstance(result, ToolFailure) else "ok"
+        waited, ran = (began - asked, now - began) if began else (now - asked, None)
+        for told in self._shared.journal.answered:
+            told(self.spec, tool, outcome, waited, ran)
 
     async def _follow(self, call: Call[CallResult], asked: tuple[JsonObject, JsonObject]) -> CallResult:
         """Call the tool, and whatever it says is to be called next, until there is a result."""
@@ -482,14 +648,30 @@ class Session:
             if self.finished and (tool is not None or await placed.has_tool(name)):
                 return self._refused(name)
             await self._shared.slots.take()
+            if self._shared.journal.answered and not call.began:
+                call.began = time.monotonic()
             try:
-                returned = await placed.call(name, arguments, given)
+                if self._history is None:
+                    returned = await placed.call(name, arguments, given)
+                else:
+                    returned = await self._call_and_remember(_Asked(name, arguments, given), self._history)
             finally:
                 self._shared.slots.give_back()
             result, call.size = self._checked(name, returned)
             return result
         finally:
             turns.give_back(claim)
+
+    async def _call_and_remember(self, asked: _Asked, history: list[_Asked]) -> Reply:
+        """In a session whose calls can be repeated. One that is lost in the middle of a call is as before that call."""
+        placed = await self.ready()
+        returned = await placed.call(*asked)
+        if not isinstance(returned, ToolFailure) or returned.reason in ("tool_failed", "tool_raised"):
+            history.append(asked)
+        elif returned.reason == "lost" and placed.lost:
+            await self.ready()
+            return replace(returned, message=f"{returned.message}. {_REBUILT}")
+        return returned
 
     def _checked(self, tool: str, returned: Reply) -> tuple[CallResult | AskAgain, int]:
         """What is told of a result, and its size; and whether it ends the episode."""
@@ -517,7 +699,9 @@ class Session:
     async def _score(
         self, call: Call[Sequence[GroupScore] | ToolFailure], candidates: Sequence[GroupCandidate]
     ) -> Sequence[GroupScore]:
-        scores = await (await self.ready()).score_group(candidates)
+        placed = await self.ready()
+        call.began = time.monotonic()
+        scores = await placed.score_group(candidates)
         call.size = len(encode([score.metadata for score in scores]))
         return scores
 

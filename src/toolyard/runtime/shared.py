@@ -8,6 +8,7 @@ from typing import Any
 from toolyard.core.errors import Overloaded
 from toolyard.runtime.background import Background
 from toolyard.runtime.call import Call
+from toolyard.runtime.journal import Journal
 from toolyard.runtime.kept import Kept
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.slots import Slots
@@ -17,6 +18,7 @@ class Shared:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.background = Background()
+        self.journal = Journal()
         self.kept = Kept(limits.replay_seconds, limits.replay_bytes)
         self.slots = Slots(limits.max_concurrent_calls)
         self.calls: dict[Call[Any], Callable[[Call[Any]], None]] = {}

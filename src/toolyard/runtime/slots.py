@@ -15,6 +15,10 @@ class Slots:
         self._free = most
         self._waiting: deque[asyncio.Future[None]] = deque()
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def take_at_once(self) -> bool:
         if not self._free:
             return False

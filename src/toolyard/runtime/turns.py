@@ -31,6 +31,10 @@ class Turns:
     def idle(self) -> bool:
         return not self._running and not self._waiting
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def take_idle(self, claim: Claim) -> None:
         """For whoever has just seen that nobody else is here."""
         self._running.append(claim)

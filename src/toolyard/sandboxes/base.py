@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypeAlias
+from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 Level: TypeAlias = Literal["L0", "L1", "L2", "L3-nolimit", "L3", "L4"]
 """How well a sandbox isolates, from nothing to a kernel of its own. docs/sandbox.md says what each one means."""
@@ -283,6 +283,14 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Close every sandbox that is still open, and leave nothing behind."""
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """A backend that knows how many sandboxes it has."""
+
+    def count(self) -> tuple[int, int]:
+        """Those in use, and those made in advance for whoever asks next."""
 
 
 def at_least(level: Level, minimum: Level) -> bool:

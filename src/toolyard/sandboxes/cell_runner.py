@@ -46,11 +46,14 @@ _COUNT_OF_NEW = 3
 _HANDLER = "in Interpreter._interrupted("
 """Of the frame in which an interrupt comes; it is none of the cell's."""
 REHEARSAL = f"""
+import os
 from IPython import get_ipython
-shell = get_ipython()
+shell, errors = get_ipython(), os.dup(2)
 for code in ("print(1)\\n1", "1 / 0"):
     shell.run_cell({REQUEST!r} + __import__("json").dumps({{"token": "", "code": code, "room": 1000}}))
 shell.reset(new_session=True)
+os.dup2(errors, 2)
+os.close(errors)
 """
 """For a template, after the installation."""
 
@@ -147,7 +150,9 @@ class Cell:
         if os.getpid() != self._process:
             sys.stderr.write(f"{told[-1]}\n")
             return
-        self._add({"output_type": "error", "ename": error.__name__, "evalue": _said(value), "traceback": told})
+        message = _said(value)
+        self._size += _length("".join([message, *told]))
+        self._add({"output_type": "error", "ename": error.__name__, "evalue": message, "traceback": told})
 
     def clear(self, wait: bool = False) -> None:
         """Forget what was written and shown. With `wait`, as soon as there is something else to see."""
@@ -163,7 +168,8 @@ class Cell:
         return any(item["output_type"] == "error" for item in self.items)
 
     def _add(self, item: dict[str, Any]) -> None:
-        if len(self.items) >= ITEMS_MOST and item["output_type"] != "error":
+        is_first_error = item["output_type"] == "error" and not self.failed
+        if not is_first_error and (len(self.items) >= ITEMS_MOST or self._size > SHOWN_MOST):
             self.left_out += 1
             return
         self._mark(str(len(self.items)))
@@ -177,11 +183,10 @@ class Cell:
     def _fitting(self, bundle: dict[str, str]) -> dict[str, str]:
         fitting: dict[str, str] = {}
         for kind, text in sorted(bundle.items(), key=lambda one: len(one[1])):
-            self._size += len(text)
-            if self._size <= SHOWN_MOST:
+            if (size := _length(text)) <= SHOWN_MOST - self._size:
+                self._size += size
                 fitting[kind] = text
             else:
-                self._size -= len(text)
                 note = f"[{kind} of {len(text):,} characters is left out: too large]"
                 fitting["text/plain"] = "\n".join(filter(None, [fitting.get("text/plain", ""), note]))
         return fitting
@@ -235,11 +240,10 @@ class Runner:
     def _listening(self, token: str, room: int) -> Iterator[Cell]:
         shell = self._shell
         cell = Cell(token, room, shell.execution_count, [self._stream("stdout"), self._stream("stderr")])
-        own = os.dup(2)
         hooks = self._hooks(cell)
         before = [(owner, name, vars(owner).get(name, vars)) for owner, name, _ in hooks]
         try:
-            os.dup2(1, 2)
+            os.dup2(1, 2)  # until the interpreter gives both their meaning again
             for name, stream in self._streams.items():
                 setattr(sys, name, stream)
             for owner, name, hook in hooks:
@@ -255,8 +259,6 @@ class Runner:
                     vars(owner)[name] = value
             with contextlib.suppress(AttributeError):
                 shell.history_manager.outputs.clear()  # which keeps every picture
-            os.dup2(own, 2)
-            os.close(own)
 
     def _stream(self, name: str) -> Stream:
         stream = self._streams.get(name)
@@ -315,6 +317,11 @@ def _first(text: str, most: int) -> tuple[str, int]:
         return text, len(data)
     data = data[: max(most, 0)]
     return data.decode("utf-8", "ignore"), len(data)
+
+
+def _length(text: str) -> int:
+    """Of what is told of it."""
+    return len(text) if text.isascii() else len(_dumps(text))
 
 
 def _clean(text: str) -> str:

@@ -90,8 +90,9 @@ def warm_up(profile: Profile) -> Sequence[str]:
     if profile == "ipython":
         return [_IPYTHON_WARM]
     if profile == "notebook":
-        figure = [_FIGURE_WARM] if _is_installed("matplotlib") else []
-        return [_IPYTHON_WARM, cell_runner.installation(), *figure, cell_runner.REHEARSAL]
+        figures = {"numpy": _SCIENTIFIC_WARM["numpy"], "matplotlib": _FIGURE_WARM}
+        installed = [code for name, code in figures.items() if _is_installed(name)]
+        return [_IPYTHON_WARM, cell_runner.installation(), *installed, cell_runner.REHEARSAL]
     installed = [code for name, code in _SCIENTIFIC_WARM.items() if _is_installed(name)]
     return [program.INSTALL, *(installed if profile == "scientific" else [])]
 

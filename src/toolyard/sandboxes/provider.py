@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from contextvars import ContextVar, Token
 from types import TracebackType
@@ -11,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes import choice, profiles
-from toolyard.sandboxes.base import Backend, Executed, Level, Limits, Profile, Report, Sandbox
+from toolyard.sandboxes.base import Backend, Counted, Executed, Level, Limits, Profile, Report, Sandbox
 
 log = logging.getLogger("toolyard.sandbox")
 
@@ -45,11 +46,18 @@ class Provider:
         self._starting: asyncio.Task[Backend] | None = None
         self._backend: Backend | None = None
         self._before: Provider | None = None
+        self.failed: float | None = None
+        """When it could not be started, if that was the last that was tried."""
 
     @property
     def report(self) -> Report | None:
         """The isolation in force; None as long as nobody has needed any."""
         return self._backend.report() if self._backend is not None else None
+
+    @property
+    def count(self) -> tuple[int, int] | None:
+        """Sandboxes in use, and those made in advance; None if the backend cannot tell."""
+        return self._backend.count() if isinstance(self._backend, Counted) else None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -116,7 +124,7 @@ class Provider:
     def _start_ended(self, starting: asyncio.Task[Backend]) -> None:
         self._starting = None
         if not starting.cancelled():
-            starting.exception()  # looked at: who asked was told
+            self.failed = time.monotonic() if starting.exception() is not None else None  # who asked was told
 
     def _check_loop(self) -> None:
         running = asyncio.get_running_loop()
@@ -166,6 +174,11 @@ def in_force() -> Report | None:
     """The isolation of the sandboxes here; None as long as there has been none."""
     provider = _current.get()
     return None if provider is None else provider.report
+
+
+def provided() -> Provider | None:
+    """What sandboxes come from here, if that has been said."""
+    return _current.get()
 
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
+from urllib.error import HTTPError
 
 from toolyard.core.errors import ToolyardError
 from toolyard.server import Server, listen
@@ -48,7 +51,7 @@ def running(environments: Sequence[type], *, toolsets: Sequence[type] = (), **se
     try:
         # The port is open already: this waits in the queue of connections until the server answers.
         try:
-            _DIRECT.open(f"{url}/health", timeout=_START_SECONDS).close()
+            _wait_for_health(url)
         except OSError:
             if refused:
                 raise refused[0] from None
@@ -58,3 +61,16 @@ def running(environments: Sequence[type], *, toolsets: Sequence[type] = (), **se
         server.stop()
         thread.join(server.settings.drain_seconds + server.settings.teardown_seconds)
         socket.close()
+
+
+def _wait_for_health(url: str) -> None:
+    """Places for sessions may still be starting."""
+    ends = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            _DIRECT.open(f"{url}/health", timeout=_START_SECONDS).close()
+            return
+        except HTTPError as answer:
+            if answer.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > ends:
+                raise
+        time.sleep(0.05)

@@ -10,6 +10,7 @@ from toolyard.core.environment import Environment, Toolset
 from toolyard.core.errors import DefinitionError
 from toolyard.core.output import JsonObject
 from toolyard.tools import TOOLS
+from toolyard.tools.sandboxed import SessionSandbox
 
 _LAST = "mcp_interface"
 """Understands any JSON call, so it is asked after all others."""
@@ -40,6 +41,12 @@ class ToolsEnvironment(Environment):
             return asked
         specs = [tool.spec for tool in type(self)._definition.tools.values()]
         return "\n".join(["You have these tools:", "", *(f"- {spec.name}: {spec.description}" for spec in specs)])
+
+
+    async def fork(self) -> Environment:
+        made = type(self)(self.task_spec, self.secrets)
+        await SessionSandbox.of(self).fork_for(made)
+        return made
 
 
 def toolbox(toolsets: Sequence[type[Toolset]], *, block_lists: bool = False) -> type[Environment]:

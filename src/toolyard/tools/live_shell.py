@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import math
 import re
 import secrets
@@ -61,21 +62,24 @@ class LiveShell:
         mark = f"\x1e{secrets.token_hex(16)}"
         shell = cls(await sandbox.start(_ARGV, limits=limits), mark)
         quoted = f"$'\\x1e{mark[1:]}"
-        settings = f"unset HISTFILE; set +o history +o histexpand; PS0={quoted}b' PS1={quoted}i' PS2={quoted}i'"
         try:
-            await shell._type(settings.encode())
-            deadline = asyncio.get_running_loop().time() + _START_SECONDS
-            while not shell.idle:
-                left = deadline - asyncio.get_running_loop().time()
-                await shell._take(max(0.0, left))
-                if left < 0 or shell._heard:
-                    raise ToolError(f"The shell could not be started. {shell._heard.stderr}".strip())
-        except ProcessError as error:
-            raise ToolError(f"The shell could not be started: {error}.") from error
+            await shell._begin(
+                f"unset HISTFILE; set +o history +o histexpand; PS0={quoted}b' PS1={quoted}i' PS2={quoted}i'"
+            )
         except BaseException:
             await shell.end()
             raise
         return shell
+
+    async def _begin(self, settings: str) -> None:
+        with contextlib.suppress(ProcessError):  # what it says itself tells more
+            await self._type(settings.encode())
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _START_SECONDS
+        while not self.idle:
+            came = await self._take(max(0.0, deadline - clock()))
+            if (self.exit_code is not None and not came) or clock() >= deadline:
+                raise ToolError(f"The shell could not be started. {self._heard.stderr}".strip())
 
     @property
     def exit_code(self) -> int | None:

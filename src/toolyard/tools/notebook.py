@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import json
 import re
@@ -18,7 +19,7 @@ from toolyard.core.tool import tool
 from toolyard.sandboxes import cell_runner, profiles
 from toolyard.sandboxes.base import Executed, Sandbox
 from toolyard.sandboxes.output import ended_by
-from toolyard.tools.notebook_file import MOST, Notebook
+from toolyard.tools.notebook_file import FILE_MOST, Notebook
 from toolyard.tools.notebook_outputs import (
     Output,
     blocks_of,
@@ -38,7 +39,7 @@ SECONDS = 300.0
 FILE = "python_notebook.ipynb"
 AFRESH = "the interpreter starts afresh: variables are gone, files are kept"
 
-_FETCH_SECONDS = 10.0
+_FETCH_SECONDS = 20.0
 _TOLD_MOST = 2 * cell_runner.SHOWN_MOST
 _ROOM_BESIDE = 8192
 """Bytes of what a cell may write that are left for marks."""
@@ -135,7 +136,7 @@ async def _found(sandbox: Sandbox) -> Notebook:
     entry = next((entry for entry in await sandbox.list() if entry.name == FILE), None)
     if entry is None:
         return Notebook()
-    if entry.kind != "file" or entry.size > 2 * MOST:
+    if entry.kind != "file" or entry.size > FILE_MOST:
         raise ValueError("it is no file, or too large a one")
     return await asyncio.to_thread(Notebook.read, await sandbox.read(FILE))
 
@@ -175,22 +176,24 @@ def _is_unheard(executed: Executed) -> bool:
 
 async def _told(sandbox: Sandbox, executed: Executed, token: str) -> str:
     """What the cell showed, as JSON, or nothing. It can be longer than what an interpreter says at once."""
-    told, piece, size = "", _piece(executed, token), 1
-    while piece is not None and len(told) < size <= _TOLD_MOST:
-        size, text = piece
-        told += text
-        if len(told) >= size:
-            return told
-        if not text:
-            break
-        piece = _piece(await _ask(sandbox, {"token": token, "begin": len(told)}, _FETCH_SECONDS), token)
-    return ""
+    said = re.match(rf"{token} (\d{{1,8}}) ", executed.value or "")
+    size = int(said[1]) if said else 0
+    told = _piece(executed, token, size, 0)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_FETCH_SECONDS):
+            while len(told) < size <= _TOLD_MOST:
+                begin = len(told)
+                executed = await _ask(sandbox, {"token": token, "begin": begin}, _FETCH_SECONDS)
+                told += _piece(executed, token, size, begin)
+                if len(told) == begin:
+                    break
+    return told if len(told) == size else ""
 
 
-def _piece(executed: Executed, token: str) -> tuple[int, str] | None:
-    if said := re.match(rf"{token} (\d{{1,9}}) ", executed.value or ""):
-        return int(said[1]), (executed.value or "")[said.end() :]
-    return None
+def _piece(executed: Executed, token: str, size: int, begin: int) -> str:
+    """The piece that begins there, if it is as long as it has to be."""
+    piece = (executed.value or "").removeprefix(f"{token} {size} ")
+    return piece if len(piece) == min(size - begin, cell_runner.PIECE) else ""
 
 
 def _read(told: str, written: str, token: str) -> tuple[list[Output], int | None]:

@@ -8,11 +8,15 @@ from typing import Any
 import orjson
 
 from toolyard.core.errors import ToolError
-from toolyard.tools.notebook_outputs import Output, count_of, nbformat, note, outputs_of, size_of, text_of
+from toolyard.tools.notebook_outputs import Output, count_of, length, nbformat, note, outputs_of, size_of, text_of
 
-MOST = 16 * 2**20
-"""Characters that a notebook holds. What cells have shown is left out, from the first on, to make room for others."""
+MOST = 8 * 2**20
+"""Bytes that a notebook holds. What cells have shown is left out, from the first on, to make room for others."""
+FILE_MOST = 2 * MOST
 CELLS_MOST = 2000
+_PARTS_MOST = 2_000_000
+"""Of a file: a list or a text takes many times the memory of the few bytes that it can be written in."""
+_OUTPUTS_MOST = 100_000
 LEFT_OUT = "the output is left out: the notebook is too large"
 
 _METADATA = {
@@ -30,6 +34,8 @@ class Notebook:
     @classmethod
     def read(cls, data: bytes) -> Notebook:
         """Of a file that anybody may have written. Raises ValueError with what is wrong with it."""
+        if len(data) > FILE_MOST or sum(map(data.count, (b"[", b"{", b'"'))) > _PARTS_MOST:
+            raise ValueError("it is too large")
         try:
             said = orjson.loads(data)  # which takes no half characters and no bottomless nesting
             if not isinstance(said, Mapping) or said.get("nbformat") != 4:
@@ -37,6 +43,8 @@ class Notebook:
             cells = said["cells"]
             if not isinstance(cells, list) or len(cells) > CELLS_MOST:
                 raise ValueError(f"it has no list of cells, or more than {CELLS_MOST}")
+            if sum(len(cell.get("outputs", ())) for cell in cells) > _OUTPUTS_MOST:
+                raise ValueError("it has too many outputs")
             read = cls([_cell(one) for one in cells])
             nbformat.validate(read._node())
         except (LookupError, TypeError, AttributeError, nbformat.ValidationError) as error:
@@ -53,8 +61,8 @@ class Notebook:
         at = count if index is None else index + count if index < 0 else index
         if not 0 <= at <= count:
             raise ToolError(f"cell_index {index} is out of range: the notebook has {count} cells")
-        sources = sum(len(cell.source) for number, cell in enumerate(self._cells) if number != at)
-        if at >= CELLS_MOST or sources + len(code) > MOST // 2:
+        sources = sum(length(cell.source) for number, cell in enumerate(self._cells) if number != at)
+        if at >= CELLS_MOST or sources + length(code) > MOST // 2:
             raise ToolError("the notebook is full: replace a cell, by its cell_index, instead of adding one")
         return at
 
@@ -72,14 +80,14 @@ class Notebook:
                 yield f"= Output {index} =\n{text_of(outputs)}\n"
 
     def _make_room(self, latest: int) -> None:
-        sizes = [len(cell.source) + size_of(cell.get("outputs", ())) for cell in self._cells]
-        excess = sum(sizes) - MOST
+        sizes = [size_of(cell.get("outputs", ())) for cell in self._cells]
+        excess = sum(sizes) + sum(length(cell.source) for cell in self._cells) - MOST
         for at, cell in enumerate(self._cells):
             if excess <= 0:
                 return
             if at != latest and cell.get("outputs"):
                 cell.outputs = [note(LEFT_OUT)]
-                excess -= sizes[at] - len(cell.source) - size_of(cell.outputs)
+                excess -= sizes[at] - size_of(cell.outputs)
 
     def _node(self) -> Any:
         return nbformat.v4.new_notebook(metadata=_METADATA, cells=self._cells)

@@ -11,16 +11,17 @@ from typing import Any
 import orjson
 
 from toolyard.core.output import Block, ImageBlock, TextBlock, image_block
-from toolyard.sandboxes.cell_runner import BEGINS, ENDS, ITEMS_MOST
+from toolyard.sandboxes.cell_runner import BEGINS, ENDS
 
 try:
     import nbformat as _nbformat
+
+    nbformat: Any = _nbformat  # it says neither what its functions take nor what its nodes have
 except ImportError:
-    _nbformat = None
+    nbformat = None
 
-nbformat: Any = _nbformat
-"""Any: it does not say what its functions take, nor what its nodes have."""
-
+OUTPUTS_MOST = 1000
+"""Of a cell."""
 WRAPPED = "`Wrapped`"
 """Stands for a picture where there is only text."""
 
@@ -32,6 +33,11 @@ _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _SHOWN = ("application/json", *_PICTURES)
 _UNSEEN = "text/html"
 """Not shown when there is a plain text of the same."""
+
+_CHANGES_MOST = 500
+"""Outputs of a cell before it no longer matters which stream something was written to."""
+_OUTPUT_BYTES = 100
+"""What one takes beside its texts."""
 
 Output = Any
 """An output, as `nbformat` has it."""
@@ -100,16 +106,17 @@ def count_of(said: object) -> int | None:
 
 
 def outputs_of(said: object) -> list[Output]:
-    if not isinstance(said, list) or len(said) > 10 * ITEMS_MOST:
+    if not isinstance(said, list) or len(said) > OUTPUTS_MOST:
         raise ValueError("that is no list of outputs, or too long a one")
     return [output_of(one) for one in said]
 
 
 def _join(outputs: list[Output], more: Sequence[Output]) -> None:
-    """What is written to the same stream without anything between is one output."""
+    """What is written to the same stream without anything between is one output. So is what changes too often."""
     for output in more:
-        last = outputs[-1] if outputs else None
-        if last is not None and last.output_type == "stream" and last.name == output.name:
+        last: Output = outputs[-1] if outputs else output
+        is_stream = bool(outputs) and last.output_type == "stream"
+        if is_stream and (last.name == output.name or len(outputs) > _CHANGES_MOST):
             last.text += output.text
         else:
             outputs.append(output)
@@ -152,9 +159,13 @@ def has_failed(outputs: Sequence[Output]) -> bool:
 
 
 def size_of(outputs: Sequence[Output]) -> int:
-    """In characters, about."""
+    """In bytes of a file, about."""
     texts = (text for output in outputs for _, text in _parts(output))
-    return sum(map(len, texts)) + 100 * len(outputs)
+    return sum(map(length, texts)) + _OUTPUT_BYTES * len(outputs)
+
+
+def length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _parts(output: Output) -> Sequence[tuple[str, str]]:

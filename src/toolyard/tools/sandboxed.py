@@ -48,6 +48,14 @@ class SessionSandbox:
             self._opening = asyncio.ensure_future(open_sandbox(profile=self._profile))
         return await asyncio.shield(self._opening)
 
+    async def fork_for(self, env: Environment) -> None:
+        """Give another environment a sandbox that goes on from where this one is."""
+        made = vars(env)["_session_sandbox"] = SessionSandbox(self._profile)
+        if self._opening is not None:
+            (branch,) = await (await self.get()).fork(1)
+            made._opening = asyncio.get_running_loop().create_future()
+            made._opening.set_result(branch)
+
     async def close(self) -> None:
         if (opening := self._opening) is None:
             return

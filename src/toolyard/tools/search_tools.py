@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from collections.abc import Sequence
 
 from toolyard.core.environment import Environment, Toolset, lists_task_tools, resolved
 from toolyard.core.output import JsonObject
 from toolyard.core.retrieval import ToolIndex
+from toolyard.core.search import search
 from toolyard.core.tool import ToolSpec, tool
 from toolyard.tools.tool_maker import MadeTools
 
 TOP_MOST = 50
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """The tools of an environment class, ready to be searched."""
-
-    index: ToolIndex
-    specs: Mapping[str, ToolSpec]
-    """By the names in the index, which say more than those that tools are called by."""
 
 
 class SearchTools(Toolset):
@@ -49,33 +38,8 @@ class SearchTools(Toolset):
         return [*(await resolved(self.env.list_task_tools())).tools, *made]
 
 
-_known: WeakKeyDictionary[type[Environment], _Known] = WeakKeyDictionary()
-_building = threading.Lock()
-
-
 def _found(environment: type[Environment], own: Sequence[ToolSpec], question: str, top_k: int) -> list[ToolSpec]:
     """The session's own come first if they fit, but are at most half: there are few of them, and they are for this."""
-    with _building:
-        if (known := _known.get(environment)) is None:
-            known = _known[environment] = _read(environment)
     first = ToolIndex(own).search(question, (top_k + 1) // 2) if own else []
-    others = [known.specs[spec.name] for spec in known.index.search(question, top_k)]
+    others = search(environment, question, top_k)
     return list({spec.name: spec for spec in (*first, *others)}.values())[: max(top_k, 0)]
-
-
-def _read(environment: type[Environment]) -> _Known:
-    specs = dict(_specs(environment))
-    return _Known(ToolIndex([spec.model_copy(update={"name": name}) for name, spec in specs.items()]), specs)
-
-
-def _specs(environment: type[Environment]) -> Iterator[tuple[str, ToolSpec]]:
-    definition = environment._definition
-    for known in definition.tools.values():
-        if not known.terminal and known.owner is not SearchTools:
-            yield _full_name(known.owner, known.name), known.spec
-    for owner, spec in definition.catalogue.values():
-        yield _full_name(owner, spec.name), spec
-
-
-def _full_name(owner: type, name: str) -> str:
-    return f"{owner.__name__}_{name}" if getattr(owner, "prefixed", False) else name

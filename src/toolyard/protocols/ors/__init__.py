@@ -18,6 +18,7 @@ from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, Verbosi
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.errors import (
     CallNotFound,
+    CannotFork,
     DefinitionError,
     EnvironmentNotFound,
     NotSupported,
@@ -31,9 +32,11 @@ from toolyard.core.errors import (
     ToolsetUnavailable,
     ToolyardError,
 )
+from toolyard.core.search import search
 from toolyard.placement.base import Placed, SessionSpec, Task, list_tools
 from toolyard.protocols.ors import bodies, events
 from toolyard.runtime.call import Call
+from toolyard.runtime.readiness import obstacles
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session, State
 from toolyard.sandboxes.output import isolation
@@ -74,6 +77,7 @@ class Ors(BaseRoute):
             "prompt": ("GET", self.prompt),
             "messages": ("GET", self.messages),
             "tools": ("GET", self.tools),
+            "search_tools": ("POST", self.search_tools),
             "task_tools": ("GET", self.task_tools),
             "splits": ("GET", self.splits),
             "tasks": ("POST", self.tasks),
@@ -83,6 +87,7 @@ class Ors(BaseRoute):
             "task_range": ("POST", self.task_range),
             "get_task_range": ("POST", self.task_range),
             "score_group": ("POST", self.score_group),
+            "fork": ("POST", self.fork),
         }
         for name in runtime.environments:
             if name in self._root or name in self._scoped:
@@ -144,8 +149,8 @@ class Ors(BaseRoute):
     # What is here.
 
     async def health(self, request: Request, _: str) -> None:
-        if self._runtime.draining:
-            await request.answer_json({"status": "draining"}, 503)
+        if found := obstacles(self._runtime):
+            await request.answer_json({"status": found[0].status, "reasons": [one.reason for one in found]}, 503)
         elif (report := in_force()) is not None:
             await request.answer_json({"status": "ok", "isolation": isolation(report)})
         else:
@@ -160,6 +165,12 @@ class Ors(BaseRoute):
     async def tools(self, request: Request, env: str) -> None:
         listed = await list_tools(self._runtime.environment(env), self._runtime.placement)
         await request.answer_json(listed.model_dump())
+
+    async def search_tools(self, request: Request, env: str) -> None:
+        """Ours, not of ORS: the tools that fit a question, those too that are not listed."""
+        body = bodies.parse(bodies.Search, await request.body())
+        found = await asyncio.to_thread(search, self._runtime.environment(env), body.question, body.top_k)
+        await request.answer_json({"tools": [spec.model_dump() for spec in found]})
 
     async def splits(self, request: Request, env: str) -> None:
         splits = await self._runtime.tasks(self._runtime.environment(env)).splits()
@@ -267,6 +278,14 @@ class Ors(BaseRoute):
             return
         await self._follow(request, call)
 
+    async def fork(self, request: Request, env: str) -> None:
+        """Ours, not of ORS: more sessions that continue from where this one is."""
+        session = await self._session(session_id(request), env)
+        body = bodies.parse(bodies.Fork, await request.body() or b"{}")
+        ids = [str(uuid.uuid4()) for _ in range(body.count)]
+        strategy = await self._runtime.fork(session, ids)
+        await request.answer_json({"sids": ids, "strategy": strategy})
+
     async def score_group(self, request: Request, env: str) -> None:
         sid = session_id(request)
         body = bodies.parse(bodies.ScoreGroup, await request.body())
@@ -346,6 +365,8 @@ def as_http(error: ToolyardError, verbosity: Verbosity) -> HttpError:
             return HttpError(503, str(error), [(b"retry-after", b"%d" % error.retry_after)])
         case NotSupported():
             return HttpError(400, str(error))
+        case CannotFork():
+            return HttpError(409, str(error))
         case SessionFailed() if verbosity == "none":
             return HttpError(500, explain(error, verbosity))
         case _:

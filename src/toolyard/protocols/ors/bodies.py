@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import orjson
-from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
 from toolyard.asgi import HttpError, decode
 from toolyard.core.messages import GroupCandidate
@@ -32,6 +32,15 @@ class TaskRange(Model):
     split: str
     start: int | None = None
     stop: int | None = None
+
+
+class Search(Model):
+    question: str
+    top_k: int = 5
+
+
+class Fork(Model):
+    count: Annotated[int, Field(ge=1, le=1024)] = 1
 
 
 class Secret(BaseModel):

@@ -20,6 +20,7 @@ from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Task
 from toolyard.protocols.toolserver.offers import Offer, of_session
 from toolyard.runtime.call import Call
+from toolyard.runtime.journal import Why
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
 
@@ -111,7 +112,10 @@ class Nodes:
     def is_running(self, node: Node) -> bool:
         """Not when it was closed, nor when the server has ended a session of it by itself."""
         known = self._runtime.sessions
-        return node.open and all(known.get(session.id) is session for session in node.sessions.values())
+        for session in node.sessions.values():  # not a generator: this runs for every call
+            if known.get(session.id) is not session:
+                return False
+        return node.open
 
     async def create(self, bound: Bound | None) -> Node:
         node = Node(secrets.token_hex(32), bound)
@@ -123,7 +127,7 @@ class Nodes:
             raise
         return node
 
-    async def close(self, node: Node) -> None:
+    async def close(self, node: Node, why: Why = "deleted") -> None:
         """Save the files, then end everything. If they cannot be saved, it stays open."""
         async with node.changing:
             if not node.open:
@@ -132,7 +136,7 @@ class Nodes:
                 await session.stop_calls()
                 if overrides(environment, "workspace"):
                     node.files[environment] = await self._saved(node, await (await session.ready()).workspace())
-            await self._end(node)
+            await self._end(node, why)
         asyncio.get_running_loop().call_later(self._keep_seconds, self._expire, node, node.sessions)
         if self._nodes.pop(node.id, None) is not None:  # it was not released meanwhile
             self._nodes[node.id] = node
@@ -175,7 +179,7 @@ class Nodes:
         if node.bound is not None and node.bound.environment is environment:
             task, secrets_ = node.bound.task, dict(node.bound.secrets)
         spec = SessionSpec(f"node:{node.name}:{environment.name().lower()}", environment, task, secrets_)
-        session = await self._runtime.open(spec, on_idle=lambda: self.close(node))
+        session = await self._runtime.open(spec, on_idle=lambda: self.close(node, "idle"))
         node.sessions[environment] = session
         placed = await session.ready()
         if overrides(environment, "workspace"):
@@ -185,10 +189,10 @@ class Nodes:
             else:
                 await workspace.list()  # it is there when the node is, not when the first tool is called
 
-    async def _end(self, node: Node) -> None:
+    async def _end(self, node: Node, why: Why = "deleted") -> None:
         node.open = False
         ended, node.sessions = node.sessions, {}
-        await asyncio.gather(*(self._runtime.close(session.id) for session in ended.values()))
+        await asyncio.gather(*(self._runtime.close(session.id, why) for session in ended.values()))
 
     async def _saved(self, node: Node, workspace: Workspace) -> IO[bytes]:
         async with self._saving:

@@ -107,6 +107,10 @@ class NativeBackend:
             raise SandboxUnavailable("the sandbox has not been started")
         return self._report
 
+    def count(self) -> tuple[int, int]:
+        ready = sum(len(pool) for pool in self._pools.values())
+        return len(self._sandboxes) - ready, ready
+
     async def close(self) -> None:
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._end())

@@ -24,6 +24,9 @@ class Pool:
         self._taken = asyncio.Event()
         self._filling = asyncio.ensure_future(self._fill())
 
+    def __len__(self) -> int:
+        return len(self._ready)
+
     async def take(self) -> NativeSandbox:
         while self._ready:
             self._taken.set()

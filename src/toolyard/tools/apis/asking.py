@@ -145,7 +145,7 @@ def _moved(request: Request, answer: Answer) -> Request:
     """Where the API sends us, if that is on the same host."""
     here = httpx2.URL(request.url)
     there = here.join(answer.headers["location"])
-    if False:
+    if (there.scheme, there.host, there.port) != (here.scheme, here.host, here.port):
         raise ServiceUnavailable(f"it sends us to another server, {there.host[:100]!r}, and we do not go there")
     if answer.status in (307, 308) or request.method in ("GET", "HEAD"):
         return replace(request, url=str(there))

@@ -1,0 +1,288 @@
+"""What this host can do for a server, what it cannot, and how to change that."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.metadata
+import logging
+import os
+import platform
+import re
+import resource
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from toolyard.browser.chromium import find_chromium
+from toolyard.browser.chromium import missing as browser_missing
+from toolyard.cli.sandbox import Tried, is_offered, try_each, unheard
+from toolyard.sandboxes import BACKENDS
+from toolyard.server import listen
+from toolyard.settings import Settings, SettingsError
+from toolyard.version import __version__
+
+HELP = "say what this host supports, and how to get what it does not"
+
+Grade: TypeAlias = Literal["ok", "no", "low", "FAIL"]
+"""All is well; something optional is not there; there is little of something; `toolyard serve` would not start."""
+
+_OLDEST = (3, 11)
+_FEW_MIB = 512
+_SPARE_FILES = 100
+"""That a server has open beside its connections."""
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*;.*extra == ['\"]([a-z0-9-]+)['\"]")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    topic: str
+    grade: Grade
+    text: str
+    hint: str = ""
+    """What to do about it."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "The exit code is 0 if `toolyard serve` would start here, else 1."
+
+
+def run(args: argparse.Namespace) -> int:
+    settings = Settings.read(vars(args))
+    findings: list[Finding] = []
+    print(f"Toolyard {__version__} on {platform.system()} {platform.release()}, {platform.machine()}\n")
+    topic = ""
+    for finding in examine(settings):
+        findings.append(finding)
+        for line in lines(finding, again=finding.topic == topic):
+            print(line, flush=True)
+        topic = finding.topic
+    print(f"\n{verdict(findings)}")
+    return int(any(finding.grade == "FAIL" for finding in findings))
+
+
+def lines(finding: Finding, *, again: bool) -> Iterator[str]:
+    """One finding; its topic is left out if it is that of the line before."""
+    head = f"  {finding.grade:6}{'' if again else finding.topic:13}"
+    indent = " " * len(head)
+    yield from textwrap.wrap(finding.text, 100, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
+    if finding.hint:
+        arrow = f"{indent}-> "
+        yield from textwrap.wrap(
+            finding.hint, 100, initial_indent=arrow, subsequent_indent=indent + "   ", break_on_hyphens=False
+        )
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    if failed := [finding.topic for finding in findings if finding.grade == "FAIL"]:
+        return f"`toolyard serve` would not start here: see {', '.join(dict.fromkeys(failed))}."
+    if low := [finding.topic for finding in findings if finding.grade == "low"]:
+        return f"`toolyard serve` will work here. Before many sessions, look at {', '.join(dict.fromkeys(low))}."
+    return "`toolyard serve` will work here."
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    yield from python()
+    yield address(settings)
+    yield from sandboxes(settings)
+    yield from placements(settings)
+    yield browser()
+    yield from extras()
+    yield files(settings)
+    yield processes(settings)
+    yield memory()
+
+
+# What a server cannot do without.
+
+
+def python() -> Iterator[Finding]:
+    found = f"{platform.python_version()}, {sys.executable}"
+    if sys.version_info < _OLDEST:
+        yield Finding("Python", "FAIL", found, f"install Python {'.'.join(map(str, _OLDEST))} or newer")
+    else:
+        yield Finding("Python", "ok", found)
+    versions = {package: installed(package) for package in ("uvicorn", "uvloop", "httptools")}
+    for package in (package for package, version in versions.items() if version is None):
+        yield Finding("HTTP", "FAIL", f"{package} is not installed", f"pip install {package}")
+    if None not in versions.values():
+        yield Finding("HTTP", "ok", ", ".join(f"{package} {version}" for package, version in versions.items()))
+
+
+def address(settings: Settings) -> Finding:
+    where = f"{settings.host} port {settings.port}"
+    try:
+        settings.check_exposure()
+        listen(settings.host, settings.port).close()
+    except SettingsError as error:
+        return Finding("address", "FAIL", sentence(str(error)))
+    return Finding("address", "ok", f"{where} is free")
+
+
+# What isolates, and where sessions live.
+
+
+def sandboxes(settings: Settings) -> Iterator[Finding]:
+    """The one that a server would use, and what that lacks; then why the others are not used."""
+    names = list(BACKENDS) if settings.sandbox == "auto" else [settings.sandbox]
+    with unheard(logging.getLogger("toolyard.sandbox")):
+        tried = asyncio.run(try_each(names, settings.sandbox_image))
+    fit = [one for one in tried if one.reaches(settings.min_isolation) and is_offered(one, settings)]
+    if not fit:
+        yield Finding(
+            "sandboxes",
+            "no",
+            f"none that isolates as asked for, {settings.min_isolation}: tools that run code are not served",
+            "`toolyard sandbox report` says more",
+        )
+    else:
+        yield from chosen(fit)
+    for one in tried:
+        if one not in fit and is_offered(one, settings):
+            yield lacking(one)
+
+
+def chosen(fit: Sequence[Tried]) -> Iterator[Finding]:
+    best, *others = fit
+    assert best.report is not None
+    also = f" (also here: {', '.join(one.backend for one in others)})" * bool(others)
+    yield Finding("sandboxes", "ok", f"{best.backend}, isolation {best.report.level}{also}")
+    for missing in best.report.missing:
+        yield Finding("sandboxes", "no", f"without {missing.feature}: {missing.reason}", missing.fix)
+
+
+def lacking(one: Tried) -> Finding:
+    if one.report is None:
+        return Finding("sandboxes", "no", f"{one.backend}: {one.problem.removeprefix(f'{one.backend} ')}")
+    missing = "; ".join(f"{each.feature}: {each.fix}" for each in one.report.missing)
+    return Finding("sandboxes", "no", f"{one.backend} reaches {one.report.level}", missing)
+
+
+def placements(settings: Settings) -> Iterator[Finding]:
+    """Without the one that is set, a server does not start."""
+    yield Finding("placements", "ok", "local")
+    if sys.platform == "linux":
+        yield Finding("placements", "ok", "process, pool")
+    else:
+        grade: Grade = "FAIL" if settings.placement in ("process", "pool") else "no"
+        yield Finding("placements", grade, f"process, pool: they need Linux, and this is {platform.system()}")
+    if (version := installed("ray")) is not None:
+        yield Finding("placements", "ok", f"ray, with Ray {version}")
+    else:
+        grade = "FAIL" if settings.placement == "ray" else "no"
+        yield Finding("placements", grade, "ray: Ray is not installed", "pip install 'toolyard[ray]'")
+
+
+# What some tools want.
+
+
+def browser() -> Finding:
+    if problem := browser_missing():
+        return Finding("browser", "no", problem)
+    return Finding("browser", "ok", f"{find_chromium()}, with playwright {installed('playwright')}")
+
+
+def extras() -> Iterator[Finding]:
+    """The optional packages, by the name of the extra that brings them."""
+    wanted: dict[str, list[str]] = {}
+    for requirement in importlib.metadata.requires("toolyard") or ():
+        if (found := _REQUIREMENT.match(requirement)) and found[2] != "dev":
+            wanted.setdefault(found[2], []).append(found[1])
+    absent = {extra: [name for name in names if installed(name) is None] for extra, names in wanted.items()}
+    if there := [extra for extra, names in absent.items() if not names]:
+        yield Finding("extras", "ok", ", ".join(there))
+    for extra, names in absent.items():
+        if names:
+            yield Finding("extras", "no", f"{extra}: without {', '.join(names)}", f"pip install 'toolyard[{extra}]'")
+
+
+def installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+# How much of it there is.
+
+
+def files(settings: Settings) -> Finding:
+    """Each connection is one; a session in a process of its own is two more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= settings.max_sessions + _SPARE_FILES:
+        return Finding("open files", "ok", f"{soft:,} at once")
+    room = max(soft - _SPARE_FILES, 0)
+    return Finding(
+        "open files",
+        "low",
+        f"{soft:,} at once: enough for {room:,} connections, or {room // 3:,} sessions with a process and a connection "
+        f"each; --max-sessions is {settings.max_sessions:,}",
+        f"ulimit -n {max(65_536, 4 * settings.max_sessions)}, or LimitNOFILE= of the service"
+        + f" (up to {hard:,} without being root)" * (hard != resource.RLIM_INFINITY),
+    )
+
+
+def processes(settings: Settings) -> Finding:
+    limits = dict(process_limits())
+    name, most = min(limits.items(), key=lambda limit: limit[1])
+    grade: Grade = "ok" if most >= settings.max_sessions else "low"
+    text = f"{most:,} at once, by {name}"
+    hint = f"raise it for --placement process with more than {most // 2:,} sessions" if grade == "low" else ""
+    return Finding("processes", grade, text, hint)
+
+
+def process_limits() -> Iterator[tuple[str, int]]:
+    """Whatever limits them. Threads count, too."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:
+        yield "ulimit -u", soft
+    for name, path in (
+        ("kernel.pid_max", Path("/proc/sys/kernel/pid_max")),
+        ("kernel.threads-max", Path("/proc/sys/kernel/threads-max")),
+        ("pids.max of its cgroup", own_cgroup() / "pids.max"),
+    ):
+        if (most := number_in(path)) is not None:
+            yield name, most
+    yield "nothing that is known of", sys.maxsize
+
+
+def memory() -> Finding:
+    """What is free, on the host or within the cgroup."""
+    found = dict(re.findall(r"(MemTotal|MemAvailable): +(\d+)", text_of(Path("/proc/meminfo"))))
+    if not found:
+        return Finding("memory", "no", "how much is free is not known here")
+    total, free = (int(found[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    most, used = (number_in(own_cgroup() / name) for name in ("memory.max", "memory.current"))
+    if most is not None and used is not None and most < total:
+        total, free = most, min(free, most - used)
+    grade: Grade = "low" if free < _FEW_MIB * 2**20 else "ok"
+    return Finding("memory", grade, f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free; {cores()}")
+
+
+def cores() -> str:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{usable} processor{'s' * (usable != 1)}"
+
+
+def own_cgroup() -> Path:
+    found = re.search(r"^0::/(.*)$", text_of(Path("/proc/self/cgroup")), re.MULTILINE)
+    return Path("/sys/fs/cgroup", found[1] if found else "")
+
+
+def number_in(path: Path) -> int | None:
+    text = text_of(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def text_of(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

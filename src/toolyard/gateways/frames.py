@@ -1,0 +1,72 @@
+"""Messages over a socket between two processes of ours: tuples of plain values, each with its length before it.
+
+Nobody else can be at the other end: the socket has no name, and was handed over by one of us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+from typing import Any, TypeAlias
+
+Frame: TypeAlias = tuple[Any, ...]  # numbers, text and bytes, and tuples, lists and dictionaries of them
+
+_PREFIX = 4
+
+
+class Frames(asyncio.Protocol):
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def received(self, frame: Frame) -> None:
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        """Nothing can be sent any more, and nothing will come."""
+        raise NotImplementedError
+
+    def send(self, frame: Frame) -> None:
+        """To nobody, if the other side has gone."""
+        if self._transport is not None:
+            data = marshal.dumps(frame)
+            self._transport.write(len(data).to_bytes(_PREFIX, "big") + data)
+
+    async def room(self) -> None:
+        """Wait until the other side reads again, if there is much that it has not read."""
+        await self._room.wait()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        held = self._held
+        held += data
+        at = 0
+        while len(held) >= (start := at + _PREFIX):
+            end = start + int.from_bytes(held[at:start], "big")
+            if len(held) < end:
+                break
+            self.received(marshal.loads(held[start:end]))
+            at = end
+        del held[:at]
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._room.set()
+        self.lost()

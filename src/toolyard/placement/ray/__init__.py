@@ -1,0 +1,102 @@
+"""Sessions on actors across a Ray cluster: a few actors on each node, with many sessions in each.
+
+Ray places the actors and says which nodes there are. Questions and answers do not pass through it, but over a line to
+each actor, which costs a fraction of a call of Ray's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from toolyard.core.errors import ClusterUnavailable
+
+try:
+    import ray as _  # noqa: F401  # said here once, for all the files of this folder
+except ImportError as missing:
+    raise ClusterUnavailable("--placement ray needs the package ray: pip install 'toolyard[ray]'") from missing
+
+from toolyard.placement.base import Placed, SessionSpec
+from toolyard.placement.local import LocalPlacement
+from toolyard.placement.ray.actor import ActorEnvironment
+from toolyard.placement.ray.cluster import Cluster
+from toolyard.placement.ray.host import Inside
+from toolyard.placement.ray.pool import Pool, group_of
+from toolyard.placement.worker import Served
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RayOptions:
+    inside: Inside
+    address: str = ""
+    """Of a cluster that is there; empty to start one on this machine, which ends with the server."""
+    actors: int = 0
+    """On each node. 0: one for each processor, or one if its sessions have processes of their own."""
+    cpus: float = 0
+    """That Ray reserves for an actor whose environment has no `resources`."""
+
+
+class RayPlacement:
+    def __init__(self, served: Served, options: RayOptions) -> None:
+        self._served = served
+        self._options = options
+        self._usual = {"CPU": options.cpus}
+        self._here = LocalPlacement(served.threads)
+        """For what is asked of classes, not of sessions."""
+        self._cluster: Cluster | None = None
+        self._pool: Pool | None = None
+
+    @property
+    def processes(self) -> int:
+        """Actors. What processes their sessions have, they know."""
+        return len(self._pool.actors) if self._pool is not None else 0
+
+    @property
+    def problem(self) -> str:
+        return "" if self.processes else "no actor of the cluster is ready"
+
+    def prepare(self) -> None:
+        """Join the cluster; once there is an event loop, start actors."""
+        if self._cluster is None:
+            self._cluster = Cluster(self._options.address, self._served, self._options.inside)
+        if self._pool is None and _has_loop():
+            self._pool = self._new_pool(self._cluster)
+
+    async def place(self, spec: SessionSpec) -> Placed:
+        self.prepare()
+        assert self._pool is not None
+        actor = await self._pool.least_loaded(group_of(spec.environment, self._usual))
+        return await ActorEnvironment.start(spec, actor)
+
+    async def run_all(self, functions: Sequence[Callable[[], T]], results: list[T | None]) -> None:
+        await self._here.run_all(functions, results)
+
+    async def ask(self, hook: Callable[..., Any], *args: object) -> Any:
+        return await self._here.ask(hook, *args)
+
+    def close(self) -> None:
+        """End every actor. Leave the cluster if it is we who joined it, and end it if it is we who started it."""
+        self._here.close()
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+        if self._cluster is not None:
+            self._cluster.leave()
+            self._cluster = None
+
+    def _new_pool(self, cluster: Cluster) -> Pool:
+        groups = {group_of(environment, self._usual) for environment in self._served.environments.values()}
+        each = self._options.actors or (0 if self._options.inside.kind == "local" else 1)
+        return Pool(cluster, sorted(groups), each)
+
+
+def _has_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

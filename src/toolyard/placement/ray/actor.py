@@ -1,0 +1,131 @@
+"""An actor of the cluster and a session in it, from the server's side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Self, TypeAlias
+
+from toolyard.core.errors import Overloaded, SessionFailed
+from toolyard.core.output import JsonObject, Reply, ToolFailure
+from toolyard.placement.base import SessionSpec, Strategy
+from toolyard.placement.line import Line, LineLost
+from toolyard.placement.ray.cluster import Node
+from toolyard.placement.ray.handshake import connect
+from toolyard.placement.ray.host import Opened
+from toolyard.placement.remote import Process, RemoteEnvironment
+
+log = logging.getLogger("toolyard.placement")
+
+Group: TypeAlias = tuple[tuple[str, float], ...]
+"""Resources that actors reserve. Environments which need the same share actors."""
+
+Bury: TypeAlias = Callable[["Actor"], Awaitable[None]]
+"""Make sure that an actor is no more."""
+
+_GRACE = 3.0
+"""Seconds that a call which is to stop has for it. If it has a process there, that is ended meanwhile."""
+
+
+class Actor(Process):
+    """A process of the cluster with many sessions. `handle` is Ray's own."""
+
+    def __init__(self, handle: Any, node: Node, group: Group, *, pid: int, line: Line, bury: Bury) -> None:
+        self.handle = handle
+        self.node = node
+        self.group = group
+        self.pid = pid
+        self.line = line
+        self.sessions = 0
+        self.retired = False
+        self.ended = ""
+        self._bury = bury
+        self._ending = None
+        self._watching = asyncio.ensure_future(self._watch())
+
+    @classmethod
+    async def open(cls, handle: Any, node: Node, group: Group, bury: Bury) -> Self:
+        """Wait until it runs, and connect to it."""
+        key = secrets.token_bytes(32)
+        opened: Opened = await handle.open.remote(key)
+        sock = await connect((opened.address, opened.port), key)
+        return cls(handle, node, group, pid=opened.pid, line=await Line.on(sock, _nothing), bury=bury)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it takes sessions."""
+        return not (self.ended or self.retired or self.line.lost.done())
+
+    def abandon(self) -> None:
+        """When the server ends: without waiting for anything."""
+        self._watching.cancel()
+        self.line.close("the server ends")
+
+    async def _end(self) -> None:
+        if not self.ended:
+            self.ended = "its actor has ended"
+            log.warning(
+                "the actor on node %s, process %d, has ended; %d sessions were in it",
+                self.node.address,
+                self.pid,
+                self.sessions,
+            )
+        self.line.fail(self.ended)
+        self.line.close(self.ended)
+        await self._bury(self)
+
+
+class ActorEnvironment(RemoteEnvironment):
+    grace = _GRACE
+
+    def __init__(self, spec: SessionSpec, actor: Actor) -> None:
+        super().__init__(spec, actor, alone=False)
+        self._actor = actor
+        self._toolset = spec.toolset.__name__ if spec.toolset is not None else None
+        self._name = spec.environment.name().lower()
+        self._lost_there = ""
+        actor.sessions += 1
+
+    @classmethod
+    async def start(cls, spec: SessionSpec, actor: Actor) -> Self:
+        """Call the author's constructor there."""
+        made = cls(spec, actor)
+        asked = actor.line.ask(
+            "place", spec.session_id, made._name, asdict(spec.task), dict(spec.secrets), made._toolset
+        )
+        try:
+            await asyncio.shield(asked)
+        except BaseException as error:
+            actor.line.cancel(asked)  # if it is we who give up
+            await asyncio.wait((asked,), timeout=_GRACE)
+            with contextlib.suppress(SessionFailed):
+                await made.teardown()
+            if isinstance(error, LineLost):
+                raise Overloaded(f"the session could not be started: {made.lost}") from None
+            raise
+        return made
+
+    @property
+    def lost(self) -> str:
+        return self._lost_there or self._actor.ended
+
+    async def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Reply:
+        reply = await super().call(tool, arguments, given)
+        if isinstance(reply, ToolFailure) and reply.reason == "lost" and not self.lost:
+            with contextlib.suppress(SessionFailed):  # then the actor is lost as well
+                self._lost_there = await self._ask("lost")
+        return reply
+
+    async def fork(self, specs: Sequence[SessionSpec]) -> tuple[Sequence[ActorEnvironment], Strategy]:
+        """In the same actor, as the placement there can."""
+        ids = [spec.session_id for spec in specs]
+        strategy: Strategy = await self._ask("fork_inside", self._name, self._toolset, ids)
+        return [ActorEnvironment(spec, self._actor) for spec in specs], strategy
+
+
+async def _nothing(what: str, about: Sequence[Any]) -> Any:
+    raise NotImplementedError(what)

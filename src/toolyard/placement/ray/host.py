@@ -1,0 +1,120 @@
+"""What runs in an actor of the cluster: sessions in any placement, driven over a line. Ray only starts and ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+import ray
+import uvloop
+from ray import cloudpickle
+
+from toolyard.placement.base import Placement, SessionSpec, Strategy, Task
+from toolyard.placement.line import Line
+from toolyard.placement.local import LocalPlacement
+from toolyard.placement.process import PoolPlacement, ProcessPlacement
+from toolyard.placement.ray.handshake import admit, listen
+from toolyard.placement.template import ProcessLimits
+from toolyard.placement.worker import Served, Worker
+
+_ray: Any = ray  # which has types for some of its functions only
+
+Kind: TypeAlias = Literal["local", "process", "pool"]
+
+_WAIT_SECONDS = 60.0
+"""For the server that has asked for this host."""
+_END_SECONDS = 10.0
+"""For the teardown of sessions whose server is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Where sessions live within an actor."""
+
+    kind: Kind
+    limits: ProcessLimits
+    pool_processes: int = 0
+
+    def placement(self, served: Served) -> Placement:
+        match self.kind:
+            case "local":
+                return LocalPlacement(served.threads)
+            case "process":
+                return ProcessPlacement(served, self.limits)
+            case "pool":
+                return PoolPlacement(served, self.limits, size=self.pool_processes)
+
+
+class Opened(NamedTuple):
+    """Where a host listens."""
+
+    address: str
+    port: int
+    pid: int
+
+
+class HostActor:
+    """The actor, as Ray sees it."""
+
+    def __init__(self, packed: bytes, inside: Inside) -> None:
+        self._packed = packed
+        self._inside = inside
+
+    def open(self, key: bytes) -> Opened:
+        """Load the environments, and listen for the server that has this key."""
+        served: Served = cloudpickle.loads(self._packed)
+        listener = listen(_ray.util.get_node_ip_address())
+        # Not a thread of Ray's: a template process ends with the thread that forked it.
+        threading.Thread(target=_live, args=(served, self._inside, listener, key), name="toolyard", daemon=True).start()
+        address, port, *_ = listener.getsockname()
+        return Opened(address, port, os.getpid())
+
+
+def _live(served: Served, inside: Inside, listener: socket.socket, key: bytes) -> None:
+    """Until the server hangs up; then this process ends, and whatever is still in it."""
+    try:
+        placement = inside.placement(served)
+        placement.prepare()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(Host(served, placement).serve(listener, key))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+class Host(Worker):
+    """A worker whose sessions may live in further processes."""
+
+    def __init__(self, served: Served, inside: Placement) -> None:
+        super().__init__(served, None)
+        self._local = cast(LocalPlacement, inside)  # no more of it is used than every placement has
+        self._doing = {**self._doing, "lost": self._lost, "fork_inside": self._fork_inside}
+
+    async def serve(self, listener: socket.socket, key: bytes) -> None:
+        self._served.enter()
+        async with asyncio.timeout(_WAIT_SECONDS):
+            sock = await admit(listener, key)
+        listener.close()
+        await (await Line.on(sock, self._answer)).lost
+        if ending := [asyncio.ensure_future(placed.teardown()) for placed in self._placed.values()]:
+            await asyncio.wait(ending, timeout=_END_SECONDS)
+        self._local.close()
+
+    async def _lost(self, session: str) -> str:
+        return self._placed[session].lost
+
+    async def _fork_inside(self, session: str, environment: str, toolset: str | None, new: Sequence[str]) -> Strategy:
+        """Within this actor; how it was done."""
+        served = self._served
+        tools = None if toolset is None else served.toolsets[toolset]
+        specs = [SessionSpec(each, served.environments[environment], Task({}), {}, tools) for each in new]
+        made, strategy = await self._placed[session].fork(specs)
+        self._placed |= dict(zip(new, made, strict=True))
+        return strategy

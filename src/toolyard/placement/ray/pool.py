@@ -1,0 +1,167 @@
+"""Which actors there are, and on which nodes. Those that end are replaced; nodes come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from toolyard.core.environment import Environment
+from toolyard.core.errors import Overloaded, describe
+from toolyard.placement.ray.actor import Actor, Group
+from toolyard.placement.ray.cluster import Cluster, Node
+
+log = logging.getLogger("toolyard.placement")
+
+_LOOK_SECONDS = 1.0
+_START_SECONDS = 60.0
+"""For an actor to run; for a session to find one."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+"""Seconds before another try, where an actor could not be started."""
+
+
+class Slot(NamedTuple):
+    """A node, and what actors there reserve."""
+
+    node: str
+    group: Group
+
+
+@dataclass(slots=True)
+class Tries:
+    """How starting actors went lately."""
+
+    failures: int = 0
+    not_before: float = 0.0
+    starting: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def failed(self) -> None:
+        pause = min(_FIRST_PAUSE * 2**self.failures, _LONGEST_PAUSE)
+        self.failures += 1
+        self.not_before = time.monotonic() + pause
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        start = asyncio.ensure_future(work)
+        self.starting.add(start)
+        start.add_done_callback(self.starting.discard)
+
+    def give_up(self) -> None:
+        for start in self.starting:
+            start.cancel()
+
+
+class Pool:
+    """Belongs to one event loop. `each` is how many actors a node has; 0: one for each of its processors."""
+
+    def __init__(self, cluster: Cluster, groups: Sequence[Group], each: int) -> None:
+        self._cluster = cluster
+        self._groups = groups
+        self._each = each
+        self._slots: dict[Slot, Tries] = {}
+        self._actors: dict[Any, Actor | None] = {}
+        """By Ray's handle: every one that was asked for and has not been ended. None, as long as it does not run."""
+        self._changed = asyncio.Event()
+        self._problem = "no node of the cluster has what it needs"
+        self._keeping = asyncio.ensure_future(self._keep())
+
+    @property
+    def actors(self) -> Sequence[Actor]:
+        """Those that take sessions."""
+        return [actor for actor in self._actors.values() if actor is not None and actor.is_free]
+
+    async def least_loaded(self, group: Group) -> Actor:
+        """If there is none now, there may be one soon."""
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                while not (free := [actor for actor in self.actors if actor.group == group]):
+                    await self._changed.wait()
+        except TimeoutError:
+            raise Overloaded(f"there is no actor for the session: {self._problem}", retry_after=5) from None
+        on_node = Counter[str]()
+        for actor in self.actors:
+            on_node[actor.node.id] += actor.sessions
+        return min(free, key=lambda actor: (actor.sessions, on_node[actor.node.id]))
+
+    def close(self) -> None:
+        """End every actor. The loop may end right after."""
+        self._keeping.cancel()
+        for tries in self._slots.values():
+            tries.give_up()
+        for handle, actor in self._actors.items():
+            if actor is not None:
+                actor.abandon()
+            self._cluster.kill(handle)
+
+    # Keeping it as it should be.
+
+    async def _keep(self) -> None:
+        while True:
+            try:
+                self._fill(await asyncio.to_thread(self._cluster.nodes))
+            except Exception as error:  # whatever Ray raises while its head is away
+                self._problem = f"the cluster does not answer: {describe(error)}"
+                log.warning("%s", self._problem)
+            try:
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _fill(self, nodes: Sequence[Node]) -> None:
+        wanted = {Slot(node.id, group): node for node in nodes for group in self._groups}
+        for gone in self._slots.keys() - wanted.keys():  # nothing is waited for on a node that is no more
+            self._slots.pop(gone).give_up()
+        there = Counter(Slot(actor.node.id, actor.group) for actor in self.actors)
+        for slot, node in wanted.items():
+            tries = self._slots.setdefault(slot, Tries())
+            if time.monotonic() >= tries.not_before:
+                for _ in range(self._size(node, slot.group) - there[slot] - len(tries.starting)):
+                    tries.begin(self._start(node, slot.group, tries))
+
+    def _size(self, node: Node, group: Group) -> int:
+        return min(self._each or int(node.resources.get("CPU", 0)) or 1, node.holds(dict(group)))
+
+    async def _start(self, node: Node, group: Group, tries: Tries) -> None:
+        try:
+            await self._open(node, group)
+            tries.failures = 0
+        except Exception as error:  # of Ray's, of the network's, or of the author's module when it is loaded there
+            tries.failed()
+            self._problem = f"on node {node.address}, {_said(error)}"
+            log.warning("an actor could not be started: %s", self._problem)
+        self._wake()
+
+    async def _open(self, node: Node, group: Group) -> None:
+        handle = await asyncio.to_thread(self._cluster.create, node, dict(group))
+        self._actors[handle] = None
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                self._actors[handle] = await Actor.open(handle, node, group, self._bury)
+        except BaseException:
+            self._actors.pop(handle, None)
+            await asyncio.to_thread(self._cluster.kill, handle)
+            raise
+
+    async def _bury(self, actor: Actor) -> None:
+        self._actors.pop(actor.handle, None)
+        self._wake()
+        await asyncio.to_thread(self._cluster.kill, actor.handle)
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def group_of(environment: type[Environment], usual: Mapping[str, float]) -> Group:
+    return tuple(sorted((environment.resources or usual).items()))
+
+
+def _said(error: Exception) -> str:
+    """Ray wraps what was raised there, with all of its traceback."""
+    if isinstance(error, TimeoutError):
+        return f"it did not run within {_START_SECONDS:g} s; something else may have what it needs"
+    return describe(getattr(error, "cause", None) or error)

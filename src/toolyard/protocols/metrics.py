@@ -1,0 +1,295 @@
+"""What a server does, in numbers, as Prometheus reads them: `GET /metrics`. No wire of agents: it is always served."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from toolyard.asgi import HttpError, HttpOptions, Request
+from toolyard.placement.base import SessionSpec
+from toolyard.runtime.journal import Outcome, Why
+from toolyard.runtime.readiness import obstacles
+from toolyard.runtime.runtime import Runtime
+from toolyard.sandboxes.provider import provided
+from toolyard.version import __version__
+
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+PATHS = ("/metrics", "/toolyard/metrics")
+"""The second is for a server of which another protocol has the first."""
+
+SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 3600)
+LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+
+_STARTED = time.time()
+_TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
+
+Labels: TypeAlias = Mapping[str, str]
+Sample: TypeAlias = tuple[str, Labels, float]
+"""What follows the name of its family, its labels, and its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options(HttpOptions):
+    """Settings say what each is for."""
+
+    placement: str
+
+
+def routes(runtime: Runtime, options: Options) -> list[BaseRoute]:
+    return [Metrics(runtime, options)]
+
+
+class Histogram:
+    """Counted by bucket; each of Prometheus' holds those before it as well."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def samples(self, labels: Labels) -> Iterator[Sample]:
+        total = 0
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
+            total += count
+            yield "_bucket", {**labels, "le": bound}, total
+        yield "_sum", labels, self._sum
+        yield "_count", labels, total
+
+
+class Counts:
+    """Of one environment, since the server started."""
+
+    __slots__ = (
+        "closed",
+        "outcomes",
+        "ran",
+        "session_setups_failed",
+        "sessions_opened",
+        "sessions_rebuilt",
+        "setup",
+        "waited",
+    )
+
+    def __init__(self) -> None:
+        self.sessions_opened = 0
+        self.sessions_rebuilt = 0
+        self.session_setups_failed = 0
+        self.closed: Counter[Why] = Counter()
+        self.outcomes: dict[Outcome, int] = {"ok": 0}
+        self.setup = Histogram(SECONDS)
+        self.waited = Histogram(SECONDS)
+        self.ran = Histogram(SECONDS)
+
+
+class Metrics(BaseRoute):
+    def __init__(self, runtime: Runtime, options: Options) -> None:
+        self._runtime = runtime
+        self._options = options
+        self._counts = {environment: Counts() for environment in runtime.environments.values()}
+        self._lag = Histogram(LAG_SECONDS)
+        journal = runtime.journal
+        journal.opened.append(self._opened)
+        journal.settled.append(self._settled)
+        journal.rebuilt.append(self._rebuilt)
+        journal.answered.append(self._answered)
+        journal.closed.append(self._closed)
+        journal.swept.append(self._lag.add)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return (Match.FULL if scope["path"] in PATHS else Match.NONE), {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in ("GET", "HEAD"):
+            raise HttpError(405, "Method Not Allowed", [(b"allow", b"GET, HEAD")])
+        body = "".join(self._text()).encode()
+        await Request(scope, receive, send, self._options).answer(200, ((b"content-type", CONTENT_TYPE),), body)
+
+    # What is heard.
+
+    def _opened(self, spec: SessionSpec) -> None:
+        self._counts[spec.environment].sessions_opened += 1
+
+    def _settled(self, spec: SessionSpec, problem: str, seconds: float) -> None:
+        counts = self._counts[spec.environment]
+        if problem:
+            counts.session_setups_failed += 1
+        else:
+            counts.setup.add(seconds)
+
+    def _rebuilt(self, spec: SessionSpec) -> None:
+        self._counts[spec.environment].sessions_rebuilt += 1
+
+    def _answered(self, spec: SessionSpec, tool: str, outcome: Outcome, waited: float, ran: float | None) -> None:
+        """For each call: every tenth of a microsecond counts."""
+        counts = self._counts[spec.environment]
+        outcomes = counts.outcomes
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        counts.waited.add(waited)
+        if ran is not None:
+            counts.ran.add(ran)
+
+    def _closed(self, spec: SessionSpec, why: Why, seconds: float) -> None:
+        self._counts[spec.environment].closed[why] += 1
+
+    # What is told.
+
+    def _text(self) -> Iterator[str]:
+        yield from self._server()
+        yield from self._now()
+        yield from self._since_the_start()
+        yield from self._places()
+        yield from _process()
+
+    def _server(self) -> Iterator[str]:
+        build = {"version": __version__, "python": platform.python_version()}
+        yield from family("toolyard_build_info", "gauge", "The version of the server.", one(1, build))
+        yield from family(
+            "toolyard_ready", "gauge", "Whether it takes new sessions.", one(not obstacles(self._runtime))
+        )
+        yield from family(
+            "toolyard_loop_lag_seconds",
+            "histogram",
+            "How late the event loop was, measured once for each sweep.",
+            self._lag.samples({}),
+        )
+
+    def _now(self) -> Iterator[str]:
+        """By looking at every session: nothing has to be counted as they come and go."""
+        states: Counter[tuple[str, str]] = Counter()
+        calls: Counter[tuple[str, str]] = Counter()
+        names = {environment: name for name, environment in self._runtime.environments.items()}
+        for name in self._runtime.environments:
+            states[name, "ready"] = calls[name, "running"] = calls[name, "waiting"] = 0
+        for session in self._runtime.sessions.values():
+            name = names[session.spec.environment]
+            states[name, session.condition] += 1
+            if session.running:
+                waiting = session.waiting
+                calls[name, "waiting"] += waiting
+                calls[name, "running"] += session.running - waiting
+        most, late = self._runtime.limits.max_sessions, self._runtime.shared.slots.waiting
+        yield from family("toolyard_sessions", "gauge", "Open sessions.", labelled("state", triples(states)))
+        yield from family("toolyard_sessions_limit", "gauge", "How many there may be.", one(most))
+        yield from family(
+            "toolyard_calls",
+            "gauge",
+            "Calls that have their turn in a session, or wait for it.",
+            labelled("state", triples(calls)),
+        )
+        yield from family(
+            "toolyard_calls_waiting_for_slot",
+            "gauge",
+            "Of the running ones, those held up by the limit of the server.",
+            one(late),
+        )
+
+    def _since_the_start(self) -> Iterator[str]:
+        named = {name: self._counts[environment] for name, environment in self._runtime.environments.items()}
+        for what, about in (
+            ("sessions_opened", "Sessions opened."),
+            ("sessions_rebuilt", "Sessions whose environment was lost and made again."),
+            ("session_setups_failed", "Sessions whose constructor or setup() failed."),
+        ):
+            values = {name: getattr(counts, what) for name, counts in named.items()}
+            yield from family(f"toolyard_{what}_total", "counter", about, by_environment(values))
+        closed = [(name, why, count) for name, counts in named.items() for why, count in counts.closed.items()]
+        outcomes = [(name, how, count) for name, counts in named.items() for how, count in counts.outcomes.items()]
+        yield from family(
+            "toolyard_sessions_closed_total", "counter", "Sessions closed, and why.", labelled("reason", closed)
+        )
+        yield from family("toolyard_calls_total", "counter", "Calls by outcome.", labelled("outcome", outcomes))
+        for what, kept, about in (
+            ("session_setup", "setup", "From when a session was opened until it was set up."),
+            ("call_queue", "waited", "From a call's arrival until its tool began to run."),
+            ("call_run", "ran", "From when its tool began to run until its answer."),
+        ):
+            histograms = {name: getattr(counts, kept) for name, counts in named.items()}
+            samples = (each for name, one in histograms.items() for each in one.samples({"environment": name}))
+            yield from family(f"toolyard_{what}_seconds", "histogram", about, samples)
+
+    def _places(self) -> Iterator[str]:
+        placement = {"placement": self._options.placement}
+        processes = self._runtime.placement.processes
+        yield from family("toolyard_placement_info", "gauge", "Where sessions live.", one(1, placement))
+        yield from family(
+            "toolyard_placement_processes", "gauge", "Processes that hold sessions, beside this one.", one(processes)
+        )
+        provider = provided()
+        if provider is None or (report := provider.report) is None:
+            return
+        isolation = {"backend": report.backend, "level": report.level}
+        yield from family("toolyard_sandbox_info", "gauge", "What isolates untrusted code.", one(1, isolation))
+        if (count := provider.count) is not None:
+            samples = [*one(count[0], {"state": "in_use"}), *one(count[1], {"state": "ready"})]
+            yield from family("toolyard_sandboxes", "gauge", "Sandboxes that this process has opened.", samples)
+
+
+def _process() -> Iterator[str]:
+    """Of the server's own process, under the names that every Prometheus client gives them."""
+    if not os.path.exists("/proc/self/stat"):  # not Linux
+        return
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    user, system, threads, pages = (int(fields[index]) for index in (11, 12, 17, 21))
+    for name, kind, about, value in (
+        ("resident_memory_bytes", "gauge", "Memory in use.", pages * _PAGE),
+        ("cpu_seconds_total", "counter", "Processor time used.", (user + system) / _TICKS),
+        ("threads", "gauge", "Threads.", threads),
+        ("open_fds", "gauge", "Open file descriptors.", len(os.listdir("/proc/self/fd"))),
+        ("max_fds", "gauge", "How many there may be.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        ("start_time_seconds", "gauge", "When it started, since 1970.", _STARTED),
+    ):
+        yield from family(f"process_{name}", kind, about, one(value))
+
+
+# The text format.
+
+
+def family(name: str, kind: str, about: str, samples: Iterable[Sample]) -> Iterator[str]:
+    yield f"# HELP {name} {about}\n# TYPE {name} {kind}\n"
+    for suffix, labels, value in samples:
+        yield f"{name}{suffix}{braces(labels)} {value:.16g}\n"
+
+
+def braces(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def one(value: float, labels: Labels = {}) -> Sequence[Sample]:
+    return [("", labels, value)]
+
+
+def by_environment(values: Mapping[str, float]) -> Iterator[Sample]:
+    for name, value in values.items():
+        yield "", {"environment": name}, value
+
+
+def labelled(label: str, values: Iterable[tuple[str, str, float]]) -> Iterator[Sample]:
+    for environment, other, value in values:
+        yield "", {"environment": environment, label: other}, value
+
+
+def triples(counted: Mapping[tuple[str, str], float]) -> Iterator[tuple[str, str, float]]:
+    return ((*key, value) for key, value in counted.items())

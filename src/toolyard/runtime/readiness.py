@@ -1,0 +1,42 @@
+"""Whether a server can take one more session, and why not: what a load balancer asks before it sends somebody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, TypeAlias
+
+from toolyard.runtime.runtime import Runtime
+from toolyard.sandboxes.provider import provided
+
+Status: TypeAlias = Literal["draining", "full", "unavailable"]
+
+_RECENTLY = 60
+"""Seconds for which sandboxes that could not be started are a reason. Not for ever: who is sent nobody does not try
+again."""
+
+
+class Obstacle(NamedTuple):
+    status: Status
+    reason: str
+    """In words for everybody: it says nothing of the host."""
+
+
+def obstacles(runtime: Runtime) -> list[Obstacle]:
+    """What keeps it from taking one; nothing if it is ready."""
+    return list(_found(runtime))
+
+
+def _found(runtime: Runtime) -> Iterator[Obstacle]:
+    limits = runtime.limits
+    if runtime.draining:
+        yield Obstacle("draining", "the server is shutting down")
+    if len(runtime.sessions) >= limits.max_sessions:
+        yield Obstacle("full", f"all {limits.max_sessions} sessions of this server are in use")
+    if runtime.calls >= limits.max_concurrent_calls + limits.max_queued_calls:
+        yield Obstacle("full", f"{runtime.calls} calls are running or waiting, and no more are taken")
+    if problem := runtime.placement.problem:
+        yield Obstacle("unavailable", problem)
+    provider = provided()
+    if provider is not None and provider.failed is not None and time.monotonic() - provider.failed < _RECENTLY:
+        yield Obstacle("unavailable", "sandboxes could not be started")

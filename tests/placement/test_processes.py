@@ -1,0 +1,371 @@
+"""Sessions in other processes: what is the same as here, and what becomes of those that hang, crash or are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.placement.worlds import Counting, Forking, Repeating
+from tests.wires.wire import H, Wire, until
+from toolyard import AsyncClient, Client
+from toolyard.client.errors import RequestRefused, ToolLost
+from toolyard.testing import Running, running
+
+pytestmark = pytest.mark.anyio
+
+PLACES = ["process", "pool"]
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def served(request: pytest.FixtureRequest) -> Iterator[Running]:
+    options = {"placement": request.param, "call_seconds": 1.0, "sweep_seconds": 0.05, "pool_processes": 2}
+    with running([Counting, Repeating, Forking], **options) as server:
+        yield server
+
+
+@pytest.fixture
+async def wire(served: Running) -> AsyncIterator[Wire]:
+    async with Wire(served.url) as wire:
+        yield wire
+    await until(lambda: not served.server.runtime.sessions)
+
+
+async def value(wire: Wire, sid: str, name: str, env: str = "counting", **input: object) -> str:
+    return (await wire.call(sid, name, input, env=env)).text
+
+
+async def lost(wire: Wire, sid: str, name: str, env: str = "counting", **input: object) -> str:
+    return (await wire.call(sid, name, input, env=env)).error
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+# What is the same as here.
+
+
+async def test_a_session_keeps_its_state_in_another_process_and_shares_it_with_nobody(wire):
+    first, second = await wire.open(task_spec={"start": 5}), await wire.open(task_spec={})
+    assert [await value(wire, first, "add"), await value(wire, second, "add", n=3)] == ["6", "3"]
+    assert [await value(wire, first, "add_in_a_thread"), await value(wire, second, "add_in_a_thread")] == ["7", "4"]
+    assert int(await value(wire, first, "where")) not in (os.getpid(), int(await value(wire, second, "where")))
+    for sid in (first, second):
+        await wire.end(sid)
+
+
+async def test_prompt_tools_secrets_reward_and_teardown_come_through(wire, tmp_path):
+    told = tmp_path / "told"
+    sid = await wire.open(task_spec={"start": 2, "tell": str(told)}, secrets={"key": "k"})
+    assert (await wire.get("/counting/prompt", headers=H(sid))).json()[0]["text"] == "count from 2"
+    listed = (await wire.get("/counting/task_tools", headers=H(sid))).json()["tools"]
+    assert {"add", "finish"} <= {tool["name"] for tool in listed}
+    assert await value(wire, sid, "secret") == "k"
+    output = (await wire.call(sid, "finish", env="counting")).output
+    assert (output["reward"], output["finished"]) == (2.0, True)
+    assert "finished" in (await wire.call(sid, "add", env="counting")).failure["error"]
+    await wire.end(sid)
+    assert told.read_text() == "2\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("none", ""),
+        ("pair", '[1, "a"]'),
+        ("dict", '{"é": [1.5, null]}'),
+        ("bytes", "data:application/octet-stream;base64,AP8="),
+        ("text", "ü\ud800"),
+    ],
+)
+async def test_any_value_comes_through(wire, kind, text):
+    sid = await wire.open(task_spec={})
+    assert await value(wire, sid, "value", kind=kind) == text
+    await wire.end(sid)
+
+
+async def test_what_an_author_raises_is_told_as_it_is_here(wire):
+    sid = await wire.open(task_spec={})
+    assert (await wire.call(sid, "refuse", env="counting")).failure["error"] == "Tool 'refuse' failed: not today"
+    assert await lost(wire, sid, "boom") == "boom"
+    assert "validation error" in (await wire.call(sid, "add", {"n": "x"}, env="counting")).failure["error"]
+    assert (await wire.call(sid, "nope", env="counting")).failure["error"] == "'nope' is not a valid tool"
+    await wire.end(sid)
+    failed = await wire.open(task_spec={"fail": True})
+    response = await wire.get("/counting/prompt", headers=H(failed))
+    assert (response.status_code, response.json()["detail"]) == (500, "ValueError: setup boom")
+    await wire.end(failed)
+
+
+async def test_sessions_run_side_by_side_on_several_processors(wire):
+    sids = [await wire.open(task_spec={}) for _ in range(2)]
+    await asyncio.gather(*(value(wire, sid, "burn", seconds=0.05) for sid in sids))
+    begun = time.monotonic()
+    await asyncio.gather(*(value(wire, sid, "burn", seconds=0.4) for sid in sids))
+    assert time.monotonic() - begun < 0.8 * 2  # in one interpreter they could not take less than 0.8 s together
+    for sid in sids:
+        await wire.end(sid)
+
+
+# What hangs, crashes and is killed.
+
+
+@pytest.mark.parametrize("tool", ["wait", "hang"])
+async def test_a_call_past_its_deadline_is_reported_as_timed_out(wire, tool):
+    sid, other = await wire.open(task_spec={}), await wire.open(task_spec={})
+    answer = await wire.call(sid, tool, {"seconds": 600}, env="counting")
+    assert "no answer within 1 s" in answer.error
+    assert await value(wire, other, "add") == "1"
+    for each in (sid, other):
+        await wire.end(each)
+
+
+async def test_a_process_that_does_not_stop_is_killed_and_only_its_session_is_lost(served, wire):
+    if served.server.settings.placement == "pool":
+        return  # there it would take others with it: the next test
+    for tool in ("hang", "spin"):
+        sid, other = await wire.open(task_spec={}), await wire.open(task_spec={})
+        pid = int(await value(wire, sid, "where"))
+        assert "no answer within 1 s" in await lost(wire, sid, tool)
+        await until(lambda pid=pid: not is_alive(pid))
+        assert f"{tool!r} did not stop when it was told to" in await lost(wire, sid, "add")
+        assert await value(wire, other, "add") == "1"
+        for each in (sid, other):
+            await wire.end(each)
+
+
+async def test_a_pool_goes_round_a_process_in_which_something_hangs(served, wire):
+    if served.server.settings.placement == "process":
+        return  # there it is killed
+    sid = await wire.open(task_spec={})
+    pid = await value(wire, sid, "where")
+    assert "no answer within 1 s" in await lost(wire, sid, "hang")
+    assert await value(wire, sid, "add") == "1"
+    others = [await wire.open(task_spec={}) for _ in range(4)]
+    assert pid not in [await value(wire, other, "where") for other in others]
+    for each in (sid, *others):
+        await wire.end(each)
+    await until(lambda: not is_alive(int(pid)))
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("exit", "by itself, with exit code 3"), ("kill", "by signal SIGKILL"), ("segfault", "by signal SIGSEGV")],
+)
+async def test_a_crash_is_reported_as_lost_and_new_sessions_work(wire, how, words):
+    sid = await wire.open(task_spec={})
+    assert words in await lost(wire, sid, "crash", how=how)
+    assert words in await lost(wire, sid, "add")
+    response = await wire.get("/counting/prompt", headers=H(sid))
+    assert (response.status_code, words in response.json()["detail"]) == (500, True)
+    await wire.end(sid)
+    again = await wire.open(task_spec={})
+    assert await value(wire, again, "add") == "1"
+    await wire.end(again)
+
+
+async def test_what_a_session_started_ends_with_it(served, wire):
+    if served.server.settings.placement == "pool":
+        return  # its processes are there for others too
+    sid = await wire.open(task_spec={})
+    child = int(await value(wire, sid, "start_a_child"))
+    assert is_alive(child)
+    await wire.end(sid)
+    await until(lambda: not is_alive(child))
+
+
+async def test_hundreds_of_sessions_live_while_others_are_killed(served, wire):
+    count = 60 if served.server.settings.placement == "process" else 300
+    sids = [await wire.open(task_spec={"start": n}) for n in range(count)]
+    pids = [int(await value(wire, sid, "where")) for sid in sids]
+    victims = set(pids[: count // 10]) if served.server.settings.placement == "process" else {pids[0]}
+    async with anyio.create_task_group() as group:
+        results: dict[str, list[str]] = {sid: [] for sid in sids}
+
+        async def play(sid: str) -> None:
+            for _ in range(5):
+                answer = await wire.call(sid, "add", env="counting")
+                results[sid].append(answer.events[-1].name)
+
+        for sid in sids:
+            group.start_soon(play, sid)
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+    for sid, pid in zip(sids, pids, strict=True):
+        if pid in victims:
+            assert results[sid][-1] == "error"
+        else:
+            assert results[sid] == ["end"] * 5
+    again = await wire.open(task_spec={})
+    assert await value(wire, again, "add") == "1"
+    async with anyio.create_task_group() as group:
+        for sid in (*sids, again):
+            group.start_soon(wire.end, sid)
+    await until(lambda: not any(map(is_alive, pids)) or served.server.settings.placement == "pool")
+
+
+async def test_limits_of_memory_and_processor_time_hold():
+    with running([Counting], placement="process", process_memory_bytes=200 * 2**20, process_cpu_seconds=1) as server:
+        async with Wire(server.url) as wire:
+            sid = await wire.open(task_spec={})
+            assert await value(wire, sid, "take", megabytes=50) == f"{50 * 2**20} bytes"
+            assert "MemoryError" in await lost(wire, sid, "take", megabytes=500)
+            assert await value(wire, sid, "add") == "1"
+            assert "by signal SIGXCPU" in await lost(wire, sid, "burn", seconds=30)
+            await wire.end(sid)
+
+
+async def test_a_template_that_was_killed_is_replaced():
+    with running([Counting], placement="process") as server:
+        async with Wire(server.url) as wire:
+            sid = await wire.open(task_spec={})
+            pid = int(await value(wire, sid, "where"))
+            os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+            await until(lambda: not is_alive(pid))
+            assert "template" in await lost(wire, sid, "add")
+            await wire.end(sid)
+            again = await wire.open(task_spec={})
+            assert await value(wire, again, "add") == "1"
+            await wire.end(again)
+
+
+@pytest.mark.parametrize("placement", PLACES)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_process_is_left_when_the_server_ends(placement, number, tmp_path):
+    script = textwrap.dedent(f"""
+        from tests.placement.worlds import Counting
+        from toolyard import Client
+        from toolyard.testing import running
+        import signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        with running([Counting], placement={placement!r}, drain_seconds=1) as server, Client(server.url) as client:
+            environment = client.environments.get("counting")
+            with environment.session(split="train", index=0) as one, environment.session(split="train", index=1) as two:
+                print(one.call_tool("where").text, two.call_tool("where").text, flush=True)
+                two.call_tool("hang", {{"seconds": 600}})
+    """)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert process.stdout is not None
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(pids) == 2
+    time.sleep(0.2)  # so that the call that hangs has begun
+    process.send_signal(number)
+    process.wait(30)
+    process.stdout.close()
+    deadline = time.monotonic() + 10
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# Forks and recovery.
+
+
+def test_a_session_is_forked_with_its_process(served):
+    with Client(served.url) as client, client.environments.get("counting").session({"start": 5}) as session:
+        session.call_tool("add")
+        session.call_tool("add_in_a_thread")
+        if served.server.settings.placement == "pool":
+            with pytest.raises(RequestRefused, match=r"has no fork\(\).*replayable = True"):
+                session.fork()
+            return
+        forks = session.fork(3)
+        assert len({session.sid, *(fork.sid for fork in forks)}) == 4
+        assert len({one.call_tool("where").text for one in (session, *forks)}) == 4
+        for n, fork in enumerate(forks):
+            with fork:
+                assert fork.call_tool("add", {"n": n}).text == str(7 + n)
+                assert fork.call_tool("add_in_a_thread", {"n": 10}).text == str(17 + n)
+                with fork.fork()[0] as branch:
+                    assert branch.call_tool("add").text == str(18 + n)
+        assert session.call_tool("add").text == "8"
+
+
+async def test_a_fork_outlives_the_session_that_it_is_of(served):
+    async with AsyncClient(served.url) as client:
+        async with client.environments.get("repeating").session({"start": 1}) as session:
+            await session.call_tool("add")
+            (fork,) = await session.fork()
+        assert (await fork.call_tool("add")).text == "3"
+        await fork.close()
+
+
+async def test_how_it_was_forked_is_told(served, wire):
+    strategies = {"process": ["process", "process", "process"], "pool": [None, "replay", "hook"]}
+    for env, expected in zip(
+        ("counting", "repeating", "forking"), strategies[served.server.settings.placement], strict=True
+    ):
+        sid = await wire.open(env_name=env, task_spec={"start": 2})
+        assert await value(wire, sid, "add", env=env) == "3"
+        response = await wire.post(f"/{env}/fork", headers=H(sid), json={"count": 2})
+        assert response.json().get("strategy") == expected
+        for new in response.json().get("sids", []):
+            assert await value(wire, new, "add", env=env) == "4"
+            await wire.end(new)
+        await wire.end(sid)
+
+
+async def test_a_session_with_a_child_process_says_why_it_cannot_be_forked(served, wire):
+    if served.server.settings.placement == "pool":
+        return
+    sid = await wire.open(task_spec={})
+    await value(wire, sid, "start_a_child")
+    response = await wire.post("/counting/fork", headers=H(sid), json={})
+    assert (response.status_code, "it has child processes" in response.json()["detail"]) == (409, True)
+    assert await value(wire, sid, "add") == "1"
+    await wire.end(sid)
+
+
+@pytest.mark.parametrize("body", [{"count": 0}, {"count": -1}, {"count": 10**6}, {"count": "x"}, {"more": 1}, []])
+async def test_a_fork_that_makes_no_sense_is_refused(wire, body):
+    sid = await wire.open(env_name="repeating", task_spec={})
+    assert (await wire.post("/repeating/fork", headers=H(sid), json=body)).status_code == 422
+    assert (await wire.post("/repeating/fork", headers=H("nobody"), json={})).status_code == 404
+    await wire.end(sid)
+
+
+async def test_a_replayable_session_is_made_again_when_its_process_dies(wire):
+    sid = await wire.open(env_name="repeating", task_spec={"start": 10})
+    for n in (1, 2, 3):
+        await value(wire, sid, "add", env="repeating", n=n)
+    told = await lost(wire, sid, "crash", env="repeating", how="exit")
+    assert "as before this call" in told
+    assert "not known" in told
+    assert await value(wire, sid, "add", env="repeating") == "17"
+    os.kill(int(await value(wire, sid, "where", env="repeating")), signal.SIGKILL)
+    with anyio.fail_after(10):
+        while (answer := await wire.call(sid, "add", env="repeating")).events[-1].name == "error":
+            await anyio.sleep(0.01)
+    assert answer.text == "18"
+    assert (await wire.get("/repeating/prompt", headers=H(sid))).json()[0]["text"] == "count from 18"
+    await wire.end(sid)
+
+
+async def test_one_that_is_not_replayable_is_not(wire):
+    sid = await wire.open(task_spec={})
+    await lost(wire, sid, "crash", how="exit")
+    with pytest.raises(AssertionError):
+        await value(wire, sid, "add")
+    await wire.end(sid)
+
+
+def test_a_lost_call_is_an_infrastructure_failure_for_the_client(served):
+    with Client(served.url) as client, client.environments.get("counting").session({}) as session:
+        with pytest.raises(ToolLost):
+            session.call_tool("crash", {"how": "kill"})

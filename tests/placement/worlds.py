@@ -1,0 +1,126 @@
+"""An environment whose sessions tell where they are, hang, crash and count. For tests of placements."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+
+from toolyard import Environment, ToolError, ToolOutput, tool
+
+
+class Counting(Environment):
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return [{"start": n} for n in range(10)]
+
+    def get_prompt(self):
+        return f"count from {self.count}"
+
+    def setup(self):
+        if self.task_spec.get("fail"):
+            raise ValueError("setup boom")
+        self.count = self.task_spec.get("start", 0)
+
+    def teardown(self):
+        if path := self.task_spec.get("tell"):
+            with open(path, "a") as file:
+                file.write(f"{self.count}\n")
+
+    @tool
+    async def add(self, n: int = 1) -> int:
+        self.count += n
+        return self.count
+
+    @tool
+    def add_in_a_thread(self, n: int = 1) -> int:
+        self.count += n
+        return self.count
+
+    @tool
+    async def where(self) -> int:
+        return os.getpid()
+
+    @tool
+    async def secret(self) -> str:
+        return self.secrets.get("key", "")
+
+    @tool
+    async def value(self, kind: str) -> object:
+        return {"none": None, "pair": (1, "a"), "bytes": b"\x00\xff", "dict": {"é": [1.5, None]}, "text": "ü\ud800"}[
+            kind
+        ]
+
+    @tool
+    async def refuse(self) -> str:
+        raise ToolError("not today", detail={"code": 7})
+
+    @tool
+    async def boom(self) -> str:
+        raise ValueError("boom")
+
+    @tool(concurrent=True)
+    async def wait(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "waited"
+
+    @tool(concurrent=True)
+    def hang(self, seconds: float = 600) -> str:
+        time.sleep(seconds)
+        return "woke up"
+
+    @tool
+    async def spin(self) -> str:
+        while True:
+            pass
+
+    @tool
+    def burn(self, seconds: float) -> int:
+        rounds, end = 0, time.process_time() + seconds
+        while time.process_time() < end:
+            rounds += 1
+        return rounds
+
+    @tool
+    def crash(self, how: str) -> str:
+        match how:
+            case "exit":
+                os._exit(3)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "segfault":
+                os.kill(os.getpid(), signal.SIGSEGV)
+        return how
+
+    @tool
+    def take(self, megabytes: int) -> str:
+        return f"{len(bytearray(megabytes * 2**20))} bytes"
+
+    @tool
+    def start_a_child(self) -> int:
+        return subprocess.Popen(["sleep", "600"]).pid
+
+    @tool
+    async def finish(self) -> ToolOutput:
+        return ToolOutput(reward=float(self.count), finished=True)
+
+
+class Repeating(Counting):
+    """The same calls lead to the same state."""
+
+    replayable = True
+
+
+class Forking(Counting):
+    """Knows how to be forked."""
+
+    def fork(self):
+        made = Forking(self.task_spec, self.secrets)
+        made.count = self.count
+        return made
