@@ -31,6 +31,8 @@ Verbosity: TypeAlias = Literal["none", "exception", "stacktrace"]
 ANSWER = "toolyard.answer"
 """Where in the scope a server may offer to send a whole answer at once: a function of status, headers without the
 content's length, and body. It returns False for one that it cannot send, and has then done nothing."""
+PASSED = "toolyard.passed"
+"""In the scope of a request that another gateway has passed on to this one."""
 
 
 @dataclass(frozen=True, slots=True)

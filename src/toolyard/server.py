@@ -8,8 +8,9 @@ import gc
 import importlib
 import logging
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import uvicorn
 from starlette.routing import BaseRoute
@@ -19,6 +20,8 @@ from toolyard.adapters import adapt, session_toolsets, with_tools
 from toolyard.asgi import Door, HttpOptions
 from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
+from toolyard.gateways.elsewhere import Elsewhere
+from toolyard.gateways.several import Several
 from toolyard.http_protocol import GatheringProtocol
 from toolyard.placement.base import Placement
 from toolyard.placement.local import LocalPlacement
@@ -30,6 +33,7 @@ from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime, by_name
 from toolyard.sandboxes.provider import Provider
 from toolyard.settings import Settings, SettingsError, is_loopback
+from toolyard.tools.apis.environment import api_environment
 from toolyard.tools.environment import named_toolsets
 
 log = logging.getLogger("toolyard.server")
@@ -47,18 +51,22 @@ class Server:
     ) -> None:
         self.settings = settings or Settings.read({})
         environments = with_tools(environments, named_toolsets(self.settings.tools))
+        environments += apis_of(self.settings)
         if not environments:
             raise DefinitionError("there is no environment to serve")
         self.environments: Sequence[type[Environment]] = [adapt(environment) for environment in environments]
         offered = [*session_toolsets(environments), *toolsets]
-        self._placement = placement_of(self.settings, self.environments, offered)
-        self.runtime = Runtime(self.environments, self._placement, self.settings.pick(Limits), toolsets=offered)
-        self.sandboxes = sandboxes_of(self.settings, ready=self.settings.sandboxes_ready)
+        part = self.settings.part()
+        self._placement = placement_of(part, self.environments, offered)
+        self.runtime = Runtime(self.environments, self._placement, part.pick(Limits), toolsets=offered)
+        self.sandboxes = sandboxes_of(part, ready=part.sandboxes_ready)
         self._needs_sandbox = any(map(needs_sandbox, [*environments, *offered]))
         self.protocols = protocols_of(self.settings, runs_code=self._needs_sandbox)
-        options = self.settings.pick(HttpOptions)
-        routes = [route for protocol in self.protocols for route in routes_of(protocol, self.runtime, self.settings)]
-        self.app = Door(routes, self._lifespan, options, self.sandboxes.enter)
+        options = part.pick(HttpOptions)
+        routes = [route for protocol in self.protocols for route in routes_of(protocol, self.runtime, part)]
+        self._elsewhere = Elsewhere(routes, options)
+        first = [self._elsewhere] if part.gateways > 1 else []
+        self.app = Door([*first, *routes], self._lifespan, options, self.sandboxes.enter)
         self._uvicorn: uvicorn.Server | None = None
 
     def run(self, host: str | None = None, port: int | None = None) -> None:
@@ -71,11 +79,47 @@ class Server:
             log.warning("%s can be reached from other machines, and no key is asked for", host)
         log.info("serving %s on http://%s:%d", ", ".join(self.runtime.environments), host, port)
         tune_process()
-        self.serve(listen(host, port))
+        self.serve(*listen_all(host, port, settings.gateways))
 
     def serve(self, *sockets: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
         """Serve on sockets that are already open. Raises `SandboxUnavailable`, before anybody is answered, if an
-        environment needs a better sandbox than there is."""
+        environment needs a better sandbox than there is.
+
+        With several gateways this is for the main thread only, of a process without others.
+        """
+        if self.settings.gateways == 1:
+            self._serve_here(sockets, on_start, self.runtime.drain)
+        else:
+            self._serve_in_several(sockets, on_start)
+
+    def _serve_in_several(self, sockets: Sequence[socket.socket], on_start: Callable[[], None]) -> None:
+        settings = self.settings
+        patience = settings.drain_seconds + settings.teardown_seconds
+        several = Several(settings.gateways, sockets, api_key=settings.api_key, patience=patience)
+
+        def live(number: int, ready: Callable[[], None]) -> None:
+            gateway, mine = several.become(number)
+            self._elsewhere.gateway = gateway
+            self.runtime.owners = gateway.owners
+
+            def on_start() -> None:
+                gateway.start(self.app)
+                ready()
+
+            async def drain() -> None:
+                await self.runtime.drain()
+                await several.drained()
+
+            self._serve_here(mine, on_start, drain)
+
+        several.run(live, on_start)
+
+    def _serve_here(
+        self,
+        sockets: Sequence[socket.socket],
+        on_start: Callable[[], None],
+        drain: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
         config = uvicorn.Config(
             self.app,
             http=GatheringProtocol,
@@ -89,7 +133,7 @@ class Server:
             log_config=None,
         )
         self._placement.prepare()
-        self._uvicorn = _DrainingFirst(config, self.runtime, self._start_sandboxes, on_start)
+        self._uvicorn = _DrainingFirst(config, self.runtime, self._start_sandboxes, on_start, drain)
         self._uvicorn.run(sockets=list(sockets))
 
     def stop(self) -> None:
@@ -107,7 +151,7 @@ class Server:
                     yield
         finally:
             await self.sandboxes.close()
-            self._placement.close()
+            await self._placement.stop()
 
     async def _start_sandboxes(self) -> None:
         """At once if it is known that they are needed; otherwise the first who asks for one waits for it."""
@@ -135,11 +179,13 @@ class _DrainingFirst(uvicorn.Server):
         runtime: Runtime,
         prepare: Callable[[], Awaitable[None]],
         on_start: Callable[[], None],
+        drain: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         super().__init__(config)
         self._runtime = runtime
         self._prepare = prepare
         self._on_start = on_start
+        self._drain = drain
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self._prepare()
@@ -148,7 +194,7 @@ class _DrainingFirst(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("stopping: %d calls running, %d sessions open", self._runtime.calls, len(self._runtime.sessions))
-        draining = asyncio.ensure_future(self._runtime.drain())
+        draining = asyncio.ensure_future(self._drain())
         while not draining.done():
             if self.force_exit:  # interrupted once more: nobody wants to wait for calls any longer
                 self._runtime.stop_calls()
@@ -160,11 +206,23 @@ class _DrainingFirst(uvicorn.Server):
         await asyncio.sleep(0)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen_all(host: str, port: int, count: int) -> Sequence[socket.socket]:
+    """A socket for each gateway, all on the same port: the system spreads connections over them."""
+    first = listen(host, port)  # alone, so that it is noticed if anybody else has the port
+    if count == 1:
+        return [first]
+    port = first.getsockname()[1]
+    first.close()
+    return [listen(host, port, shared=True) for _ in range(count)]
+
+
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """Open the port here, where a failure can still be explained."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         opened.bind((host, port))
         opened.listen(2048)
@@ -187,15 +245,21 @@ def protocols_of(settings: Settings, *, runs_code: bool) -> Sequence[str]:
     return [name for name in PROTOCOLS if name in wanted]
 
 
+def apis_of(settings: Settings) -> list[type]:
+    found = api_environment(settings.apis, base_url=settings.api_base_url, keys=settings.api_keys)
+    return [] if found is None else [found]
+
+
 def placement_of(settings: Settings, environments: Sequence[type[Environment]], toolsets: Sequence[type]) -> Placement:
     if settings.placement == "local":
         return LocalPlacement(settings.threads)
-    there = dataclasses.replace(settings, api_key="")  # which is for nobody but this process
+    # It may be sent to other machines, so it holds what it needs and no more.
+    provider = partial(Provider, settings.sandbox, settings.min_isolation, limits=settings.sandbox_limits(), image=settings.sandbox_image)
     served = Served(
         by_name(environments),
         {toolset.__name__: toolset for toolset in toolsets},
         settings.threads,
-        lambda: sandboxes_of(there).enter(),
+        lambda: provider().enter(),
     )
     limits = ProcessLimits(settings.process_memory_bytes, settings.process_cpu_seconds)
     if settings.placement == "process":

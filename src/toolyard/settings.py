@@ -23,9 +23,10 @@ class SettingsError(ToolyardError):
     """A setting has a value that cannot be used; the message says which, and what to write instead."""
 
 
-def knob(default: T, help: str, *, zero: bool = False) -> T:
-    """A setting. A number must be more than 0 unless `zero` is one that means something."""
-    made: T = field(default=default, metadata={"help": help, "zero": zero})
+def knob(default: T, help: str, *, zero: bool = False, divided: bool = False) -> T:
+    """A setting. A number must be more than 0 unless `zero` is one that means something. One that is `divided` is of
+    the whole server: of several gateways each has an equal part."""
+    made: T = field(default=default, metadata={"help": help, "zero": zero, "divided": divided})
     return made
 
 
@@ -34,15 +35,21 @@ class Settings:
     # Where
     host: str = knob("127.0.0.1", "address to listen on; anything but loopback needs --api-key or --allow-anonymous")
     port: int = knob(8080, "port to listen on; 0 picks a free one", zero=True)
+    gateways: int = knob(1, "processes that share the port; any of them answers for all sessions")
     protocol: tuple[str, ...] = knob((), "serve only this protocol, at the root (repeatable; default: all of them)")
     # What
     tools: str = knob("", "serve these built-in tools, separated by commas, as an environment called toolbox")
+    apis: str = knob(
+        "", "files and folders, separated by commas, that describe HTTP APIs: their operations become tools of `apis`"
+    )
+    api_base_url: str = knob("", "where those APIs are, if not where they say: URL, or NAME=URL,NAME=URL")
+    api_keys: str = knob("", "a JSON file with the keys of those APIs")
     # Where sessions live
     placement: Literal["local", "process", "pool", "ray"] = knob(
         "local",
         "where sessions live: in this process, in a process each, in a pool of processes, or on a Ray cluster",
     )
-    pool_processes: int = knob(0, "processes of the pool; 0: one for each processor", zero=True)
+    pool_processes: int = knob(0, "processes of the pool; 0: one for each processor", zero=True, divided=True)
     process_memory_bytes: int = knob(0, "memory of one process with sessions, beside what is loaded; 0: any", zero=True)
     process_cpu_seconds: float = knob(0, "processor time of one process with sessions; 0: any", zero=True)
     ray_address: str = knob(
@@ -71,15 +78,15 @@ class Settings:
     )
     sweep_seconds: float = knob(1.0, "look for deadlines and idle sessions this often")
     # How much
-    max_sessions: int = knob(20_000, "sessions open at once; one more is answered 503 with Retry-After")
-    max_concurrent_calls: int = knob(4096, "tool calls running at once; others wait their turn")
+    max_sessions: int = knob(20_000, "sessions open at once; one more is answered 503 with Retry-After", divided=True)
+    max_concurrent_calls: int = knob(4096, "tool calls running at once; others wait their turn", divided=True)
     max_queued_calls: int = knob(
-        16_384, "tool calls waiting at once; one more is answered 503 with Retry-After", zero=True
+        16_384, "tool calls waiting at once; one more is answered 503 with Retry-After", zero=True, divided=True
     )
-    threads: int = knob(512, "threads, at most, for environments written with plain functions")
+    threads: int = knob(512, "threads, at most, for environments written with plain functions", divided=True)
     body_bytes: int = knob(16 * 2**20, "largest request body; a larger one is answered 413")
     output_bytes: int = knob(4 * 2**20, "longest output of a tool, in characters; the rest is cut, with a note")
-    replay_bytes: int = knob(64 * 2**20, "memory for kept results, of all sessions together", zero=True)
+    replay_bytes: int = knob(64 * 2**20, "memory for kept results, of all sessions together", zero=True, divided=True)
     # Untrusted code
     sandbox: str = knob(
         "auto",
@@ -102,7 +109,7 @@ class Settings:
         _SANDBOX.network, "what a sandbox reaches: nothing, itself, or all that this host does"
     )
     sandbox_image: str = knob("", "container image for docker and podman, if not a plain one with Python")
-    sandboxes_ready: int = knob(2, "sandboxes to keep ready for whoever asks next", zero=True)
+    sandboxes_ready: int = knob(2, "sandboxes to keep ready for whoever asks next", zero=True, divided=True)
     # verl-tool's wire
     verl_request_seconds: float = knob(
         0,
@@ -122,7 +129,7 @@ class Settings:
     )
     toolserver_keep_seconds: float = knob(86_400, "keep the files of a closed node this long")
     toolserver_keep_bytes: int = knob(
-        8 * 2**30, "files of closed nodes, all together; those that were closed first go first"
+        8 * 2**30, "files of closed nodes, all together; those that were closed first go first", divided=True
     )
     # How
     latch_finished: bool = knob(True, "refuse tool calls after one that returned finished=True")
@@ -158,6 +165,15 @@ class Settings:
         """The values that a group of options, such as Limits, consists of."""
         names = [f.name for f in dataclasses.fields(group)]  # type: ignore[arg-type]  # groups are dataclasses
         return group(**{name: getattr(self, name) for name in names})
+
+    def part(self) -> Self:
+        """What one of several gateways may have. With one it is all."""
+        if self.gateways == 1:
+            return self
+        pool = self.pool_processes or os.cpu_count() or 1
+        whole = dataclasses.replace(self, pool_processes=pool)
+        divided = [knob_.name for knob_ in dataclasses.fields(self) if knob_.metadata["divided"]]
+        return dataclasses.replace(whole, **{name: -(-getattr(whole, name) // self.gateways) for name in divided})
 
     def sandbox_limits(self) -> SandboxLimits:
         """Those of a sandbox whose environment asks for nothing else."""

@@ -21,7 +21,7 @@ from toolyard.adapters import is_toolset, verl_tool
 from toolyard.core.environment import Toolset
 from toolyard.core.errors import ToolyardError
 from toolyard.loading import LoadError, load_targets
-from toolyard.server import Server, listen, tune_process
+from toolyard.server import Server, listen_all, tune_process
 from toolyard.settings import Settings, is_loopback
 from toolyard.tools import TOOLS
 from toolyard.tools.environment import ordered, toolbox, toolset_named
@@ -108,8 +108,8 @@ def serve(flags: Flags, unused: Sequence[str]) -> None:
     # Without any tool, trajectories can still be finished, and every text is invalid.
     environment = toolbox(toolsets or [toolset_named("finish")], block_lists=True)
     server = Server([environment], settings=settings_of(flags))
-    socket = listen(server.settings.host, server.settings.port)
-    where = f"{server.settings.host}:{socket.getsockname()[1]}"
+    sockets = listen_all(server.settings.host, server.settings.port, server.settings.gateways)
+    where = f"{server.settings.host}:{sockets[0].getsockname()[1]}"
     log.info("Starting async server on %s", where)
     log.info("Server configured for up to %d concurrent requests", server.settings.max_concurrent_calls)
     if not (is_loopback(server.settings.host) or server.settings.api_key):
@@ -117,7 +117,7 @@ def serve(flags: Flags, unused: Sequence[str]) -> None:
     tune_process()
     told = logging.getLogger("uvicorn.error")
     server.serve(
-        socket, on_start=lambda: told.info("Uvicorn running on http://%s (Press CTRL+C to quit)", reachable(where))
+        *sockets, on_start=lambda: told.info("Uvicorn running on http://%s (Press CTRL+C to quit)", reachable(where))
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.runtime.test_runtime import runtime_of
@@ -115,7 +116,7 @@ async def test_who_asks_while_another_call_runs_gets_a_ticket():
     async with runtime_of(Oven).running() as runtime:
         session = await runtime.open(of(Oven))
         running = session.call("bake_slowly", {})
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         tickets = [session.ask("bake", {}), session.ask("bake_slowly", {})]
         assert await tickets[0].finished() == AskAgain("look", {"what": "bread"})
         assert not running.done

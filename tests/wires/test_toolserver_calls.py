@@ -65,8 +65,25 @@ def served() -> Iterator[Running]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Running]:
+    with running([Gated], toolserver_wait_seconds=30, output_bytes=2000) as server:
+        yield server
+
+
 @pytest.fixture
 async def node(served: Running) -> AsyncIterator[Node]:
+    async for node in node_of(served):
+        yield node
+
+
+@pytest.fixture
+async def patient_node(patient: Running) -> AsyncIterator[Node]:
+    async for node in node_of(patient):
+        yield node
+
+
+async def node_of(served: Running) -> AsyncIterator[Node]:
     async with Node(served.url) as node:
         await node.cookie()
         yield node
@@ -84,7 +101,8 @@ OUTCOMES = [
 
 
 @pytest.mark.parametrize(("how", "status", "told"), OUTCOMES)
-async def test_what_ends_in_time_is_told_at_once(node, how, status, told):
+async def test_what_ends_in_time_is_told_at_once(patient_node, how, status, told):
+    node = patient_node
     async with anyio.create_task_group() as group:
         answers: list[httpx2.Response] = []
 

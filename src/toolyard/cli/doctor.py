@@ -172,8 +172,8 @@ def placements(settings: Settings) -> Iterator[Finding]:
     if (version := installed("ray")) is not None:
         yield Finding("placements", "ok", f"ray, with Ray {version}")
     else:
-        grade = "FAIL" if settings.placement == "ray" else "no"
-        yield Finding("placements", grade, "ray: Ray is not installed", "pip install 'toolyard[ray]'")
+        ray: Grade = "FAIL" if settings.placement == "ray" else "no"
+        yield Finding("placements", ray, "ray: Ray is not installed", "pip install 'toolyard[ray]'")
 
 
 # What some tools want.

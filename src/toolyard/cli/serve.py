@@ -10,7 +10,7 @@ from toolyard import logs
 from toolyard.cli._settings import add_settings
 from toolyard.core.errors import SandboxUnavailable, ToolyardError
 from toolyard.loading import WORKSPACE, Loaded, LoadError, folders_of, load_targets
-from toolyard.server import Server, listen, tune_process
+from toolyard.server import Server, listen_all, tune_process
 from toolyard.settings import Settings
 from toolyard.version import __version__
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 def serve(targets: Sequence[str], settings: Settings) -> None:
     logs.configure(settings.log_format, settings.log_level)
-    if targets or settings.tools:
+    if targets or settings.tools or settings.apis:
         serve_loaded(load_targets(targets) if targets else Loaded([], []), settings)
         return
     examples, workspace = load_targets([]).environments, load_targets([WORKSPACE]).environments
@@ -63,10 +63,10 @@ def serve(targets: Sequence[str], settings: Settings) -> None:
 
 def serve_loaded(loaded: Loaded, settings: Settings) -> None:
     server = Server(loaded.environments, toolsets=loaded.toolsets, settings=settings)
-    socket = listen(settings.host, settings.port)
-    shown = partial(banner, server, socket.getsockname()[1])
+    sockets = listen_all(settings.host, settings.port, settings.gateways)
+    shown = partial(banner, server, sockets[0].getsockname()[1])
     tune_process()
-    server.serve(socket, on_start=lambda: print(shown(), flush=True))
+    server.serve(*sockets, on_start=lambda: print(shown(), flush=True))
 
 
 def serve_again(targets: Sequence[str], settings: Settings) -> None:

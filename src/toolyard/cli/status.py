@@ -80,13 +80,23 @@ class Look:
 
     def within(self, share: float, name: str, **labels: str) -> float | None:
         """The least bound of a histogram's buckets within which this share of it is; None if it is empty."""
+        buckets: Counter[float] = Counter()
+        for sample in self.of(f"{name}_bucket", **labels):
+            buckets[float(sample.labels["le"])] += int(sample.value)
         total = self.sum(f"{name}_count", **labels)
-        buckets = sorted((float(one.labels["le"]), one.value) for one in self.of(f"{name}_bucket", **labels))
-        return next((bound for bound, count in buckets if count >= share * total), None) if total else None
+        return (
+            min((bound for bound, count in buckets.items() if count >= share * total), default=None) if total else None
+        )
 
     @property
     def environments(self) -> Sequence[str]:
         return sorted({sample.labels["environment"] for sample in self.of("toolyard_sessions_opened_total")})
+
+    @property
+    def uptime(self) -> float:
+        return time.time() - min(
+            (sample.value for sample in self.of("process_start_time_seconds")), default=time.time()
+        )
 
     @property
     def ready(self) -> bool:
@@ -170,9 +180,8 @@ def show(args: argparse.Namespace, look: Look, before: Look | None) -> None:
 
 def page(look: Look, before: Look | None) -> Iterator[str]:
     version = look.info("toolyard_build_info").get("version", "?")
-    up = time.time() - look.sum("process_start_time_seconds")
     state = "ready" if look.ready else look.health.get("status", "not ready")
-    yield f"Toolyard {version} at {look.url} is {state}; it has been up for {long_time(up)}"
+    yield f"Toolyard {version} at {look.url} is {state}; it has been up for {long_time(look.uptime)}"
     for reason in look.health.get("reasons", ()) if not look.ready else ():
         yield f"  {reason}"
     yield ""
@@ -282,7 +291,7 @@ def as_json(look: Look) -> dict[str, Any]:
         "ready": look.ready,
         "reasons": look.health.get("reasons", []) if not look.ready else [],
         "version": look.info("toolyard_build_info").get("version"),
-        "uptime_seconds": round(time.time() - look.sum("process_start_time_seconds"), 3),
+        "uptime_seconds": round(look.uptime, 3),
         **look.info("toolyard_placement_info"),
         "processes": int(look.sum("toolyard_placement_processes")),
         "sandbox": {**look.info("toolyard_sandbox_info"), **look.by("state", "toolyard_sandboxes")} or None,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import marshal
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 Frame: TypeAlias = tuple[Any, ...]  # numbers, text and bytes, and tuples, lists and dictionaries of them
 
@@ -38,15 +38,10 @@ class Frames(asyncio.Protocol):
         """Wait until the other side reads again, if there is much that it has not read."""
         await self._room.wait()
 
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has all of it, and is none by class
 
     def data_received(self, data: bytes) -> None:
         held = self._held

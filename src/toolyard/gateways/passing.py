@@ -89,14 +89,21 @@ class Asked:
         return self._came.popleft()
 
     async def whole(self) -> tuple[int, bytes]:
-        """The status and the body of an answer that comes in one piece."""
+        """The status and the body of the answer."""
+        status, parts = 0, []
         try:
-            back = await self.next()
+            while True:
+                kind, *said = await self.next()
+                if kind in (_WHOLE, _HEAD):
+                    status = said[0]
+                if kind in (_WHOLE, _PART, _LAST):
+                    parts.append(said[-1])
+                if kind in (_WHOLE, _LAST):
+                    return status, b"".join(parts)
+                if kind not in (_HEAD, _PART):
+                    raise GatewayLost("the gateway ended before it answered")
         finally:
             self._line.leave(self._number)
-        if back[0] != _WHOLE:
-            raise GatewayLost("the gateway ended before it answered")
-        return back[1], back[3]
 
     async def bring_back(self, request: Request, receive: Receive, send: Send) -> None:
         """To the client. If that hangs up, the other gateway is told."""

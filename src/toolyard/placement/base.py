@@ -89,7 +89,7 @@ class Placement(Protocol):
     def prepare(self) -> None:
         """Called once before anybody is served, and before there is an event loop if possible."""
 
-    def close(self) -> None:
+    async def stop(self) -> None:
         """Called when nobody is served any more. It can be prepared again."""
 
     async def place(self, spec: SessionSpec) -> Placed:

@@ -93,6 +93,9 @@ class LocalPlacement:
     async def run_all(self, functions: Sequence[Callable[[], T]], results: list[T | None]) -> None:
         await self._threads.run_all(functions, results)
 
+    async def stop(self) -> None:
+        self.close()
+
     @property
     def hung(self) -> int:
         """How many plain functions were given up and still run."""

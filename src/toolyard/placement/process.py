@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from toolyard.core.errors import SessionFailed
+from toolyard.core.errors import Overloaded, SessionFailed
 from toolyard.placement.base import Placed, SessionSpec
 from toolyard.placement.line import LineLost
 from toolyard.placement.local import LocalPlacement
@@ -43,6 +43,7 @@ class ProcessPlacement:
         self._here = LocalPlacement(served.threads)
         """For what is asked of classes, not of sessions."""
         self._template: Template | None = None
+        self._processes: set[Process] = set()
         self._failed = -math.inf
 
     @property
@@ -69,9 +70,11 @@ class ProcessPlacement:
     async def ask(self, hook: Callable[..., Any], *args: object) -> Any:
         return await self._here.ask(hook, *args)
 
-    def close(self) -> None:
+    async def stop(self) -> None:
         """End every process that is left."""
         self._here.close()
+        await asyncio.gather(*(process.end("the server is stopping") for process in self._processes))
+        self._processes = set()
         if self._template is not None:
             self._template.close()
             self._template = None
@@ -91,25 +94,21 @@ class ProcessPlacement:
         return environment
 
     async def _start(self) -> Process:
-        try:
-            process = await self._forked()
-        except (OSError, TemplateLost):
-            self._failed = time.monotonic()
-            raise
-        self._failed = -math.inf
-        return process
-
-    async def _forked(self) -> Process:
         """A new process; from a new template, if that has ended."""
+        self._processes = {process for process in self._processes if not process.ended}
         self.prepare()
         assert self._template is not None
         try:
-            return await Process.start(self._template)
+            process = await Process.start(self._template)
         except TemplateLost as lost:
             log.error("%s, and all sessions in its processes; starting another one", lost)
-            self.close()
-            self.prepare()
-            return await Process.start(self._template)
+            await self.stop()
+            return await self._start()
+        except OSError as error:  # as a fork that the kernel refuses
+            self._failed = time.monotonic()
+            raise Overloaded(f"no process for a session could be started: {error}", retry_after=5) from error
+        self._processes.add(process)
+        return process
 
 
 class PoolPlacement(ProcessPlacement):
@@ -124,9 +123,9 @@ class PoolPlacement(ProcessPlacement):
     async def place(self, spec: SessionSpec) -> Placed:
         return await self._placed(spec, await self._least_loaded(), alone=False)
 
-    def close(self) -> None:
+    async def stop(self) -> None:
         self._pool = []
-        super().close()
+        await super().stop()
 
     async def _least_loaded(self) -> Process:
         self._pool = [process for process in self._pool if not (process.ended or process.retired)]

@@ -58,10 +58,15 @@ class Template:
     async def start(self) -> tuple[int, socket.socket, socket.socket]:
         """Fork a worker: its number, our end of its line, and our end of what passes more of those."""
         line, kin, theirs = pair_of_ends()
-        with contextlib.closing(theirs[0]), contextlib.closing(theirs[1]):
-            answer = await self._ask({"op": "start", **asdict(self._limits)}, theirs)
-        if "problem" in answer:
-            raise OSError(answer["problem"])
+        try:
+            with contextlib.closing(theirs[0]), contextlib.closing(theirs[1]):
+                answer = await self._ask({"op": "start", **asdict(self._limits)}, theirs)
+            if "problem" in answer:
+                raise OSError(answer["problem"])
+        except BaseException:
+            line.close()
+            kin.close()
+            raise
         self.workers += 1
         return answer["pid"], line, kin
 

@@ -1,4 +1,7 @@
-"""What a server does, in numbers, as Prometheus reads them: `GET /metrics`. No wire of agents: it is always served."""
+"""What a server does, in numbers, as Prometheus reads them: `GET /metrics`. No wire of agents: it is always served.
+
+So is `/health`, where no protocol has one of its own.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,13 @@ from starlette.types import Receive, Scope, Send
 from toolyard.asgi import HttpError, HttpOptions, Request
 from toolyard.placement.base import SessionSpec
 from toolyard.runtime.journal import Outcome, Why
-from toolyard.runtime.readiness import obstacles
+from toolyard.runtime.readiness import health, obstacles
 from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes.provider import provided
 from toolyard.version import __version__
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+_HEALTH = "/health"
 PATHS = ("/metrics", "/toolyard/metrics")
 """The second is for a server of which another protocol has the first."""
 
@@ -43,6 +47,7 @@ class Options(HttpOptions):
     """Settings say what each is for."""
 
     placement: str
+    protocol: tuple[str, ...]
 
 
 def routes(runtime: Runtime, options: Options) -> list[BaseRoute]:
@@ -111,14 +116,20 @@ class Metrics(BaseRoute):
         journal.closed.append(self._closed)
         journal.swept.append(self._lag.add)
 
+        self._paths = PATHS if not options.protocol or "ors" in options.protocol else (*PATHS, _HEALTH)
+
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return (Match.FULL if scope["path"] in PATHS else Match.NONE), {}
+        return (Match.FULL if scope["path"] in self._paths else Match.NONE), {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
             raise HttpError(405, "Method Not Allowed", [(b"allow", b"GET, HEAD")])
-        body = "".join(self._text()).encode()
-        await Request(scope, receive, send, self._options).answer(200, ((b"content-type", CONTENT_TYPE),), body)
+        request = Request(scope, receive, send, self._options)
+        if scope["path"] == _HEALTH:
+            status, told = health(self._runtime)
+            await request.answer_json(told, status)
+        else:
+            await request.answer(200, ((b"content-type", CONTENT_TYPE),), "".join(self._text()).encode())
 
     # What is heard.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from toolyard.runtime.runtime import Runtime
-from toolyard.sandboxes.provider import provided
+from toolyard.sandboxes.output import isolation
+from toolyard.sandboxes.provider import in_force, provided
 
 Status: TypeAlias = Literal["draining", "full", "unavailable"]
 
@@ -25,6 +26,15 @@ class Obstacle(NamedTuple):
 def obstacles(runtime: Runtime) -> list[Obstacle]:
     """What keeps it from taking one; nothing if it is ready."""
     return list(_found(runtime))
+
+
+def health(runtime: Runtime) -> tuple[int, Mapping[str, object]]:
+    """The status and the body of an answer to who asks for it."""
+    if found := obstacles(runtime):
+        return 503, {"status": found[0].status, "reasons": [one.reason for one in found]}
+    if (report := in_force()) is not None:
+        return 200, {"status": "ok", "isolation": isolation(report)}
+    return 200, {"status": "ok"}
 
 
 def _found(runtime: Runtime) -> Iterator[Obstacle]:

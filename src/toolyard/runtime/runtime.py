@@ -25,6 +25,7 @@ from toolyard.placement.base import Placement, SessionSpec, Strategy
 from toolyard.runtime.call import Call
 from toolyard.runtime.journal import Journal, Why
 from toolyard.runtime.limits import Limits
+from toolyard.runtime.owners import Owners
 from toolyard.runtime.session import PlainCall, Session
 from toolyard.runtime.shared import Shared
 from toolyard.runtime.tasks import Tasks
@@ -51,6 +52,7 @@ class Runtime:
         self.environments: Mapping[str, type[Environment]] = by_name(environments)
         self.toolsets: Mapping[str, type] = {toolset.__name__: toolset for toolset in toolsets}
         self.sessions: dict[str, Session] = {}
+        self.owners = Owners()
         self.at_end: list[Callable[[], None]] = []
         """What protocols want to be done when every session is closed for good."""
         self._sweeping: asyncio.Task[None] | None = None

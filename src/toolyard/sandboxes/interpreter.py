@@ -133,6 +133,8 @@ class Interpreter:
 
         To be called again whenever they are given a new meaning, as in a fork.
         """
+        if "" not in sys.path:  # last: what the code has written can be imported, and is never taken for anything else
+            sys.path.append("")
         for copy in self._descriptors.values():
             os.close(copy)
         self._descriptors = {number: os.dup(number) for number in (0, 1, 2)}

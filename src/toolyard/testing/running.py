@@ -17,6 +17,7 @@ from toolyard.server import Server, listen
 from toolyard.settings import Settings
 
 _START_SECONDS = 20
+_PLACES_SECONDS = 60
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Asks this machine itself, whatever proxy the environment variables name."""
@@ -65,7 +66,7 @@ def running(environments: Sequence[type], *, toolsets: Sequence[type] = (), **se
 
 def _wait_for_health(url: str) -> None:
     """Places for sessions may still be starting."""
-    ends = time.monotonic() + _START_SECONDS
+    ends = time.monotonic() + _PLACES_SECONDS
     while True:
         try:
             _DIRECT.open(f"{url}/health", timeout=_START_SECONDS).close()

@@ -57,7 +57,7 @@ class RayPlacement:
 
     @property
     def problem(self) -> str:
-        return "" if self.processes else "no actor of the cluster is ready"
+        return self._pool.problem if self._pool is not None else "the cluster has not been joined"
 
     def prepare(self) -> None:
         """Join the cluster; once there is an event loop, start actors."""
@@ -78,14 +78,14 @@ class RayPlacement:
     async def ask(self, hook: Callable[..., Any], *args: object) -> Any:
         return await self._here.ask(hook, *args)
 
-    def close(self) -> None:
+    async def stop(self) -> None:
         """End every actor. Leave the cluster if it is we who joined it, and end it if it is we who started it."""
-        self._here.close()
+        await self._here.stop()
         if self._pool is not None:
-            self._pool.close()
+            await self._pool.stop()
             self._pool = None
         if self._cluster is not None:
-            self._cluster.leave()
+            await asyncio.to_thread(self._cluster.leave)
             self._cluster = None
 
     def _new_pool(self, cluster: Cluster) -> Pool:

@@ -60,11 +60,6 @@ class Actor(Process):
         """Whether it takes sessions."""
         return not (self.ended or self.retired or self.line.lost.done())
 
-    def abandon(self) -> None:
-        """When the server ends: without waiting for anything."""
-        self._watching.cancel()
-        self.line.close("the server ends")
-
     async def _end(self) -> None:
         if not self.ended:
             self.ended = "its actor has ended"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import sys
@@ -24,6 +25,8 @@ from toolyard.placement.template import ProcessLimits
 from toolyard.placement.worker import Served, Worker
 
 _ray: Any = ray  # which has types for some of its functions only
+
+log = logging.getLogger("toolyard.placement")
 
 Kind: TypeAlias = Literal["local", "process", "pool"]
 
@@ -83,6 +86,8 @@ def _live(served: Served, inside: Inside, listener: socket.socket, key: bytes) -
         placement.prepare()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(Host(served, placement).serve(listener, key))
+    except BaseException:
+        log.exception("the host ends")
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -105,7 +110,7 @@ class Host(Worker):
         await (await Line.on(sock, self._answer)).lost
         if ending := [asyncio.ensure_future(placed.teardown()) for placed in self._placed.values()]:
             await asyncio.wait(ending, timeout=_END_SECONDS)
-        self._local.close()
+        await self._local.stop()
 
     async def _lost(self, session: str) -> str:
         return self._placed[session].lost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -20,6 +21,8 @@ log = logging.getLogger("toolyard.placement")
 _LOOK_SECONDS = 1.0
 _START_SECONDS = 60.0
 """For an actor to run; for a session to find one."""
+_SETTLE_SECONDS = 15.0
+"""For all of the first actors to run; with those that run then, it begins."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 """Seconds before another try, where an actor could not be started."""
 
@@ -66,6 +69,8 @@ class Pool:
         """By Ray's handle: every one that was asked for and has not been ended. None, as long as it does not run."""
         self._changed = asyncio.Event()
         self._problem = "no node of the cluster has what it needs"
+        self._settled = False
+        """Not before it has been filled once: the first actor would get everybody who waits."""
         self._keeping = asyncio.ensure_future(self._keep())
 
     @property
@@ -73,11 +78,16 @@ class Pool:
         """Those that take sessions."""
         return [actor for actor in self._actors.values() if actor is not None and actor.is_free]
 
+    @property
+    def problem(self) -> str:
+        """Why no session can be placed now."""
+        return "" if self._settled and self.actors else "no actor of the cluster is ready"
+
     async def least_loaded(self, group: Group) -> Actor:
         """If there is none now, there may be one soon."""
         try:
             async with asyncio.timeout(_START_SECONDS):
-                while not (free := [actor for actor in self.actors if actor.group == group]):
+                while not (self._settled and (free := self._free(group))):
                     await self._changed.wait()
         except TimeoutError:
             raise Overloaded(f"there is no actor for the session: {self._problem}", retry_after=5) from None
@@ -86,30 +96,41 @@ class Pool:
             on_node[actor.node.id] += actor.sessions
         return min(free, key=lambda actor: (actor.sessions, on_node[actor.node.id]))
 
-    def close(self) -> None:
-        """End every actor. The loop may end right after."""
+    async def stop(self) -> None:
+        """End every actor."""
         self._keeping.cancel()
-        for tries in self._slots.values():
-            tries.give_up()
-        for handle, actor in self._actors.items():
-            if actor is not None:
-                actor.abandon()
-            self._cluster.kill(handle)
+        starting = [start for tries in self._slots.values() for start in tries.starting]
+        for start in starting:
+            start.cancel()
+        await asyncio.wait((self._keeping, *starting))
+        await asyncio.gather(*(actor.end("the server ends") for actor in self._actors.values() if actor is not None))
+
+    def _free(self, group: Group) -> Sequence[Actor]:
+        return [actor for actor in self.actors if actor.group == group]
 
     # Keeping it as it should be.
 
     async def _keep(self) -> None:
         while True:
-            try:
-                self._fill(await asyncio.to_thread(self._cluster.nodes))
-            except Exception as error:  # whatever Ray raises while its head is away
-                self._problem = f"the cluster does not answer: {describe(error)}"
-                log.warning("%s", self._problem)
-            try:
+            await self._look()
+            if not self._settled:
+                await self._settle()
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._changed.wait()
-            except TimeoutError:
-                continue
+
+    async def _look(self) -> None:
+        try:
+            self._fill(await asyncio.to_thread(self._cluster.nodes))
+        except Exception as error:  # whatever Ray raises while its head is away
+            self._problem = f"the cluster does not answer: {describe(error)}"
+            log.warning("%s", self._problem)
+
+    async def _settle(self) -> None:
+        if starting := [start for tries in self._slots.values() for start in tries.starting]:
+            await asyncio.wait(starting, timeout=_SETTLE_SECONDS)
+        self._settled = True
+        self._wake()
 
     def _fill(self, nodes: Sequence[Node]) -> None:
         wanted = {Slot(node.id, group): node for node in nodes for group in self._groups}

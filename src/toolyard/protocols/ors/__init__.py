@@ -36,11 +36,9 @@ from toolyard.core.search import search
 from toolyard.placement.base import Placed, SessionSpec, Task, list_tools
 from toolyard.protocols.ors import bodies, events
 from toolyard.runtime.call import Call
-from toolyard.runtime.readiness import obstacles
+from toolyard.runtime.readiness import health
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session, State
-from toolyard.sandboxes.output import isolation
-from toolyard.sandboxes.provider import in_force
 from toolyard.version import __version__
 
 log = logging.getLogger("toolyard.ors")
@@ -98,6 +96,10 @@ class Ors(BaseRoute):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return Match.FULL, {}
 
+    def session_of(self, scope: Scope) -> str:
+        """The session that a request is for, as clients know it; empty if it is for none."""
+        return dict(scope["headers"]).get(b"x-session-id", b"").decode("latin-1").strip()
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send, self._options)
         try:
@@ -149,12 +151,8 @@ class Ors(BaseRoute):
     # What is here.
 
     async def health(self, request: Request, _: str) -> None:
-        if found := obstacles(self._runtime):
-            await request.answer_json({"status": found[0].status, "reasons": [one.reason for one in found]}, 503)
-        elif (report := in_force()) is not None:
-            await request.answer_json({"status": "ok", "isolation": isolation(report)})
-        else:
-            await request.answer_json({"status": "ok"})
+        status, told = health(self._runtime)
+        await request.answer_json(told, status)
 
     async def version(self, request: Request, _: str) -> None:
         await request.answer_json({"version": __version__, "build_sha": None})
@@ -200,7 +198,7 @@ class Ors(BaseRoute):
 
     async def create_session(self, request: Request, _: str) -> None:
         """Only hands out an id; SDKs want it as an event, the documents as JSON."""
-        sid = str(uuid.uuid4())
+        sid = self._runtime.owners.draw(new_id)
         if "text/event-stream" in request.header(b"accept"):
             end = b'event: end\ndata: {"sid":"%b"}\n\n' % sid.encode()
             await request.answer(200, events.HEADERS, events.named(sid) + end)
@@ -282,7 +280,7 @@ class Ors(BaseRoute):
         """Ours, not of ORS: more sessions that continue from where this one is."""
         session = await self._session(session_id(request), env)
         body = bodies.parse(bodies.Fork, await request.body() or b"{}")
-        ids = [str(uuid.uuid4()) for _ in range(body.count)]
+        ids = [self._runtime.owners.draw(new_id) for _ in range(body.count)]
         strategy = await self._runtime.fork(session, ids)
         await request.answer_json({"sids": ids, "strategy": strategy})
 
@@ -339,6 +337,10 @@ class Ors(BaseRoute):
                 return await self._runtime.replace(session, moved)
         session.provisional = False
         return self._runtime.session(sid)
+
+
+def new_id() -> str:
+    return str(uuid.uuid4())
 
 
 def session_id(request: Request) -> str:

@@ -42,6 +42,8 @@ NodeEndpoint: TypeAlias = Callable[[Request, Node], Awaitable[None]]
 _VERSION = "0.2"
 """Of the original that this answers as."""
 _COOKIE = "node_id"
+_OF_NOBODY = ("", "/", "/alive", "/get_cookie", "/get_cookies")
+"""Paths that are for no node."""
 _GO_ON = "wait_for_call"
 """What a client calls, as if it were a tool, for the result of a call that took long."""
 _REGISTER = "register_new_tool"
@@ -103,6 +105,12 @@ class ToolServer(BaseRoute):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return (Match.FULL if _plain(scope["path"]) in self._endpoints else Match.NONE), {}
 
+    def session_of(self, scope: Scope) -> str:
+        """The node that a request is for; empty if it is for none, whatever node its client may have."""
+        if _plain(scope["path"]).removeprefix("/toolserver") in _OF_NOBODY:
+            return ""
+        return cookie(dict(scope["headers"]).get(b"cookie", b"").decode("latin-1")) or ""
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         methods, endpoint = self._endpoints[_plain(scope["path"])]
         request = Request(scope, receive, send, self._options)
@@ -122,7 +130,7 @@ class ToolServer(BaseRoute):
 
     def _in_node(self, endpoint: NodeEndpoint) -> Endpoint:
         async def in_node(request: Request) -> None:
-            node_id = cookie(request)
+            node_id = cookie(request.header(b"cookie"))
             node = self._nodes.find(node_id or "")
             if node is None:
                 raise refused(403, f"invalid node_id: {_echoed(node_id)}")
@@ -177,7 +185,7 @@ class ToolServer(BaseRoute):
 
     async def _change(self, request: Request, what: str, change: Callable[[Node], Coroutine[Any, Any, None]]) -> None:
         """Beside the request: who hangs up does not leave a node half closed."""
-        node_id = cookie(request)
+        node_id = cookie(request.header(b"cookie"))
         if (node := self._nodes.find(node_id or "")) is None:
             await request.answer_json(f"invalid node_id: {_echoed(node_id)}")
             return
@@ -321,8 +329,8 @@ class ToolServer(BaseRoute):
         await files.get_workspace_structure(request, await node.workspace())
 
 
-def cookie(request: Request) -> str | None:
-    return cookie_parser(request.header(b"cookie")).get(_COOKIE)
+def cookie(header: str) -> str | None:
+    return cookie_parser(header).get(_COOKIE)
 
 
 def refused(status: int, detail: object, **more: object) -> HttpError:

@@ -118,7 +118,7 @@ class Nodes:
         return node.open
 
     async def create(self, bound: Bound | None) -> Node:
-        node = Node(secrets.token_hex(32), bound)
+        node = Node(self._runtime.owners.draw(lambda: secrets.token_hex(32)), bound)
         self._nodes[node.id] = node
         try:
             await self._start(node)

@@ -116,6 +116,15 @@ async def _(box: Sandbox, case: Case) -> None:
     case.same("the output", (executed.stdout, executed.stderr), ("a\nb\nd\n", "c\n"))
 
 
+@rule_of(RULES, "python")
+async def _(box: Sandbox, case: Case) -> None:
+    """Modules in the workspace can be imported, and hide none that is installed."""
+    await box.write("of_our_own.py", b"answer = 42\n")
+    await box.write("statistics.py", b"answer = 'of nobody'\n")
+    executed = await box.exec("import of_our_own, statistics\nof_our_own.answer, hasattr(statistics, 'answer')")
+    case.same("what was imported", executed.value, "(42, False)")
+
+
 @rule_of(RULES, "shell")
 async def _(box: Sandbox, case: Case) -> None:
     """The shell keeps its directory, variables and functions, and tells the code and output of each command."""

@@ -1,0 +1,102 @@
+"""The route that comes before those of all protocols: it takes what another gateway has to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from starlette.routing import BaseRoute, Match
+from starlette.types import Message, Receive, Scope, Send
+
+from toolyard.asgi import PASSED, HttpError, HttpOptions, Request
+from toolyard.gateways.gateway import Gateway
+from toolyard.runtime.owners import GatewayLost
+
+_OWNER, _ROUTE = "toolyard.owner", "toolyard.route"
+
+
+@runtime_checkable
+class NamesSession(Protocol):
+    """A route whose requests say in their head which session they are for."""
+
+    def session_of(self, scope: Scope) -> str:
+        """As clients know it; empty if it is for none."""
+
+
+@runtime_checkable
+class NamesSessionInBody(Protocol):
+    """A route that has requests which say it in their body."""
+
+    def says_in_body(self, scope: Scope) -> bool:
+        """Whether this is such a request."""
+
+    def session_in(self, body: bytes) -> str:
+        """The session, or one of several; empty if there is none."""
+
+
+class Elsewhere(BaseRoute):
+    def __init__(self, routes: Sequence[BaseRoute], options: HttpOptions) -> None:
+        self._options = options
+        self._routes = [
+            (
+                route,
+                route.session_of if isinstance(route, NamesSession) else _none,
+                route.says_in_body if isinstance(route, NamesSessionInBody) else _never,
+            )
+            for route in routes
+        ]
+        self.gateway: Gateway | None = None
+        """None: there is no other."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if self.gateway is None or PASSED in scope:
+            return Match.NONE, {}
+        owners = self.gateway.owners
+        for route, session_of, says_in_body in self._routes:
+            if route.matches(scope)[0] is Match.NONE:
+                continue
+            if says_in_body(scope):
+                return Match.FULL, {_ROUTE: route}
+            name = session_of(scope)
+            if name and (owner := owners.of(name)) != owners.number:
+                return Match.FULL, {_OWNER: owner}
+            break
+        return Match.NONE, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self.gateway is not None
+        owners = self.gateway.owners
+        request = Request(dict(scope), receive, send, self._options)
+        body = await request.body()
+        if (route := scope.get(_ROUTE)) is None:
+            owner = scope[_OWNER]
+        else:
+            name = route.session_in(body)
+            owner = owners.of(name) if name else owners.number
+            if owner == owners.number:
+                await route.handle(scope, _again(body, receive), send)
+                return
+        try:
+            await self.gateway.pass_on(owner, request, body, receive, send)
+        except GatewayLost as error:
+            raise HttpError(502, str(error), reason="lost") from error
+
+
+def _none(_: Scope) -> str:
+    return ""
+
+
+def _never(_: Scope) -> bool:
+    return False
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """What is received, with the body that has been read already."""
+    left = [body]
+
+    async def again() -> Message:
+        if left:
+            return {"type": "http.request", "body": left.pop(), "more_body": False}
+        return await receive()
+
+    return again

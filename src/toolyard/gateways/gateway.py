@@ -1,0 +1,147 @@
+"""`Gateway`: one of several processes behind a port, and its lines to the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Sequence
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from toolyard.asgi import Request
+from toolyard.gateways.frames import Frames
+from toolyard.gateways.passing import Answering, Asking
+from toolyard.runtime.owners import GatewayLost, Owners
+
+log = logging.getLogger("toolyard.gateways")
+
+OK = 200
+
+
+class Mailboxes:
+    """One for each gateway, made before there is any. Who wants a line to a gateway puts an end of it in there, and it
+    stays there until somebody of that number takes it."""
+
+    def __init__(self, count: int) -> None:
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
+        self._slots = [slot for slot, _ in pairs]
+        self.boxes: Sequence[socket.socket] = [box for _, box in pairs]
+        for end in (*self._slots, *self.boxes):
+            end.setblocking(False)
+
+    def put(self, number: int, end: socket.socket) -> None:
+        socket.send_fds(self._slots[number], [b"."], [end.fileno()])
+
+    def take(self, number: int) -> socket.socket:
+        _, (end,), _, _ = socket.recv_fds(self.boxes[number], 1, 1)
+        return socket.socket(fileno=end)
+
+
+class Gateway:
+    """Used on one event loop, from `start` on until its process ends."""
+
+    def __init__(self, number: int, mailboxes: Mailboxes, api_key: str) -> None:
+        self.owners = Owners(number, len(mailboxes.boxes), self.ask)
+        self._mailboxes = mailboxes
+        self._api_key = api_key
+        self._asking: dict[int, asyncio.Task[Asking]] = {}
+        self._answering: set[Answering] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._app: ASGIApp | None = None
+
+    def start(self, app: ASGIApp) -> None:
+        """Answer what other gateways ask from now on."""
+        self._app = app
+        box = self._mailboxes.boxes[self.owners.number]
+        asyncio.get_running_loop().add_reader(box, self._take)
+
+    async def pass_on(self, owner: int, request: Request, body: bytes, receive: Receive, send: Send) -> None:
+        """Have a request answered by the gateway that has its session."""
+        line = await self._line(owner)
+        await line.ask(request.scope, body).bring_back(request, receive, send)
+
+    async def ask(self, owner: int, method: str, path: str, body: bytes) -> bytes:
+        """The body of a gateway's answer to a request that we make ourselves."""
+        line = await self._line(owner)
+        status, answer = await line.ask(self._scope(method, path), body).whole()
+        if status != OK:
+            raise GatewayLost(f"gateway {owner} answered {status}: {answer[:200].decode(errors='replace')}")
+        return answer
+
+    def _scope(self, method: str, path: str) -> Scope:
+        return {
+            "http_version": "1.1",
+            "server": None,
+            "client": None,
+            "scheme": "http",
+            "method": method,
+            "root_path": "",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": [(b"x-api-key", self._api_key.encode("latin-1", "replace"))],
+        }
+
+    # Lines to others.
+
+    async def _line(self, owner: int) -> Asking:
+        opening = self._asking.get(owner)
+        if opening is None:
+            opening = self._asking[owner] = asyncio.ensure_future(self._open(owner))
+        return opening.result() if opening.done() else await asyncio.shield(opening)
+
+    async def _open(self, owner: int) -> Asking:
+        ours, theirs = socket.socketpair()
+        line = Asking(lambda: self._forget(owner))
+        try:
+            with theirs:
+                self._mailboxes.put(owner, theirs)
+            await _connect(line, ours)
+        except OSError as error:
+            ours.close()
+            self._forget(owner)
+            raise GatewayLost(f"gateway {owner} cannot be reached: {error}") from error
+        return line
+
+    def _forget(self, owner: int) -> None:
+        """The next who asks opens another line, which leads to whoever has the number then."""
+        self._asking.pop(owner, None)
+
+    # Lines from others.
+
+    def _take(self) -> None:
+        try:
+            end = self._mailboxes.take(self.owners.number)
+        except BlockingIOError:
+            return
+        opening = asyncio.ensure_future(self._answer_on(end))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
+
+    async def _answer_on(self, end: socket.socket) -> None:
+        assert self._app is not None
+        line = Answering(self._app, self._answering.discard)
+        self._answering.add(line)
+        await _connect(line, end)
+
+
+async def _connect(line: Frames, end: socket.socket) -> None:
+    end.setblocking(False)
+    await asyncio.get_running_loop().create_unix_connection(lambda: line, sock=end)
+
+
+async def all_closed(pipe: int, seconds: float) -> None:
+    """Wait until nobody holds the other end of a pipe any more, but not longer than this."""
+    loop = asyncio.get_running_loop()
+    closed = asyncio.Event()
+    loop.add_reader(pipe, closed.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await closed.wait()
+    except TimeoutError:
+        log.warning("other gateways have not drained within %g s", seconds)
+    finally:
+        loop.remove_reader(pipe)
+        os.close(pipe)

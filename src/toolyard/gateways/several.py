@@ -1,0 +1,50 @@
+"""What several gateways have in common, made before there is any: mailboxes, open ports, and how they all end."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+
+from toolyard.gateways.gateway import Gateway, Mailboxes, all_closed
+from toolyard.gateways.supervisor import Supervisor
+
+_MORE = 20.0
+"""Seconds that a gateway has for the rest, when sessions and calls have ended."""
+
+
+class Several:
+    """`patience` is how long it may take, in seconds, until all sessions of a gateway that is to stop are closed."""
+
+    def __init__(self, count: int, sockets: Sequence[socket.socket], *, api_key: str, patience: float) -> None:
+        self._count = count
+        self._sockets = sockets
+        self._api_key = api_key
+        self._patience = patience
+        self._mailboxes = Mailboxes(count)
+        self._all_drained, self._draining = os.pipe()
+        """The second is held by every process that still has sessions, or may start one that has."""
+
+    def run(self, live: Callable[[int, Callable[[], None]], None], on_start: Callable[[], None]) -> None:
+        """In the supervisor. `live` is called in each gateway, `on_start` in one of them when all serve."""
+        stop_seconds = 2 * self._patience + _MORE
+        Supervisor(self._count, live, on_start=on_start, let_go=self._let_go, stop_seconds=stop_seconds).run()
+
+    def become(self, number: int) -> tuple[Gateway, Sequence[socket.socket]]:
+        """In a gateway: it, and the sockets that it serves on. If there is not one for each, they share them all."""
+        mine = self._sockets[number :: self._count] if len(self._sockets) >= self._count else self._sockets
+        for other in self._sockets:
+            if other not in mine:
+                other.close()
+        return Gateway(number, self._mailboxes, self._api_key), mine
+
+    async def drained(self) -> None:
+        """In a gateway whose sessions are closed: wait until those of all others are. Until then it passes requests on,
+        so that their clients hear how their calls end."""
+        os.close(self._draining)
+        await all_closed(self._all_drained, self._patience)
+
+    def _let_go(self) -> None:
+        os.close(self._draining)
+        for each in self._sockets:
+            each.close()

@@ -1,0 +1,377 @@
+"""Sessions on a real Ray cluster of several nodes: where they are, and what becomes of them when actors and nodes go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from tests.placement.worlds import Counting, Forking, Repeating
+from tests.wires.wire import H, Wire, until
+from toolyard import Client
+from toolyard.client.errors import ToolLost
+from toolyard.core.errors import ClusterUnavailable, DefinitionError
+from toolyard.placement.ray.actor import Actor
+from toolyard.placement.ray.handshake import NotProven, admit, connect, listen, prove
+from toolyard.testing import Running, running
+
+pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:Tip. In future versions of Ray:FutureWarning")]
+
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+NODES, EACH = 3, 2
+
+
+class Special(Counting):
+    """Needs what one node alone has."""
+
+    resources = {"CPU": 0.5, "special": 1}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    made = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    made.add_node(**NODE)
+    made.add_node(**NODE, resources={"special": 1})
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def served(cluster: Cluster) -> Iterator[Running]:
+    options = {"ray_address": cluster.address, "ray_actors": EACH, "call_seconds": 1.0, "sweep_seconds": 0.05}
+    with running([Counting, Repeating, Forking, Special], placement="ray", **options) as server:
+        yield server
+
+
+@pytest.fixture
+async def wire(served: Running) -> AsyncIterator[Wire]:
+    await until(lambda: len(actors(served)) == NODES * EACH + 1, 60)
+    async with Wire(served.url) as wire:
+        yield wire
+        for sid in list(served.server.runtime.sessions):
+            await wire.end(sid)
+
+
+def actors(served: Running) -> list[Actor]:
+    return list(served.server.runtime.placement._pool.actors)  # type: ignore[attr-defined]
+
+
+async def text(wire: Wire, sid: str, name: str, env: str = "counting", **input: object) -> str:
+    return (await wire.call(sid, name, input, env=env)).text
+
+
+async def open_many(wire: Wire, count: int) -> list[str]:
+    return await asyncio.gather(*(wire.open(task_spec={"start": n}) for n in range(count)))
+
+
+async def pids_of(wire: Wire, sids: list[str]) -> dict[str, int]:
+    return dict(zip(sids, map(int, await asyncio.gather(*(text(wire, sid, "where") for sid in sids))), strict=True))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# Where sessions are.
+
+
+async def test_many_sessions_are_spread_evenly_over_nodes_and_actors_and_each_keeps_its_state(served, wire):
+    sids = await open_many(wire, 120)
+    per_actor = Counter((await pids_of(wire, sids)).values())
+    ordinary = {actor.pid: actor.node.id for actor in actors(served) if actor.pid in per_actor}
+    assert per_actor == dict.fromkeys(ordinary, 120 // (NODES * EACH))
+    assert set(Counter(ordinary.values()).values()) == {EACH}
+    for total in (1, 2):
+        counts = await asyncio.gather(*(text(wire, sid, "add") for sid in sids))
+        assert counts == [str(n + total) for n in range(120)]
+
+
+async def test_prompt_secrets_reward_and_teardown_come_through(wire, tmp_path):
+    sid = await wire.open(task_spec={"start": 2, "tell": str(tmp_path / "told")}, secrets={"key": "k"})
+    assert (await wire.get("/counting/prompt", headers=H(sid))).json()[0]["text"] == "count from 2"
+    assert await text(wire, sid, "secret") == "k"
+    assert (await wire.call(sid, "boom", env="counting")).error == "boom"
+    output = (await wire.call(sid, "finish", env="counting")).output
+    assert (output["reward"], output["finished"]) == (2.0, True)
+    await wire.end(sid)
+    assert (tmp_path / "told").read_text() == "2\n"
+
+
+async def test_an_environment_lives_only_where_its_resources_are(served, wire):
+    sids = [await wire.open(env_name="special", task_spec={}) for _ in range(4)]
+    pids = {int(await text(wire, sid, "where", env="special")) for sid in sids}
+    (actor,) = [actor for actor in actors(served) if actor.pid in pids]
+    assert actor.node.resources["special"] == 1
+    assert pids == {actor.pid}
+
+
+async def test_a_session_forks_by_its_own_hook_or_by_repeating_its_calls(wire):
+    for env, strategy in (("forking", "hook"), ("repeating", "replay")):
+        sid = await wire.open(env_name=env, task_spec={"start": 5})
+        assert await text(wire, sid, "add", env=env) == "6"
+        forked = (await wire.post(f"/{env}/fork", headers=H(sid), json={"count": 2})).json()
+        assert forked["strategy"] == strategy
+        assert [await text(wire, each, "add", env=env) for each in (*forked["sids"], sid)] == ["7", "7", "7"]
+
+
+# What hangs, crashes and is killed.
+
+
+async def test_a_call_past_its_deadline_is_timed_out_and_its_session_goes_on(wire):
+    sid = await wire.open(task_spec={})
+    failure = (await wire.call(sid, "wait", {"seconds": 600}, env="counting")).failure
+    assert failure["reason"] == "timed_out"
+    assert await text(wire, sid, "add") == "1"
+
+
+async def test_an_actor_in_which_something_hangs_gets_no_new_sessions_and_is_replaced(served, wire):
+    sid = await wire.open(task_spec={})
+    hung = (await pids_of(wire, [sid]))[sid]
+    assert (await wire.call(sid, "hang", {"seconds": 600}, env="counting")).failure["reason"] == "timed_out"
+    assert await text(wire, sid, "add") == "1"
+    others = await open_many(wire, 2 * NODES * EACH)
+    assert hung not in (await pids_of(wire, others)).values()
+    await wire.end(sid)
+    await until(lambda: not is_alive(hung))
+
+
+async def test_a_crash_ends_the_sessions_of_its_actor_and_no_others(served, wire):
+    sids = await open_many(wire, 4 * NODES * EACH)
+    pids = await pids_of(wire, sids)
+    with Client(served.url) as client, client.environments.get("counting").session({}) as session:
+        crashed = int(session.call_tool("where").text)
+        with pytest.raises(ToolLost, match="its actor has ended"):
+            session.call_tool("crash", {"how": "exit"})
+    for sid in sids:
+        answer = await wire.call(sid, "add", env="counting")
+        assert (answer.events[-1].name == "error") == (pids[sid] == crashed)
+    again = await open_many(wire, NODES * EACH)
+    assert await asyncio.gather(*(text(wire, sid, "add") for sid in again)) == [str(n + 1) for n in range(len(again))]
+
+
+async def test_a_replayable_session_goes_on_in_another_actor(served, wire):
+    sid = await wire.open(env_name="repeating", task_spec={"start": 10})
+    for n in (1, 2, 3):
+        await text(wire, sid, "add", env="repeating", n=n)
+    before = int(await text(wire, sid, "where", env="repeating"))
+    assert "as before this call" in (await wire.call(sid, "crash", {"how": "kill"}, env="repeating")).error
+    assert await text(wire, sid, "add", env="repeating") == "17"
+    assert int(await text(wire, sid, "where", env="repeating")) != before
+
+
+class Load:
+    """Sessions that are called all the time. What each counted, and what it was told when it failed."""
+
+    def __init__(self, sids: list[str], pids: dict[str, int]) -> None:
+        self.sids = sids
+        self.pids = pids
+        self.calls = dict.fromkeys(sids, 0)
+        self.failed: dict[str, str] = {}
+
+    async def call(self, wire: Wire, sid: str, ended: asyncio.Event) -> None:
+        start = self.sids.index(sid)
+        while not ended.is_set() and sid not in self.failed:
+            answer = await wire.call(sid, "add", env="counting")
+            if answer.events[-1].name == "error":
+                self.failed[sid] = answer.error
+            else:
+                self.calls[sid] += 1
+                assert answer.text == str(start + self.calls[sid])
+                assert answer.output["reward"] is None
+            await asyncio.sleep(0.02)
+
+    def lost_with(self, pids: set[int]) -> set[str]:
+        return {sid for sid in self.sids if self.pids[sid] in pids}
+
+
+@asynccontextmanager
+async def loaded(wire: Wire, count: int) -> AsyncIterator[Load]:
+    sids = await open_many(wire, count)
+    load, ended = Load(sids, await pids_of(wire, sids)), asyncio.Event()
+    async with anyio.create_task_group() as group:
+        for sid in sids:
+            group.start_soon(load.call, wire, sid, ended)
+        await until(lambda: all(load.calls.values()), 30)
+        yield load
+        # Everybody who is left is called again, after whatever happened.
+        before = dict(load.calls)
+        await until(lambda: all(load.calls[sid] > before[sid] + 1 or sid in load.failed for sid in sids), 30)
+        ended.set()
+
+
+async def test_an_actor_that_is_killed_under_load_takes_only_its_own_sessions_and_is_replaced(served, wire):
+    async with loaded(wire, 200) as load:
+        actor = next(actor for actor in actors(served) if actor.pid in load.pids.values())
+        ray.kill(actor.handle)
+        hosted = load.lost_with({actor.pid})
+        await until(lambda: len(load.failed) == len(hosted), 30)
+        new = await open_many(wire, 20)
+        assert await asyncio.gather(*(text(wire, sid, "add") for sid in new)) == [str(n + 1) for n in range(20)]
+    assert load.failed.keys() == hosted
+    assert all("its actor has ended" in told for told in load.failed.values())
+    await until(lambda: not is_alive(actor.pid))
+
+
+async def test_a_node_that_is_lost_under_load_takes_only_its_own_sessions(cluster, served, wire):
+    removed = next(node for node in cluster.worker_nodes if "special" not in (node._ray_params.resources or {}))
+    async with loaded(wire, 200) as load:
+        gone = {actor.pid for actor in actors(served) if actor.node.id == removed.node_id}
+        assert len(gone) == EACH
+        await anyio.to_thread.run_sync(cluster.remove_node, removed, False)
+        hosted = load.lost_with(gone)
+        await until(lambda: len(load.failed) == len(hosted), 30)
+        new = await open_many(wire, 20)
+        assert not gone & set((await pids_of(wire, new)).values())
+    assert load.failed.keys() == hosted
+    await until(lambda: not any(map(is_alive, gone)))
+    await anyio.to_thread.run_sync(lambda: cluster.add_node(**NODE))
+    await until(lambda: len({actor.node.id for actor in actors(served)}) == NODES, 60)
+
+
+# Processes within actors, and what is left at the end.
+
+
+async def test_with_a_process_for_each_session_a_crash_or_a_hang_is_nothing_to_the_others(cluster, served):
+    options = {"ray_address": cluster.address, "ray_inside": "process", "call_seconds": 1.0, "sweep_seconds": 0.05}
+    with running([Counting, Repeating], placement="ray", **options) as server:
+        async with Wire(server.url) as wire:
+            sids = await open_many(wire, 6)
+            pids = await pids_of(wire, sids)
+            assert len(set(pids.values())) == 6
+            hosts = [actor.pid for actor in actors(server)]
+            assert len(hosts) == NODES
+            crash = await wire.call(sids[0], "crash", {"how": "exit"}, env="counting")
+            assert "exit code 3" in crash.error
+            hang = await wire.call(sids[1], "hang", env="counting")
+            assert hang.failure["reason"] == "timed_out"
+            await until(lambda: not is_alive(pids[sids[1]]))
+            assert [await text(wire, sid, "add") for sid in sids[2:]] == ["3", "4", "5", "6"]
+            assert [actor.pid for actor in actors(server)] == hosts
+            forked = (await wire.post("/counting/fork", headers=H(sids[2]), json={})).json()
+            assert forked["strategy"] == "process"
+            assert await text(wire, forked["sids"][0], "add") == "4"
+            repeating = await wire.open(env_name="repeating", task_spec={"start": 1})
+            await wire.call(repeating, "crash", {"how": "exit"}, env="repeating")
+            assert await text(wire, repeating, "add", env="repeating") == "2"
+    await until(lambda: not any(map(is_alive, [*hosts, *pids.values()])))
+    assert all(is_alive(actor.pid) for actor in actors(served))  # of another server on the same cluster
+
+
+TARGET = """
+    import os
+    from toolyard import Environment, tool
+    from beside import double
+
+    class Doubling(Environment):
+        @classmethod
+        def list_splits(cls):
+            return ["train"]
+
+        @classmethod
+        def list_tasks(cls, split):
+            return [{}]
+
+        def get_prompt(self):
+            return "double"
+
+        @tool
+        async def twice(self, n: int) -> str:
+            return f"{double(n)} in {os.getpid()}"
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_file_is_served_on_a_cluster_of_its_own_of_which_nothing_is_left(number, tmp_path):
+    (tmp_path / "target.py").write_text(TARGET.replace("\n    ", "\n"))
+    (tmp_path / "beside.py").write_text("def double(n):\n    return 2 * n\n")
+    command = [sys.executable, "-m", "toolyard", "serve", "target.py", "--placement", "ray", "--ray-actors", "1"]
+    server = subprocess.Popen(
+        [*command, "--port", "0"], stdout=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
+    )
+    assert server.stdout is not None
+    url = next(line for line in server.stdout if " on http" in line).split()[-1]
+    with Client(url) as client, client.environments.get("doubling").session(split="train", index=0) as session:
+        answer, _, pid = session.call_tool("twice", {"n": 21}).text.split()
+        assert answer == "42"
+        started = descendants(server.pid)
+        assert int(pid) in started
+        if number == signal.SIGKILL:
+            server.kill()
+    server.terminate()
+    server.wait(30)
+    server.stdout.close()
+    deadline = time.monotonic() + 20
+    while left := [pid for pid in started if is_alive(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def descendants(pid: int) -> list[int]:
+    children = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return [*children, *(each for child in children for each in descendants(child))]
+
+
+# What is refused.
+
+
+def test_a_cluster_that_is_not_there_is_said_so():
+    script = "from toolyard.cli import main; main(['serve', '--placement', 'ray', '--ray-address', '127.0.0.1:1'])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode != 0
+    assert "cannot join the Ray cluster '127.0.0.1:1'" in run.stderr
+
+
+class Unsendable(Counting):
+    lock = socket.socket
+
+
+def test_what_cannot_be_sent_to_the_cluster_is_said_before_anybody_is_served(served):
+    Unsendable.lock = socket.socket()  # type: ignore[assignment,misc]
+    with Unsendable.lock, pytest.raises(DefinitionError, match="unsendable cannot be sent to the cluster"):
+        with running([Unsendable], placement="ray"):
+            pass
+
+
+async def test_only_who_has_the_key_is_let_in():
+    listener = listen("127.0.0.1")
+    with listener:
+        admitted = asyncio.ensure_future(admit(listener, b"k" * 32))
+        with pytest.raises((NotProven, ConnectionError)):
+            await connect(listener.getsockname(), b"x" * 32)
+        with await connect(listener.getsockname(), b"k" * 32) as ours, await admitted as theirs:
+            assert ours.getpeername() == theirs.getsockname()
+
+
+async def test_a_host_that_sends_back_what_it_was_sent_proves_nothing():
+    listener = listen("127.0.0.1")
+    loop = asyncio.get_running_loop()
+
+    async def echo() -> None:
+        sock, _ = await loop.sock_accept(listener)
+        with sock:
+            for _ in range(2):
+                await loop.sock_sendall(sock, await loop.sock_recv(sock, 32))
+
+    with listener:
+        echoing = asyncio.ensure_future(echo())
+        with pytest.raises(NotProven):
+            await connect(listener.getsockname(), b"k" * 32)
+        await echoing

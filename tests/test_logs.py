@@ -1,0 +1,87 @@
+"""What the server logs: sessions, on level debug their calls, and nothing of what clients send."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.wires.wire import Wire
+from tests.worlds import MathEnv, OtherEnv
+from toolyard.logs import JsonLines
+from toolyard.testing import Running, running
+
+pytestmark = pytest.mark.anyio
+
+
+@contextmanager
+def lines(level: int) -> Iterator[list[str]]:
+    """What is logged meanwhile, as JSON."""
+    written: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: written.append(JsonLines().format(record))
+    logger = logging.getLogger("toolyard")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    try:
+        yield written
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
+
+
+def about(written: list[str], sid: str) -> list[dict]:
+    return [line for line in map(json.loads, written) if line.get("session") == sid]
+
+
+async def use(server: Running) -> str:
+    async with Wire(server.url, headers={"X-API-Key": "the-key"}) as wire:
+        sid = await wire.open(secrets={"token": "the-secret"}, task_spec={"q": "the-task"})
+        await wire.call(sid, "secret", {"answer": "the-argument"})
+        await wire.call(sid, "boom")
+        await wire.end(sid)
+        cookie = (await wire.post("/get_cookie")).cookies["node_id"]
+        await wire.post("/close_session", headers={"Cookie": f"node_id={cookie}"})
+        return f"{sid} {cookie}"
+
+
+async def test_at_info_a_session_is_two_lines_and_its_calls_are_none():
+    with lines(logging.INFO) as written, running([MathEnv], api_key="the-key") as server:
+        assert server.server.runtime.journal.started == [], "what is not shown is not listened to"
+        sid = (await use(server)).split()[0]
+    found = about(written, sid)
+    assert [line["message"].partition(": ")[2].split()[0] for line in found] == ["opened", "closed"]
+    assert found[1].items() >= {"environment": "mathenv", "reason": "deleted", "level": "info"}.items()
+    assert found[1]["seconds"] > 0
+    assert found[1]["time"].endswith("Z")
+
+
+async def test_at_debug_each_call_has_its_outcome_and_times():
+    with lines(logging.DEBUG) as written, running([MathEnv], api_key="the-key") as server:
+        sid = (await use(server)).split()[0]
+    answered = [line for line in about(written, sid) if "outcome" in line]
+    assert [(line["tool"], line["outcome"], line["level"]) for line in answered] == [
+        ("secret", "ok", "debug"),
+        ("boom", "tool_raised", "debug"),
+    ]
+    assert all(line["run_seconds"] > 0 <= line["queue_seconds"] for line in answered)
+
+
+async def test_what_clients_send_is_in_no_line():
+    with lines(logging.DEBUG) as written, running([MathEnv, OtherEnv], api_key="the-key") as server:
+        _, cookie = (await use(server)).split()
+    text = "\n".join(written)
+    assert "closed" in text
+    for kept in ("the-key", "the-secret", "the-task", "the-argument", cookie):
+        assert kept not in text
+
+
+async def test_a_server_that_ended_listens_no_more():
+    with lines(logging.DEBUG), running([MathEnv]) as server:
+        journal = server.server.runtime.journal
+        listening = len(journal.closed)
+    assert (listening, len(journal.closed), journal.started) == (2, 1, [])
