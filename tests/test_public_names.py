@@ -9,6 +9,7 @@ import toolyard
 from toolyard import types
 
 AUTHORS = [
+    "AskAgain",
     "AsyncClient",
     "Client",
     "Environment",

@@ -19,7 +19,6 @@ import httpx2
 from toolyard.loading import WORKSPACE, load_targets
 from toolyard.testing import running
 
-
 MEASURED = """month,Lima,Oslo
 1,23.0,-2.9
 2,23.6,-2.1
@@ -42,7 +41,7 @@ import matplotlib.pyplot as plt
 with open("temperatures.csv") as file:
     rows = list(csv.DictReader(file))
 
-figure, axes = plt.subplots(figsize=(6.4, 3.6))
+figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
 for city in ("Lima", "Oslo"):
     axes.plot([int(row["month"]) for row in rows], [float(row[city]) for row in rows], marker="o", label=city)
 axes.set(xlabel="month", ylabel="mean temperature (°C)", xticks=range(1, 13))

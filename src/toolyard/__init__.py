@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from toolyard.core.environment import Environment, Split, Toolset
 from toolyard.core.errors import ToolError
 from toolyard.core.forms import Tagged
-from toolyard.core.output import ImageBlock, TextBlock, ToolOutput
+from toolyard.core.output import AskAgain, ImageBlock, TextBlock, ToolOutput
 from toolyard.core.tool import Given, ListToolsOutput, ToolSpec, terminal, tool
 from toolyard.types import (
     Blocks,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [  # noqa: RUF022  # two groups
     # What an author needs.
+    "AskAgain",
     "AsyncClient",
     "Client",
     "Environment",

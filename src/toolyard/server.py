@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import gc
 import importlib
 import logging
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -35,6 +35,7 @@ from toolyard.sandboxes.provider import Provider
 from toolyard.settings import Settings, SettingsError, is_loopback
 from toolyard.tools.apis.environment import api_environment
 from toolyard.tools.environment import named_toolsets
+from toolyard.tools.sandboxed import SandboxedToolset
 
 log = logging.getLogger("toolyard.server")
 
@@ -148,6 +149,7 @@ class Server:
             await self._start_sandboxes()
             with logs.following(self.runtime.journal):
                 async with self.runtime.running():
+                    self.runtime.shared.background.start(self._warm_up())
                     yield
         finally:
             await self.sandboxes.close()
@@ -158,6 +160,13 @@ class Server:
         self.sandboxes.enter()
         if self._needs_sandbox:
             await self.sandboxes.start()
+
+    async def _warm_up(self) -> None:
+        """While the server answers already."""
+        toolsets = [toolset for environment in self.environments for toolset in environment.toolsets]
+        wanted = {toolset.profile for toolset in toolsets if issubclass(toolset, SandboxedToolset)}
+        for profile in sorted(wanted - {"plain"}):
+            await self.sandboxes.warm(profile)
 
 
 def tune_process() -> None:
@@ -254,7 +263,13 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
     if settings.placement == "local":
         return LocalPlacement(settings.threads)
     # It may be sent to other machines, so it holds what it needs and no more.
-    provider = partial(Provider, settings.sandbox, settings.min_isolation, limits=settings.sandbox_limits(), image=settings.sandbox_image)
+    provider = partial(
+        Provider,
+        settings.sandbox,
+        settings.min_isolation,
+        limits=settings.sandbox_limits(),
+        image=settings.sandbox_image,
+    )
     served = Served(
         by_name(environments),
         {toolset.__name__: toolset for toolset in toolsets},

@@ -41,16 +41,17 @@ def words(text: str) -> str:
 @pytest.fixture
 def busy() -> Iterator[Running]:
     """A server with a session in each of two environments, and calls made in one of them."""
-    with running([MathEnv, OtherEnv], api_key="k", sweep_seconds=0.02) as server, Client(server.url, api_key="k") as us:
-        with (
-            us.environment("mathenv").session(task={"q": "1"}) as session,
-            us.environment("otherenv").session(task={"q": "2"}),
-        ):
-            for _ in range(3):
-                session.call_tool("noparam", {})
-            with pytest.raises(ToolCallFailed):
-                session.call_tool("boom", {})
-            yield server
+    with (
+        running([MathEnv, OtherEnv], api_key="k", sweep_seconds=0.02) as server,
+        Client(server.url, api_key="k") as client,
+        client.environment("mathenv").session(task={"q": "1"}) as session,
+        client.environment("otherenv").session(task={"q": "2"}),
+    ):
+        for _ in range(3):
+            session.call_tool("noparam", {})
+        with pytest.raises(ToolCallFailed):
+            session.call_tool("boom", {})
+        yield server
 
 
 def test_the_page_says_what_a_server_is_and_does(busy):

@@ -1,9 +1,8 @@
-"""Sessions on a real Ray cluster of several nodes: where they are, and what becomes of them when actors and nodes go."""
+"""Sessions on a real Ray cluster of several nodes: where they are, and what becomes of them when those go."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import subprocess
@@ -23,9 +22,9 @@ from tests.placement.worlds import Counting, Forking, Repeating
 from tests.wires.wire import H, Wire, until
 from toolyard import Client
 from toolyard.client.errors import ToolLost
-from toolyard.core.errors import ClusterUnavailable, DefinitionError
+from toolyard.core.errors import DefinitionError
 from toolyard.placement.ray.actor import Actor
-from toolyard.placement.ray.handshake import NotProven, admit, connect, listen, prove
+from toolyard.placement.ray.handshake import NotProven, admit, connect, listen
 from toolyard.testing import Running, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:Tip. In future versions of Ray:FutureWarning")]
@@ -240,7 +239,7 @@ async def test_a_node_that_is_lost_under_load_takes_only_its_own_sessions(cluste
         assert not gone & set((await pids_of(wire, new)).values())
     assert load.failed.keys() == hosted
     await until(lambda: not any(map(is_alive, gone)))
-    await anyio.to_thread.run_sync(lambda: cluster.add_node(**NODE))
+    cluster.add_node(**NODE)  # which must be done in the main thread
     await until(lambda: len({actor.node.id for actor in actors(served)}) == NODES, 60)
 
 
@@ -345,9 +344,12 @@ class Unsendable(Counting):
 
 def test_what_cannot_be_sent_to_the_cluster_is_said_before_anybody_is_served(served):
     Unsendable.lock = socket.socket()  # type: ignore[assignment,misc]
-    with Unsendable.lock, pytest.raises(DefinitionError, match="unsendable cannot be sent to the cluster"):
-        with running([Unsendable], placement="ray"):
-            pass
+    with (
+        Unsendable.lock,
+        pytest.raises(DefinitionError, match="unsendable cannot be sent"),
+        running([Unsendable], placement="ray"),
+    ):
+        pass
 
 
 async def test_only_who_has_the_key_is_let_in():

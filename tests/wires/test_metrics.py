@@ -28,7 +28,9 @@ class Numbers:
     def __init__(self, answer: httpx2.Response) -> None:
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-        self.families = {family.name: family for family in text_string_to_metric_families(answer.text)}
+        families = list(text_string_to_metric_families(answer.text))
+        self.families = {family.name: family for family in families}
+        assert len(self.families) == len(families), "two have the same name but for the _total of a counter"
         assert all(family.documentation and family.type for family in self.families.values())
 
     def value(self, name: str, **labels: str) -> float:
@@ -86,10 +88,10 @@ async def test_calls_that_run_and_wait_are_told_apart_and_timed_apart():
                 await until(lambda: server.server.runtime.calls == 4)
                 found = await numbers(wire)
             after = await numbers(wire)
-    assert found.value("toolyard_calls", state="running") == 3
-    assert found.value("toolyard_calls", state="waiting") == 1
+    assert found.value("toolyard_calls_in_progress", state="running") == 3
+    assert found.value("toolyard_calls_in_progress", state="waiting") == 1
     assert found.value("toolyard_calls_waiting_for_slot") == 1
-    assert after.value("toolyard_calls") == 0
+    assert after.value("toolyard_calls_in_progress") == 0
     queue, run = (after.buckets(f"toolyard_call_{what}_seconds") for what in ("queue", "run"))
     assert (queue["0.1"], queue["+Inf"]) == (2, 4)
     assert (run["0.1"], run["+Inf"]) == (0, 4)

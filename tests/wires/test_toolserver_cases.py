@@ -213,7 +213,7 @@ async def test_the_same_tools_are_an_environment_over_ors(served):
         await client.call(sid, "write_to_file", {"filepath": "n.py", "content": "n = 6"}, env="workspace")
         shown = await client.call(sid, "execute_cell", {"code": "from n import n; n * 7"}, env="workspace")
         assert "42" in shown.text
-        shown = await client.call(sid, "write_stdin", {"content": "sleep 0.5; cat n.py; echo"}, env="workspace")
+        shown = await client.call(sid, "write_stdin", {"content": "sleep 0.5; cat n.py"}, env="workspace")
         assert shown.text == "n = 6\n"
         pictures = (await client.call(sid, "execute_cell", {"code": FIGURE}, env="workspace")).output["blocks"]
         assert [block["type"] for block in pictures] == ["text", "text", "image"]

@@ -193,7 +193,7 @@ def page(look: Look, before: Look | None) -> Iterator[str]:
 
 def overview(look: Look) -> Iterator[tuple[str, str]]:
     states = look.by("state", "toolyard_sessions")
-    calls = look.by("state", "toolyard_calls")
+    calls = look.by("state", "toolyard_calls_in_progress")
     opened, closed = look.sum("toolyard_sessions_opened_total"), look.sum("toolyard_sessions_closed_total")
     yield "sessions", f"{sum(states.values()):,} of {look.sum('toolyard_sessions_limit'):,.0f} open{listed(states)}"
     reasons = look.by("reason", "toolyard_sessions_closed_total")
@@ -240,7 +240,10 @@ def table(look: Look) -> Iterator[str]:
             [
                 name,
                 f"{look.sum('toolyard_sessions', **one):,.0f}",
-                *(f"{look.sum('toolyard_calls', **one, state=state):,.0f}" for state in ("running", "waiting")),
+                *(
+                    f"{look.sum('toolyard_calls_in_progress', **one, state=state):,.0f}"
+                    for state in ("running", "waiting")
+                ),
                 f"{calls:,.0f}",
                 f"{calls - fine:,.0f}",
                 *(bound(look.within(0.99, f"toolyard_call_{what}_seconds", **one)) for what in ("queue", "run")),
@@ -303,7 +306,7 @@ def as_json(look: Look) -> dict[str, Any]:
                 "sessions": look.by("state", "toolyard_sessions", environment=name),
                 "opened": int(look.sum("toolyard_sessions_opened_total", environment=name)),
                 "closed": look.by("reason", "toolyard_sessions_closed_total", environment=name),
-                "calls_now": look.by("state", "toolyard_calls", environment=name),
+                "calls_now": look.by("state", "toolyard_calls_in_progress", environment=name),
                 "calls": look.by("outcome", "toolyard_calls_total", environment=name),
             }
             for name in look.environments

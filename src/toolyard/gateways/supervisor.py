@@ -230,5 +230,3 @@ def _usual_signals() -> None:
 
 def _nothing(*_: object) -> None:
     """A handler that leaves everything to the pipe."""
-
-

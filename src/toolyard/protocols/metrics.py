@@ -5,6 +5,7 @@ So is `/health`, where no protocol has one of its own.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import resource
@@ -18,7 +19,8 @@ from typing import TypeAlias
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import HttpError, HttpOptions, Request
+from toolyard.asgi import PASSED, HttpError, HttpOptions, Request
+from toolyard.gateways.merging import merged
 from toolyard.placement.base import SessionSpec
 from toolyard.runtime.journal import Outcome, Why
 from toolyard.runtime.readiness import health, obstacles
@@ -129,7 +131,19 @@ class Metrics(BaseRoute):
             status, told = health(self._runtime)
             await request.answer_json(told, status)
         else:
-            await request.answer(200, ((b"content-type", CONTENT_TYPE),), "".join(self._text()).encode())
+            text = "".join(self._text())
+            if not self._runtime.owners.alone and PASSED not in scope:
+                text = await self._of_all(text)
+            await request.answer(200, ((b"content-type", CONTENT_TYPE),), text.encode())
+
+    async def _of_all(self, text: str) -> str:
+        """Of every gateway that answers; one that has just ended is not among them."""
+        owners = self._runtime.owners
+        others = [number for number in range(owners.count) if number != owners.number]
+        asked = [owners.ask(number, "GET", PATHS[-1], b"") for number in others]
+        told = dict(zip(others, await asyncio.gather(*asked, return_exceptions=True), strict=True))
+        texts = {number: one.decode() for number, one in told.items() if isinstance(one, bytes)}
+        return merged(dict(sorted({owners.number: text, **texts}.items())))
 
     # What is heard.
 
@@ -198,7 +212,7 @@ class Metrics(BaseRoute):
         yield from family("toolyard_sessions", "gauge", "Open sessions.", labelled("state", triples(states)))
         yield from family("toolyard_sessions_limit", "gauge", "How many there may be.", one(most))
         yield from family(
-            "toolyard_calls",
+            "toolyard_calls_in_progress",
             "gauge",
             "Calls that have their turn in a session, or wait for it.",
             labelled("state", triples(calls)),

@@ -70,6 +70,10 @@ class Provider:
     async def open(self, limits: Limits | None = None, profile: Profile = "plain") -> Sandbox:
         return await (await self._started()).open(limits or self.limits, profile=profile)
 
+    async def warm(self, profile: Profile) -> None:
+        """Let the first sandbox of a profile be there as fast as the others."""
+        await (await self.open(profile=profile)).close()
+
     async def close(self) -> None:
         """Close every sandbox and leave nothing behind. Whoever asks for another one starts anew."""
         if (starting := self._starting) is not None:

@@ -98,7 +98,8 @@ class Ors(BaseRoute):
 
     def session_of(self, scope: Scope) -> str:
         """The session that a request is for, as clients know it; empty if it is for none."""
-        return dict(scope["headers"]).get(b"x-session-id", b"").decode("latin-1").strip()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        return headers.get(b"x-session-id", b"").decode("latin-1").strip()
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send, self._options)

@@ -109,7 +109,8 @@ class ToolServer(BaseRoute):
         """The node that a request is for; empty if it is for none, whatever node its client may have."""
         if _plain(scope["path"]).removeprefix("/toolserver") in _OF_NOBODY:
             return ""
-        return cookie(dict(scope["headers"]).get(b"cookie", b"").decode("latin-1")) or ""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        return cookie(headers.get(b"cookie", b"").decode("latin-1")) or ""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         methods, endpoint = self._endpoints[_plain(scope["path"])]
@@ -267,6 +268,8 @@ class ToolServer(BaseRoute):
             await self._tell(request, node, begun.call.name, begun.call.result)
 
     def _put_off(self, request: Request, call: Call[CallResult | AskAgain]) -> None:
+        if call.done:  # just now: its result is about to be told
+            return
         request.started = True
         answer = come_back(call)
         self._runtime.shared.background.start(request.answer_json(answer.body, answer.status))

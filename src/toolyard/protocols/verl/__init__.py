@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import HttpError, HttpOptions, Request
+from toolyard.asgi import PASSED, HttpError, HttpOptions, Request
 from toolyard.core.encoding import encode
 from toolyard.protocols.verl import batches
 from toolyard.protocols.verl.repeats import Repeats
+from toolyard.protocols.verl.spread import PART, Spread, first_trajectory
 from toolyard.protocols.verl.trajectories import Trajectories
 from toolyard.runtime.runtime import Runtime
 
@@ -50,6 +51,7 @@ class Verl(BaseRoute):
         self._trajectories = Trajectories(
             runtime, done_if_invalid=options.verl_done_if_invalid, explain_invalid=options.verl_explain_invalid
         )
+        self._spread = Spread(runtime, self._trajectories)
         self._late: set[asyncio.Task[tuple[bytes, bool]]] = set()
         """Work for requests that have been answered 408."""
         endpoints: dict[str, tuple[str, Callable[[Request], Awaitable[None]]]] = {
@@ -57,6 +59,7 @@ class Verl(BaseRoute):
             "/verl/get_observation": ("POST", self.get_observation),
             "/verl/health": ("GET", self.health),
             "/verl/metrics": ("GET", self.metrics),
+            PART: ("POST", self.part),
         }
         if options.protocol == ("verl",):  # alone at the root, exactly as the original
             endpoints |= {"/health": ("GET", self.health), "/metrics": ("GET", self.metrics)}
@@ -65,6 +68,15 @@ class Verl(BaseRoute):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         path = scope["path"]
         return (Match.FULL if path in self._endpoints or path.rstrip("/") in self._endpoints else Match.NONE), {}
+
+    def says_in_body(self, scope: Scope) -> bool:
+        """Whether the body says which trajectories a request is about."""
+        path: str = scope["path"]
+        return scope["method"] == "POST" and path.rstrip("/").endswith("/get_observation")
+
+    def session_in(self, body: bytes) -> str:
+        """The trajectory whose gateway sees to the whole batch; empty if there is none."""
+        return first_trajectory(body)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, endpoint = self._endpoints[scope["path"].rstrip("/")]
@@ -112,7 +124,8 @@ class Verl(BaseRoute):
 
     async def _work(self, body: bytes) -> bytes:
         began = time.perf_counter()
-        observed = await self._trajectories.act(batches.parse(body))
+        act = self._trajectories.act if self._runtime.owners.alone else self._spread.act
+        observed = await act(batches.parse(body))
         observations, dones, valids = zip(*observed, strict=True)
         return encode(
             {
@@ -123,6 +136,13 @@ class Verl(BaseRoute):
                 "queue_time_ms": 0.0,
             }
         )
+
+    async def part(self, request: Request) -> None:
+        """Of a batch that another gateway sees to."""
+        if PASSED not in request.scope:
+            raise HttpError(404, "Not Found")
+        answer = await self._spread.act_here(await request.body())
+        await request.answer(200, ((b"content-type", b"application/json"),), answer)
 
     async def health(self, request: Request) -> None:
         tools = [name for env in self._runtime.environments.values() for name in env._definition.tools]

@@ -40,11 +40,15 @@ def refused(problem: str) -> Observed:
     return Observed({"obs": "", "error": problem, "invalid_reason": problem}, done=True, valid=False)
 
 
+def lost(message: str, reason: str = "lost") -> Observed:
+    """Ours, not the agent's: no reward, and the trajectory ends, as the trainer itself ends one that it lost."""
+    told = {"obs": message, "error": message, "reason": reason, "retryable": True, "reward": None}
+    return Observed(told, done=True, valid=False)
+
+
 def _failed(failure: ToolFailure, form: Form, text: str) -> Observed:
     if failure.retryable:
-        # Ours, not the agent's: no reward, and the trajectory ends, as the trainer itself ends one that it lost.
-        lost = {"obs": failure.message, "error": failure.message, "reason": failure.reason, "retryable": True}
-        return Observed({**lost, "reward": None}, done=True, valid=False)
+        return lost(failure.message, failure.reason)
     over = failure.reason == "episode_finished"
     return Observed(form.answer(text, failure.message), done=over, valid=failure.reason == "tool_failed")
 

@@ -1,0 +1,66 @@
+"""A batch whose trajectories live in several gateways: each gateway acts for those that it has."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+
+import orjson
+
+from toolyard.asgi import decode
+from toolyard.core.encoding import encode
+from toolyard.protocols.verl.batches import Item
+from toolyard.protocols.verl.observations import Observed, lost
+from toolyard.protocols.verl.trajectories import Trajectories
+from toolyard.runtime.owners import GatewayLost
+from toolyard.runtime.runtime import Runtime
+
+PART = "/verl/part"
+"""Where gateways ask each other."""
+
+_FIRST = re.compile(rb'"trajectory_ids"\s*:\s*\[\s*("(?:[^"\\]|\\.)*"|-?[0-9.eE+-]+)')
+
+
+def first_trajectory(body: bytes) -> str:
+    """Of a batch; empty if that is none. The same request always has the same, so that one gateway sees all of them."""
+    found = _FIRST.search(body)
+    if found is None:
+        return ""
+    try:
+        return str(orjson.loads(found[1]))
+    except orjson.JSONDecodeError:  # half a character, which other parsers let pass
+        return found[1].decode("latin-1")
+
+
+class Spread:
+    def __init__(self, runtime: Runtime, trajectories: Trajectories) -> None:
+        self._runtime = runtime
+        self._trajectories = trajectories
+
+    async def act(self, items: Sequence[Item]) -> list[Observed]:
+        """Everything at once, wherever it is; the observations are in the order of the items."""
+        parts: dict[int, list[int]] = {}
+        for i, item in enumerate(items):
+            parts.setdefault(self._runtime.owners.of(item.trajectory), []).append(i)
+        told = await asyncio.gather(*(self._ask(owner, [items[i] for i in places]) for owner, places in parts.items()))
+        observed = {
+            i: one
+            for places, part in zip(parts.values(), told, strict=True)
+            for i, one in zip(places, part, strict=True)
+        }
+        return [observed[i] for i in range(len(items))]
+
+    async def act_here(self, body: bytes) -> bytes:
+        """What another gateway asks for."""
+        return encode([list(one) for one in await self._trajectories.act([Item(*item) for item in decode(body)])])
+
+    async def _ask(self, owner: int, items: Sequence[Item]) -> Sequence[Observed]:
+        owners = self._runtime.owners
+        if owner == owners.number:
+            return await self._trajectories.act(items)
+        try:
+            answer = await owners.ask(owner, "POST", PART, encode([list(item) for item in items]))
+        except GatewayLost as error:
+            return [lost(str(error))] * len(items)
+        return [Observed(*one) for one in decode(answer)]
