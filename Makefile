@@ -36,6 +36,9 @@ bench-verl: setup  # VERL_TOOL=path of a checkout of verl-tool
 bench-toolserver: setup  # XAGENT=path of a checkout of XAgent
 	$(BIN)/python -m benchmarks.toolserver --checkout $(XAGENT)
 
+bench-placement: setup
+	$(BIN)/python -m benchmarks.placement
+
 soak: setup
 	$(BIN)/python -m benchmarks.verl_soak
 

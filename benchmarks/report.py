@@ -45,6 +45,7 @@ class Place:
 README = Place(_CHECKOUT / "README.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
 VERL_PAGE = Place(_CHECKOUT / "docs" / "verl.md", "<!-- verl benchmark -->", "<!-- end -->")
 TOOLSERVER_PAGE = Place(_CHECKOUT / "docs" / "toolserver.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
+PLACEMENT_PAGE = Place(_CHECKOUT / "docs" / "placement.md", "<!-- placement benchmark -->", "<!-- end -->")
 SANDBOX_PAGE = Place(_CHECKOUT / "docs" / "sandbox.md", "<!-- sandbox benchmark -->", "<!-- end -->")
 
 

@@ -109,7 +109,7 @@ def test_a_call_ends_well_while_nobody_new_is_taken_and_nothing_is_left(toolyard
             (tmp_path / "go").touch()
             calling.join(20)
             assert calling.answer.removeprefix("went on in ") in map(str, where)
-            assert process.wait() == 0
+            assert process.wait() == -signal.SIGTERM, "as who was asked to end, and did"
     assert "Traceback" not in process.output
     assert len(list(tmp_path.glob("torn-down-*"))) == len(where)
     until(lambda: not any(map(is_there, processes)))

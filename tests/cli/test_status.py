@@ -15,7 +15,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from tests.worlds import MathEnv, OtherEnv
-from toolyard.cli.status import bound, long_time, read
+from toolyard.cli._look import read
+from toolyard.cli.status import bound, long_time
 from toolyard.client import Client, ToolCallFailed
 from toolyard.server import listen
 from toolyard.testing import Running, running
@@ -167,7 +168,7 @@ def test_another_server_is_not_taken_for_one_of_ours():
         done = status(f"http://127.0.0.1:{stranger.server_port}")
         stranger.shutdown()
     assert done.returncode == 3
-    assert "is this a Toolyard server?" in words(done.stderr)
+    assert "is no Toolyard server: it answers 200 to /toolyard/metrics, and no metrics" in words(done.stderr)
 
 
 @pytest.mark.parametrize(

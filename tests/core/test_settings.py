@@ -13,7 +13,12 @@ NUMBERS = [field.name for field in dataclasses.fields(Settings) if type(field.de
 ZERO_MEANS_SOMETHING = {
     "drain_seconds",
     "max_queued_calls",
+    "pool_processes",
     "port",
+    "process_cpu_seconds",
+    "process_memory_bytes",
+    "ray_actors",
+    "ray_cpus",
     "replay_bytes",
     "replay_seconds",
     "sandboxes_ready",

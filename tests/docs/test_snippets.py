@@ -23,6 +23,10 @@ PLAYED = {
         "sums.py",
         "for the model to read: no_such_tool\nfor the model to read: bad_arguments\n[1.0]\nsubmit\n",
     ),
+    "play_forks.py": (
+        "counter.py",
+        "The number is 5. 0.0\nThe number is 6. 0.0\nThe number is 7. 1.0\nThe number is 8. 0.0\n",
+    ),
     "play_with_secrets.py": ("with_secrets.py", "rain\n"),
     "play_written.py": (
         "written.py",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ from toolyard.placement.ray.actor import Actor
 from toolyard.placement.ray.handshake import NotProven, admit, connect, listen
 from toolyard.testing import Running, running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:Tip. In future versions of Ray:FutureWarning")]
+pytestmark = pytest.mark.anyio
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 NODES, EACH = 3, 2
@@ -295,47 +295,50 @@ TARGET = """
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_file_is_served_on_a_cluster_of_its_own_of_which_nothing_is_left(number, tmp_path):
+@pytest.mark.parametrize(("number", "inside"), [(signal.SIGTERM, "pool"), (signal.SIGKILL, "process")])
+async def test_a_file_is_served_on_a_cluster_of_its_own_of_which_nothing_is_left(number, inside, tmp_path):
     (tmp_path / "target.py").write_text(TARGET.replace("\n    ", "\n"))
     (tmp_path / "beside.py").write_text("def double(n):\n    return 2 * n\n")
-    command = [sys.executable, "-m", "toolyard", "serve", "target.py", "--placement", "ray", "--ray-actors", "1"]
-    server = subprocess.Popen(
-        [*command, "--port", "0"], stdout=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
-    )
-    assert server.stdout is not None
-    url = next(line for line in server.stdout if " on http" in line).split()[-1]
-    with Client(url) as client, client.environments.get("doubling").session(split="train", index=0) as session:
-        answer, _, pid = session.call_tool("twice", {"n": 21}).text.split()
-        assert answer == "42"
+    with serving(tmp_path, "target.py", "--ray-inside", inside, "--port", "0") as server:
+        url = next(line for line in server.stdout if " on http" in line).split()[-1]
+        async with Wire(url) as wire:
+            sid = await wire.open()
+            answer, _, pid = (await text(wire, sid, "twice", env="doubling", n=21)).split()
         started = descendants(server.pid)
-        assert int(pid) in started
-        if number == signal.SIGKILL:
-            server.kill()
-    server.terminate()
-    server.wait(30)
-    server.stdout.close()
-    deadline = time.monotonic() + 20
-    while left := [pid for pid in started if is_alive(pid)]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+        server.send_signal(number)
+    assert (answer, int(pid) in started) == ("42", True)
+    slow = {pid for pid in started if started[pid] in RAYS_OWN and number == signal.SIGKILL}
+    await until(lambda: not any(map(is_alive, started.keys() - slow)), 20)
+    for pid in slow:
+        os.kill(pid, signal.SIGKILL)
 
 
-def descendants(pid: int) -> list[int]:
-    children = [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
-    return [*children, *(each for child in children for each in descendants(child))]
+def serving(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "toolyard", "serve", "--placement", "ray", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder)
+
+
+RAYS_OWN = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""They try for a minute to tell a cluster that is no more that it is no more."""
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The processes below this one, and how they call themselves."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found[child] = Path(f"/proc/{child}/cmdline").read_text().partition("\0")[0].strip()
+            found |= descendants(child)
+    return found
 
 
 # What is refused.
 
 
-def test_a_cluster_that_is_not_there_is_said_so():
-    script = "from toolyard.cli import main; main(['serve', '--placement', 'ray', '--ray-address', '127.0.0.1:1'])"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert run.returncode != 0
-    assert "cannot join the Ray cluster '127.0.0.1:1'" in run.stderr
+def test_a_cluster_that_is_not_there_is_said_so(tmp_path):
+    with serving(tmp_path, "--ray-address", "127.0.0.1:1") as server:
+        assert "cannot join the Ray cluster '127.0.0.1:1'" in server.stdout.read()
+    assert server.returncode == 2
 
 
 class Unsendable(Counting):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio
 import httpx2
@@ -15,7 +18,7 @@ from tests.wires.verl_wire import Steps, Trainer
 from tests.wires.wire import H, Wire, until
 from tests.worlds import MathEnv, OtherEnv
 from toolyard import Environment, tool
-from toolyard.protocols.metrics import family
+from toolyard.protocols.metrics.text import family
 from toolyard.testing import running
 from toolyard.version import __version__
 
@@ -272,6 +275,31 @@ async def test_a_server_that_is_stopped_says_so_while_calls_end():
         "the server is shutting down",
         "all 1 sessions of this server are in use",
     ]
+
+
+@contextmanager
+def no_new_files() -> Iterator[None]:
+    """In this process, the server's too, nothing can be opened: what is open stays so."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_a_server_that_cannot_start_processes_says_so_until_it_can():
+    with running([Died], placement="process") as server:
+        async with Wire(server.url) as wire:
+            assert (await wire.get("/health")).json() == {"status": "ok"}
+            with no_new_files():
+                refused = await wire.post("/create", headers=H("s"), json={"task_spec": {}})
+                health = await wire.get("/health")
+            assert refused.status_code == 500
+            assert health.status_code == 503
+            assert health.json() == {"status": "unavailable", "reasons": ["no process for a session could be started"]}
+            await wire.open()
+            assert (await wire.get("/health")).json() == {"status": "ok"}
 
 
 async def test_a_server_whose_sandboxes_do_not_start_says_so_but_not_why():

@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 import textwrap
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx2
 
+from toolyard.cli._look import Look, read
 from toolyard.core.errors import ToolyardError
 from toolyard.settings import variable_of
 
@@ -34,73 +32,13 @@ _NOBODY = 3
 _METRICS = "/toolyard/metrics"
 """Also there when another protocol has /metrics."""
 
-_LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
-
 
 class StatusError(ToolyardError):
     """The words make no sense, or the server does not want us."""
 
 
-class Unreachable(Exception):
-    """Nobody answers, or nobody that we understand."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a server said at one moment."""
-
-    url: str
-    at: float
-    health: Mapping[str, Any]
-    samples: Sequence[Sample]
-
-    def of(self, name: str, **labels: str) -> Iterator[Sample]:
-        return (sample for sample in self.samples if sample.name == name and labels.items() <= sample.labels.items())
-
-    def sum(self, name: str, **labels: str) -> float:
-        return sum(sample.value for sample in self.of(name, **labels))
-
-    def info(self, name: str) -> Mapping[str, str]:
-        return next((sample.labels for sample in self.of(name)), {})
-
-    def by(self, label: str, name: str, **labels: str) -> dict[str, int]:
-        """Added up for each value of a label, without the zeros; the most frequent first."""
-        counted: Counter[str] = Counter()
-        for sample in self.of(name, **labels):
-            counted[sample.labels[label]] += int(sample.value)
-        return {key: count for key, count in counted.most_common() if count}
-
-    def within(self, share: float, name: str, **labels: str) -> float | None:
-        """The least bound of a histogram's buckets within which this share of it is; None if it is empty."""
-        buckets: Counter[float] = Counter()
-        for sample in self.of(f"{name}_bucket", **labels):
-            buckets[float(sample.labels["le"])] += int(sample.value)
-        total = self.sum(f"{name}_count", **labels)
-        return (
-            min((bound for bound, count in buckets.items() if count >= share * total), default=None) if total else None
-        )
-
-    @property
-    def environments(self) -> Sequence[str]:
-        return sorted({sample.labels["environment"] for sample in self.of("toolyard_sessions_opened_total")})
-
-    @property
-    def uptime(self) -> float:
-        return time.time() - min(
-            (sample.value for sample in self.of("process_start_time_seconds")), default=time.time()
-        )
-
-    @property
-    def ready(self) -> bool:
-        return bool(self.sum("toolyard_ready"))
+class Stranger(ToolyardError):
+    """Somebody answers, but not as we do."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,11 +71,16 @@ def run(args: argparse.Namespace) -> int:
                 show(args, look, before)
     except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
         raise StatusError(f"{args.url!r} is no address of a server; one looks like http://127.0.0.1:8080") from None
-    except (httpx2.TransportError, Unreachable) as error:
-        problem = f"there is no answer from {args.url} ({error}). To start a server: toolyard serve"
-        print(textwrap.fill(f"toolyard status: {problem}", 100, break_on_hyphens=False), file=sys.stderr)
-        return _NOBODY
+    except Stranger as error:
+        return explain(str(error))
+    except httpx2.TransportError as error:
+        return explain(f"there is no answer from {args.url} ({error}). To start a server: toolyard serve")
     return int(not look.ready)
+
+
+def explain(problem: str) -> int:
+    print(textwrap.fill(f"toolyard status: {problem}", 100, break_on_hyphens=False), file=sys.stderr)
+    return _NOBODY
 
 
 def look_at(client: httpx2.Client, url: str) -> Look:
@@ -146,25 +89,13 @@ def look_at(client: httpx2.Client, url: str) -> Look:
         refused = "it does not take this key" if "x-api-key" in client.headers else "it asks for a key"
         raise StatusError(f"{refused}: {url}. The key is given with --api-key or {variable_of('api_key')}")
     if answer.status_code != 200 or not answer.text.startswith("# HELP"):
-        raise Unreachable(f"{_METRICS} answers {answer.status_code}: is this a Toolyard server?")
+        raise Stranger(f"{url} is no Toolyard server: it answers {answer.status_code} to {_METRICS}, and no metrics")
     health = client.get("/health")
     try:
         told = health.json()
     except ValueError:
         told = {}
     return Look(url, time.monotonic(), told if isinstance(told, dict) else {}, list(read(answer.text)))
-
-
-def read(text: str) -> Iterator[Sample]:
-    """Prometheus' text format, as our server writes it."""
-    for line in text.splitlines():
-        if not line.startswith("#") and (found := _LINE.fullmatch(line)):
-            name, labels, value = found.groups()
-            yield Sample(name, {key: plain(text) for key, text in _LABEL.findall(labels or "")}, float(value))
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], text)
 
 
 # For people.
@@ -212,13 +143,14 @@ def overview(look: Look) -> Iterator[tuple[str, str]]:
         yield "sandboxes", f"{sandbox['backend']}, isolation {sandbox['level']}{counted}"
     memory, files = look.sum("process_resident_memory_bytes"), look.sum("process_open_fds")
     most = look.sum("process_max_fds")
-    yield "process", f"{memory / 2**20:,.0f} MiB of memory, {files:,.0f} of {most:,.0f} files open"
+    several = f"{look.gateways} gateways: " * (look.gateways > 1)
+    yield "process", f"{several}{memory / 2**20:,.0f} MiB of memory, {files:,.0f} of {most:,.0f} files open"
 
 
 def rates(look: Look, before: Look) -> Iterator[tuple[str, str]]:
     seconds = look.at - before.at
     each = {
-        name: (look.sum(total) - before.sum(total)) / seconds
+        name: max(look.sum(total) - before.sum(total), 0) / seconds
         for name, total in (
             ("calls", "toolyard_calls_total"),
             ("sessions", "toolyard_sessions_opened_total"),
@@ -295,9 +227,10 @@ def as_json(look: Look) -> dict[str, Any]:
         "reasons": look.health.get("reasons", []) if not look.ready else [],
         "version": look.info("toolyard_build_info").get("version"),
         "uptime_seconds": round(look.uptime, 3),
-        **look.info("toolyard_placement_info"),
+        "gateways": look.gateways,
+        "placement": look.info("toolyard_placement_info").get("placement"),
         "processes": int(look.sum("toolyard_placement_processes")),
-        "sandbox": {**look.info("toolyard_sandbox_info"), **look.by("state", "toolyard_sandboxes")} or None,
+        "sandbox": as_sandbox(look),
         "memory_bytes": int(look.sum("process_resident_memory_bytes")),
         "cpu_seconds": look.sum("process_cpu_seconds_total"),
         "open_files": int(look.sum("process_open_fds")),
@@ -312,3 +245,8 @@ def as_json(look: Look) -> dict[str, Any]:
             for name in look.environments
         },
     }
+
+
+def as_sandbox(look: Look) -> dict[str, Any] | None:
+    info = {name: value for name, value in look.info("toolyard_sandbox_info").items() if name != "gateway"}
+    return {**info, **look.by("state", "toolyard_sandboxes")} if info else None

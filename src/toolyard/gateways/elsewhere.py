@@ -27,11 +27,16 @@ class NamesSession(Protocol):
 class NamesSessionInBody(Protocol):
     """A route that has requests which say it in their body."""
 
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
     def says_in_body(self, scope: Scope) -> bool:
         """Whether this is such a request."""
 
     def session_in(self, body: bytes) -> str:
         """The session, or one of several; empty if there is none."""
+
+    async def answer_lost(self, request: Request, body: bytes, why: str) -> None:
+        """Answer a request whose sessions are lost."""
 
 
 class Elsewhere(BaseRoute):
@@ -68,7 +73,8 @@ class Elsewhere(BaseRoute):
         owners = self.gateway.owners
         request = Request(dict(scope), receive, send, self._options)
         body = await request.body()
-        if (route := scope.get(_ROUTE)) is None:
+        route: NamesSessionInBody | None = scope.get(_ROUTE)
+        if route is None:
             owner = scope[_OWNER]
         else:
             name = route.session_in(body)
@@ -79,7 +85,9 @@ class Elsewhere(BaseRoute):
         try:
             await self.gateway.pass_on(owner, request, body, receive, send)
         except GatewayLost as error:
-            raise HttpError(502, str(error), reason="lost") from error
+            if route is None:
+                raise HttpError(502, str(error), reason="lost") from error
+            await route.answer_lost(request, body, str(error))
 
 
 def _none(_: Scope) -> str:

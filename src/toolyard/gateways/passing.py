@@ -136,7 +136,7 @@ class Asked:
         if request.started or kind == _LEFT:
             return
         if kind == _LOST:
-            raise HttpError(502, "the gateway that had this session has ended, and the session with it", reason="lost")
+            raise GatewayLost("the gateway that had this session has ended, and the session with it")
         raise HttpError(500, "Internal Server Error")
 
     def _watch(self, receive: Receive) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import sysconfig
 import threading
@@ -27,6 +28,8 @@ from toolyard.placement.worker import Served
 _ray: Any = ray  # which has types for some of its functions only
 _cloudpickle: Any = cloudpickle
 
+_SMALL = 64 * 2**10
+_REACH_SECONDS = 5.0
 _OURS = ("", "local")
 _INSTALLED = list(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")))
 
@@ -53,7 +56,8 @@ class Cluster:
     def __init__(self, address: str, served: Served, inside: Inside) -> None:
         packed = pack(served)
         self._is_ours = _join(address)
-        self._packed = ray.put(packed)
+        # What is small goes with each actor: a node that is gone, and not yet known to be, may have the nearest copy.
+        self._packed = packed if len(packed) <= _SMALL else ray.put(packed)
         self._inside = inside
         self._actor = ray.remote(HostActor)
 
@@ -96,11 +100,19 @@ def _join(address: str) -> bool:
     if here:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
+        _check_reachable(address)
         with _signals_kept():
             ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **here)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise ClusterUnavailable(f"cannot join the Ray cluster {address!r}: {describe(error)}") from error
     return True
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
 
 
 def pack(served: Served) -> bytes:

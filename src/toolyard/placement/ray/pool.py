@@ -185,4 +185,4 @@ def _said(error: Exception) -> str:
     """Ray wraps what was raised there, with all of its traceback."""
     if isinstance(error, TimeoutError):
         return f"it did not run within {_START_SECONDS:g} s; something else may have what it needs"
-    return describe(getattr(error, "cause", None) or error)
+    return describe(getattr(error, "cause", None) or error).partition("\n")[0]

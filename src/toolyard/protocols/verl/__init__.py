@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import PASSED, HttpError, HttpOptions, Request
+from toolyard.asgi import PASSED, Headers, HttpError, HttpOptions, Request
 from toolyard.core.encoding import encode
 from toolyard.protocols.verl import batches
+from toolyard.protocols.verl.observations import Observed, lost
 from toolyard.protocols.verl.repeats import Repeats
 from toolyard.protocols.verl.spread import PART, Spread, first_trajectory
 from toolyard.protocols.verl.trajectories import Trajectories
@@ -78,6 +79,10 @@ class Verl(BaseRoute):
         """The trajectory whose gateway sees to the whole batch; empty if there is none."""
         return first_trajectory(body)
 
+    async def answer_lost(self, request: Request, body: bytes, why: str) -> None:
+        """When the gateway that saw to a batch has ended."""
+        await request.answer(200, headers_of(0.0), as_answer([lost(why) for _ in batches.parse(body)], 0.0))
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, endpoint = self._endpoints[scope["path"].rstrip("/")]
         if scope["method"] != method:
@@ -99,9 +104,7 @@ class Verl(BaseRoute):
             return
         if last:
             self._repeats.taken(body)
-        # To the millisecond: few different heads, so that most need not be put together anew.
-        headers = ((b"content-type", b"application/json"), (b"x-process-time", b"%.3f" % seconds))
-        await request.answer(200, headers, answer)
+        await request.answer(200, headers_of(seconds), answer)
 
     async def _in_time(self, body: bytes) -> tuple[bytes, bool]:
         """408 when it takes too long; it goes on all the same, and the same request again will find it."""
@@ -125,17 +128,7 @@ class Verl(BaseRoute):
     async def _work(self, body: bytes) -> bytes:
         began = time.perf_counter()
         act = self._trajectories.act if self._runtime.owners.alone else self._spread.act
-        observed = await act(batches.parse(body))
-        observations, dones, valids = zip(*observed, strict=True)
-        return encode(
-            {
-                "observations": observations,
-                "dones": dones,
-                "valids": valids,
-                "processing_time_ms": (time.perf_counter() - began) * 1000,
-                "queue_time_ms": 0.0,
-            }
-        )
+        return as_answer(await act(batches.parse(body)), time.perf_counter() - began)
 
     async def part(self, request: Request) -> None:
         """Of a batch that another gateway sees to."""
@@ -174,3 +167,21 @@ class Verl(BaseRoute):
                 },
             }
         )
+
+
+def headers_of(seconds: float) -> Headers:
+    """To the millisecond: few different heads, so that most need not be put together anew."""
+    return ((b"content-type", b"application/json"), (b"x-process-time", b"%.3f" % seconds))
+
+
+def as_answer(observed: Sequence[Observed], seconds: float) -> bytes:
+    observations, dones, valids = zip(*observed, strict=True)
+    return encode(
+        {
+            "observations": observations,
+            "dones": dones,
+            "valids": valids,
+            "processing_time_ms": seconds * 1000,
+            "queue_time_ms": 0.0,
+        }
+    )

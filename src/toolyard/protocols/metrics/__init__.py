@@ -10,11 +10,9 @@ import os
 import platform
 import resource
 import time
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
@@ -22,13 +20,13 @@ from starlette.types import Receive, Scope, Send
 from toolyard.asgi import PASSED, HttpError, HttpOptions, Request
 from toolyard.gateways.merging import merged
 from toolyard.placement.base import SessionSpec
+from toolyard.protocols.metrics.text import CONTENT_TYPE, Histogram, by_environment, family, labelled, one, triples
 from toolyard.runtime.journal import Outcome, Why
 from toolyard.runtime.readiness import health, obstacles
 from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes.provider import provided
 from toolyard.version import __version__
 
-CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 _HEALTH = "/health"
 PATHS = ("/metrics", "/toolyard/metrics")
 """The second is for a server of which another protocol has the first."""
@@ -38,10 +36,6 @@ LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 _STARTED = time.time()
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
-
-Labels: TypeAlias = Mapping[str, str]
-Sample: TypeAlias = tuple[str, Labels, float]
-"""What follows the name of its family, its labels, and its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +48,6 @@ class Options(HttpOptions):
 
 def routes(runtime: Runtime, options: Options) -> list[BaseRoute]:
     return [Metrics(runtime, options)]
-
-
-class Histogram:
-    """Counted by bucket; each of Prometheus' holds those before it as well."""
-
-    __slots__ = ("_bounds", "_counts", "_sum")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def add(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def samples(self, labels: Labels) -> Iterator[Sample]:
-        total = 0
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            yield "_bucket", {**labels, "le": bound}, total
-        yield "_sum", labels, self._sum
-        yield "_count", labels, total
 
 
 class Counts:
@@ -117,7 +88,6 @@ class Metrics(BaseRoute):
         journal.answered.append(self._answered)
         journal.closed.append(self._closed)
         journal.swept.append(self._lag.add)
-
         self._paths = PATHS if not options.protocol or "ors" in options.protocol else (*PATHS, _HEALTH)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -281,40 +251,3 @@ def _process() -> Iterator[str]:
         ("start_time_seconds", "gauge", "When it started, since 1970.", _STARTED),
     ):
         yield from family(f"process_{name}", kind, about, one(value))
-
-
-# The text format.
-
-
-def family(name: str, kind: str, about: str, samples: Iterable[Sample]) -> Iterator[str]:
-    yield f"# HELP {name} {about}\n# TYPE {name} {kind}\n"
-    for suffix, labels, value in samples:
-        yield f"{name}{suffix}{braces(labels)} {value:.16g}\n"
-
-
-def braces(labels: Labels) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items()) + "}"
-
-
-def escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def one(value: float, labels: Labels = {}) -> Sequence[Sample]:
-    return [("", labels, value)]
-
-
-def by_environment(values: Mapping[str, float]) -> Iterator[Sample]:
-    for name, value in values.items():
-        yield "", {"environment": name}, value
-
-
-def labelled(label: str, values: Iterable[tuple[str, str, float]]) -> Iterator[Sample]:
-    for environment, other, value in values:
-        yield "", {"environment": environment, label: other}, value
-
-
-def triples(counted: Mapping[tuple[str, str], float]) -> Iterator[tuple[str, str, float]]:
-    return ((*key, value) for key, value in counted.items())

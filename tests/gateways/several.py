@@ -1,0 +1,123 @@
+"""`toolyard serve --gateways` as a process of its own, and what one can see of it from outside."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from zlib import crc32
+
+import httpx2
+
+from tests.wires.wire import Wire
+
+WORLD = Path(__file__).with_name("world.py")
+COUNT = 3
+
+
+class Several:
+    """A server of several gateways."""
+
+    def __init__(self, folder: Path, *args: str, count: int = COUNT, **variables: str) -> None:
+        self.folder = folder
+        self.count = count
+        self.process = subprocess.Popen(
+            [
+                *(str(Path(sys.executable).with_name("toolyard")), "serve", str(WORLD)),
+                *("--port", "0", "--gateways", str(count), *args),
+            ],
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "YARD": str(folder), **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.output = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def started(self) -> Several:
+        self.until("Stop with Ctrl-C")
+        return self
+
+    @property
+    def url(self) -> str:
+        return self.until(r"http://127\.0\.0\.1:\d+").group()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.output += line
+
+    def until(self, pattern: str, seconds: float = 30) -> re.Match[str]:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if found := re.search(pattern, self.output):
+                return found
+            time.sleep(0.02)
+        raise AssertionError(f"{pattern!r} did not come within {seconds} s in:\n{self.output}")
+
+    def gateways(self) -> list[int]:
+        """Their processes."""
+        return [
+            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        ]
+
+    def owner(self, name: str) -> int:
+        """The number of the gateway that has a session."""
+        return crc32(name.encode()) % self.count
+
+    def wait(self, seconds: float = 30) -> int:
+        code = self.process.wait(seconds)
+        self._reader.join(5)
+        self.process.stdout.close()
+        return code
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.wait()
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.wait()
+                raise
+
+    # Files through which the world is seen.
+
+    def came(self, key: str) -> int:
+        return len(list(self.folder.glob(f"{key}-came-*")))
+
+    def go(self, key: str) -> None:
+        (self.folder / f"{key}-go").touch()
+
+    def ended(self) -> int:
+        """How many sessions were torn down."""
+        return len(list(self.folder.glob("ended-*")))
+
+
+@asynccontextmanager
+async def at(several: Several, number: int) -> AsyncIterator[Wire]:
+    """A client with one connection, to the gateway of this number. The system chooses where a connection leads; an id
+    that is handed out over it tells."""
+    for _ in range(200):
+        async with Wire(several.url, limits=httpx2.Limits(max_connections=1, keepalive_expiry=60)) as wire:
+            sid = (await wire.post("/create_session")).json()["sid"]
+            if several.owner(sid) == number:
+                yield wire
+                return
+    raise AssertionError(f"no connection led to gateway {number}")
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; one that has ended and that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
