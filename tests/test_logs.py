@@ -80,6 +80,14 @@ async def test_what_clients_send_is_in_no_line():
         assert kept not in text
 
 
+async def test_a_tool_that_there_is_not_cannot_fake_a_line_nor_fill_the_log():
+    with lines(logging.DEBUG) as written, running([MathEnv]) as server:
+        async with Wire(server.url) as wire:
+            await wire.call(await wire.open(), "x\nfaked: " + "y" * 10_000)
+    assert any("faked" in line for line in written)
+    assert all(len(line) < 1000 and "\n" not in json.loads(line)["message"] for line in written)
+
+
 async def test_a_server_that_ended_listens_no_more():
     with lines(logging.DEBUG), running([MathEnv]) as server:
         journal = server.server.runtime.journal

@@ -18,6 +18,9 @@ from toolyard.runtime.journal import Journal, Outcome, Why
 
 log = logging.getLogger("toolyard.sessions")
 
+_LONGEST = 100
+"""Of a tool's name: a client may send any text as one, and have it logged."""
+
 
 class JsonLines(logging.Formatter):
     """What a line is about, such as its session, is among its keys: `log.info("…", extra={"about": {…}})`."""
@@ -84,17 +87,17 @@ def _closed(spec: SessionSpec, why: Why, seconds: float) -> None:
 
 
 def _started(spec: SessionSpec, tool: str) -> None:
-    about = _about(spec, tool=tool)
-    log.debug("session %s of %s: %s is called", spec.session_id, _name(spec), tool, extra=about)
+    about = _about(spec, tool=tool[:_LONGEST])
+    log.debug("session %s of %s: %r is called", spec.session_id, _name(spec), tool[:_LONGEST], extra=about)
 
 
 def _answered(spec: SessionSpec, tool: str, outcome: Outcome, waited: float, ran: float | None) -> None:
-    about = _about(spec, tool=tool, outcome=outcome, queue_seconds=round(waited, 6))
+    about = _about(spec, tool=tool[:_LONGEST], outcome=outcome, queue_seconds=round(waited, 6))
     if ran is not None:
         about["about"]["run_seconds"] = round(ran, 6)
     log.debug(
-        "session %s of %s: %s answered %s, waited %.3f s, %s",
-        *(spec.session_id, _name(spec), tool, outcome, waited),
+        "session %s of %s: %r answered %s, waited %.3f s, %s",
+        *(spec.session_id, _name(spec), tool[:_LONGEST], outcome, waited),
         "never ran" if ran is None else f"ran {ran:.3f} s",
         extra=about,
     )

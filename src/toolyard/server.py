@@ -7,6 +7,7 @@ import gc
 import importlib
 import logging
 import socket
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -94,13 +95,15 @@ class Server:
             self._serve_in_several(sockets, on_start)
 
     def _serve_in_several(self, sockets: Sequence[socket.socket], on_start: Callable[[], None]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise SettingsError("several gateways can only be started from the main thread of a process")
         settings = self.settings
         patience = settings.drain_seconds + settings.teardown_seconds
         several = Several(settings.gateways, sockets, api_key=settings.api_key, patience=patience)
 
         def live(number: int, ready: Callable[[], None]) -> None:
             gateway, mine = several.become(number)
-            self._elsewhere.gateway = gateway
+            self._elsewhere.join(gateway)
             self.runtime.owners = gateway.owners
 
             def on_start() -> None:

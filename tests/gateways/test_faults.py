@@ -292,3 +292,35 @@ async def test_sessions_in_processes_of_their_own_work_with_several_gateways(sta
     await until(lambda: not any(map(alive, [*places, *pids])))
     with pytest.raises((ConnectionLost, httpx2.ConnectError)):
         httpx2.get(f"{several.url}/health", trust_env=False)
+
+
+async def test_processes_of_a_gateway_that_is_killed_end_with_it_and_those_of_others_go_on(start):
+    several = start("--placement", "process", "--log-level", "warning", count=2).started()
+    async with Wire(several.url) as wire:
+        places = {}
+        for n in range(8):
+            await wire.open(f"s{n}")
+            places[f"s{n}"] = (await wire.call(f"s{n}", "tell", {"text": "x"}, env="yard")).output["metadata"]["pid"]
+        victim = several.gateways()[0]
+        os.kill(victim, signal.SIGKILL)
+        await until(lambda: victim not in several.gateways() and len(several.gateways()) == 2)
+    async with Wire(several.url) as wire:
+        kept = [sid for sid in places if await wire.alive(sid)]
+        lost = [sid for sid in places if sid not in kept]
+        assert kept
+        assert lost
+        assert len({several.owner(sid) for sid in kept}) == len({several.owner(sid) for sid in lost}) == 1
+        await until(lambda: not any(alive(places[sid]) for sid in lost))
+        assert (await wire.call(kept[0], "tell", {"text": "y"}, env="yard")).text == "x y"
+
+
+async def test_sessions_that_are_forked_are_found_over_connections_that_lead_anywhere(start):
+    several = start("--placement", "process", "--log-level", "warning", count=2).started()
+    async with Wire(several.url) as wire:
+        await wire.open("parent.of.many")
+        await wire.call("parent.of.many", "tell", {"text": "before"}, env="yard")
+        ids = (await wire.post("/yard/fork", headers=H("parent.of.many"), json={"count": 6})).json()["sids"]
+    assert {sid.partition(".")[0] for sid in ids} == {"parent"}, "a balancer that looks at this finds them"
+    for n, sid in enumerate(ids):
+        async with Wire(several.url) as wire:
+            assert (await wire.call(sid, "tell", {"text": str(n)}, env="yard")).text == f"before {n}"

@@ -309,7 +309,7 @@ async def test_a_file_is_served_on_a_cluster_of_its_own_of_which_nothing_is_left
     assert (answer, int(pid) in started) == ("42", True)
     slow = {pid for pid in started if started[pid] in RAYS_OWN and number == signal.SIGKILL}
     await until(lambda: not any(map(is_alive, started.keys() - slow)), 20)
-    for pid in slow:
+    for pid in filter(is_alive, slow):
         os.kill(pid, signal.SIGKILL)
 
 

@@ -295,7 +295,7 @@ async def test_a_server_that_cannot_start_processes_says_so_until_it_can():
             with no_new_files():
                 refused = await wire.post("/create", headers=H("s"), json={"task_spec": {}})
                 health = await wire.get("/health")
-            assert refused.status_code == 500
+            assert refused.status_code == 503
             assert health.status_code == 503
             assert health.json() == {"status": "unavailable", "reasons": ["no process for a session could be started"]}
             await wire.open()

@@ -92,6 +92,7 @@ def banner(server: Server, port: int) -> str:
         "",
         f"  protocols: {', '.join(server.protocols)}" + "   (a key is required)" * asked,
         *sandbox_lines(server),
+        *gateway_lines(server),
         "",
         "Try it from another terminal:",
         "",
@@ -119,6 +120,11 @@ def sandbox_lines(server: Server) -> Sequence[str]:
     missing = ", ".join(one.feature for one in report.missing)
     without = f", without {missing} (see `toolyard sandbox report`)" * bool(missing)
     return (f"  sandboxes: {report.backend}, isolation {report.level}{without}",)
+
+
+def gateway_lines(server: Server) -> Sequence[str]:
+    count = server.settings.gateways
+    return (f"  gateways: {count} processes share the port",) if count > 1 else ()
 
 
 def reachable(host: str) -> str:

@@ -13,6 +13,8 @@ from toolyard.gateways.gateway import Gateway
 from toolyard.runtime.owners import GatewayLost
 
 _OWNER, _ROUTE = "toolyard.owner", "toolyard.route"
+"""What was found out of a request: where its session is, and the route that answers it if that is here. Without an
+owner, the body tells where."""
 
 
 @runtime_checkable
@@ -50,43 +52,56 @@ class Elsewhere(BaseRoute):
             )
             for route in routes
         ]
-        self.gateway: Gateway | None = None
-        """None: there is no other."""
+        self._joined: Gateway | None = None
+
+    def join(self, gateway: Gateway) -> None:
+        """There are others from now on, and this is the way to them."""
+        self._joined = gateway
+
+    @property
+    def _gateway(self) -> Gateway:
+        assert self._joined is not None
+        return self._joined
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if self.gateway is None or PASSED in scope:
+        if self._joined is None or PASSED in scope:
             return Match.NONE, {}
-        owners = self.gateway.owners
+        owners = self._joined.owners
         for route, session_of, says_in_body in self._routes:
-            if route.matches(scope)[0] is Match.NONE:
+            match, child = route.matches(scope)
+            if match is Match.NONE:
                 continue
             if says_in_body(scope):
-                return Match.FULL, {_ROUTE: route}
+                return match, {**child, _ROUTE: route}
             name = session_of(scope)
             if name and (owner := owners.of(name)) != owners.number:
-                return Match.FULL, {_OWNER: owner}
-            break
+                return match, {_OWNER: owner}
+            return match, {**child, _ROUTE: route, _OWNER: owners.number}
         return Match.NONE, {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert self.gateway is not None
-        owners = self.gateway.owners
+        if _OWNER not in scope:
+            await self._by_body(scope[_ROUTE], scope, receive, send)
+        elif _ROUTE in scope:
+            await scope[_ROUTE].handle(scope, receive, send)
+        else:
+            request = Request(scope, receive, send, self._options)
+            try:
+                await self._gateway.pass_on(scope[_OWNER], request, await request.body(), receive, send)
+            except GatewayLost as error:
+                raise HttpError(502, str(error), reason="lost") from error
+
+    async def _by_body(self, route: NamesSessionInBody, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(dict(scope), receive, send, self._options)
         body = await request.body()
-        route: NamesSessionInBody | None = scope.get(_ROUTE)
-        if route is None:
-            owner = scope[_OWNER]
-        else:
-            name = route.session_in(body)
-            owner = owners.of(name) if name else owners.number
-            if owner == owners.number:
-                await route.handle(scope, _again(body, receive), send)
-                return
+        name, owners = route.session_in(body), self._gateway.owners
+        owner = owners.of(name) if name else owners.number
+        if owner == owners.number:
+            await route.handle(scope, _again(body, receive), send)
+            return
         try:
-            await self.gateway.pass_on(owner, request, body, receive, send)
+            await self._gateway.pass_on(owner, request, body, receive, send)
         except GatewayLost as error:
-            if route is None:
-                raise HttpError(502, str(error), reason="lost") from error
             await route.answer_lost(request, body, str(error))
 
 

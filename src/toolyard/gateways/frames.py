@@ -17,6 +17,9 @@ _PREFIX = 4
 class Frames(asyncio.Protocol):
     def __init__(self) -> None:
         self._held = bytearray()
+        """The start of a frame that has not come as a whole."""
+        self._wanted = _PREFIX
+        """As many bytes are needed before there is anything to be read in it."""
         self._transport: asyncio.Transport | None = None
         self._room = asyncio.Event()
         self._room.set()
@@ -32,7 +35,7 @@ class Frames(asyncio.Protocol):
         """To nobody, if the other side has gone."""
         if self._transport is not None:
             data = marshal.dumps(frame)
-            self._transport.write(len(data).to_bytes(_PREFIX, "big") + data)
+            self._transport.writelines((len(data).to_bytes(_PREFIX, "big"), data))
 
     async def room(self) -> None:
         """Wait until the other side reads again, if there is much that it has not read."""
@@ -44,16 +47,23 @@ class Frames(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's has all of it, and is none by class
 
     def data_received(self, data: bytes) -> None:
-        held = self._held
-        held += data
-        at = 0
-        while len(held) >= (start := at + _PREFIX):
-            end = start + int.from_bytes(held[at:start], "big")
-            if len(held) < end:
+        if self._held:
+            self._held += data
+            if len(self._held) < self._wanted:
+                return
+            view, self._held = memoryview(self._held), bytearray()
+        else:
+            view = memoryview(data)
+        at, self._wanted = 0, _PREFIX
+        while len(view) >= (start := at + _PREFIX):
+            end = start + int.from_bytes(view[at:start], "big")
+            if len(view) < end:
+                self._wanted = end - at
                 break
-            self.received(marshal.loads(held[start:end]))
+            self.received(marshal.loads(view[start:end]))
             at = end
-        del held[:at]
+        if at < len(view):
+            self._held += view[at:]
 
     def pause_writing(self) -> None:
         self._room.clear()

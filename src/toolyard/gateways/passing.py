@@ -17,11 +17,14 @@ from toolyard.runtime.owners import GatewayLost
 
 log = logging.getLogger("toolyard.gateways")
 
-_KEYS = (
+_SENT = (
     *("http_version", "server", "client", "scheme", "method"),
     *("root_path", "path", "raw_path", "query_string", "headers"),
 )
-_of_scope = itemgetter(*_KEYS)
+"""What goes with a request."""
+_of_scope = itemgetter(*_SENT)
+_KEYS = (*_SENT, "type", "asgi", PASSED, ANSWER)
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 _WHOLE, _HEAD, _PART, _LAST, _BROKEN, _LOST, _LEFT = range(7)
 """What can come back: a whole answer, or its head and its parts; or that there will be none."""
 
@@ -37,12 +40,29 @@ class Asking(Frames):
         self._on_lost = on_lost
         self._asked: dict[int, Asked] = {}
         self._count = 0
+        self._new: list[Asked] = []
+        self._recent: list[Asked] = []
+        """Those that were new when we looked last for clients that may have gone."""
+        self._looking = False
 
     def ask(self, scope: Scope, body: bytes) -> Asked:
         self._count += 1
         asked = self._asked[self._count] = Asked(self, self._count)
         self.send((self._count, _of_scope(scope), body))
+        self._new.append(asked)
+        if not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_later(_PROMPT, self._look)
         return asked
+
+    def _look(self) -> None:
+        """One timer does for all: from the second look on, a request that is under way is watched."""
+        for asked in self._recent:
+            asked.watch()
+        self._recent, self._new = self._new, []
+        self._looking = bool(self._recent)
+        if self._looking:
+            asyncio.get_running_loop().call_later(_PROMPT, self._look)
 
     def leave(self, number: int) -> None:
         """Nobody waits for this one any more."""
@@ -68,13 +88,14 @@ class Asking(Frames):
 class Asked:
     """A request under way, and what has come back and not been looked at."""
 
-    __slots__ = ("_came", "_line", "_number", "_waiting", "_watching")
+    __slots__ = ("_came", "_line", "_number", "_receive", "_waiting", "_watching")
 
     def __init__(self, line: Asking, number: int) -> None:
         self._line = line
         self._number = number
         self._came: deque[list[Any]] = deque()
         self._waiting: asyncio.Future[None] | None = None
+        self._receive: Receive | None = None
         self._watching: asyncio.Task[None] | None = None
 
     def put(self, back: list[Any]) -> None:
@@ -107,11 +128,11 @@ class Asked:
 
     async def bring_back(self, request: Request, receive: Receive, send: Send) -> None:
         """To the client. If that hangs up, the other gateway is told."""
-        late = asyncio.get_running_loop().call_later(_PROMPT, self._watch, receive)
+        self._receive = receive
         try:
             await self._bring_back(request, send)
         finally:
-            late.cancel()
+            self._receive = None
             if self._watching is not None:
                 self._watching.cancel()
             self._line.leave(self._number)
@@ -139,8 +160,10 @@ class Asked:
             raise GatewayLost("the gateway that had this session has ended, and the session with it")
         raise HttpError(500, "Internal Server Error")
 
-    def _watch(self, receive: Receive) -> None:
-        self._watching = asyncio.ensure_future(self._until_gone(receive))
+    def watch(self) -> None:
+        """Hear from now on if the client goes away."""
+        if self._receive is not None and self._watching is None:
+            self._watching = asyncio.ensure_future(self._until_gone(self._receive))
 
     async def _until_gone(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -185,11 +208,11 @@ class Exchange:
         self._line = line
         self._number = number
         self._body: bytes | None = body
-        self._gone = asyncio.Event()
+        self._gone: asyncio.Event | None = None
+        """Made when somebody first wants to know."""
+        self._left = False
         self._complete = False
-        self._scope: dict[str, Any] = dict(zip(_KEYS, said, strict=True))
-        self._scope |= {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}}
-        self._scope |= {PASSED: True, ANSWER: self.answer}
+        self._scope: Scope = dict(zip(_KEYS, (*said, "http", _ASGI, True, self.answer), strict=True))
 
     async def run(self, app: ASGIApp) -> None:
         try:
@@ -203,7 +226,9 @@ class Exchange:
 
     def leave(self) -> None:
         """The client has hung up."""
-        self._gone.set()
+        self._left = True
+        if self._gone is not None:
+            self._gone.set()
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         if self._complete:
@@ -216,12 +241,14 @@ class Exchange:
         if (body := self._body) is not None:
             self._body = None
             return {"type": "http.request", "body": body, "more_body": False}
-        await self._gone.wait()
+        if not self._left:
+            self._gone = self._gone or asyncio.Event()
+            await self._gone.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
         await self._line.room()
-        if self._gone.is_set():
+        if self._left:
             return
         if message["type"] == "http.response.start":
             self._line.send((self._number, _HEAD, message["status"], list(message.get("headers", ()))))

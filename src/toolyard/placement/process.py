@@ -73,8 +73,7 @@ class ProcessPlacement:
     async def stop(self) -> None:
         """End every process that is left."""
         self._here.close()
-        await asyncio.gather(*(process.end("the server is stopping") for process in self._processes))
-        self._processes = set()
+        await asyncio.gather(*(process.end("the server is stopping") for process in list(self._processes)))
         if self._template is not None:
             self._template.close()
             self._template = None
@@ -95,7 +94,6 @@ class ProcessPlacement:
 
     async def _start(self) -> Process:
         """A new process; from a new template, if that has ended."""
-        self._processes = {process for process in self._processes if not process.ended}
         self.prepare()
         assert self._template is not None
         try:
@@ -107,7 +105,9 @@ class ProcessPlacement:
         except OSError as error:  # as a fork that the kernel refuses
             self._failed = time.monotonic()
             raise Overloaded(f"no process for a session could be started: {error}", retry_after=5) from error
+        self._failed = -math.inf
         self._processes.add(process)
+        process.line.lost.add_done_callback(lambda _: self._processes.discard(process))
         return process
 
 

@@ -85,7 +85,7 @@ class RayPlacement:
             await self._pool.stop()
             self._pool = None
         if self._cluster is not None:
-            await asyncio.to_thread(self._cluster.leave)
+            await self._cluster.leave()
             self._cluster = None
 
     def _new_pool(self, cluster: Cluster) -> Pool:

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 Side: TypeAlias = Literal["server", "host"]
 
 _SIZE = 32
-_SECONDS = 5.0
+_SECONDS = 15.0
 _PATIENCE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
 """A machine that is gone says nothing: after 20 s without a sign of life, the connection counts as lost."""
 

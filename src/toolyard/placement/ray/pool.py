@@ -36,13 +36,20 @@ class Slot(NamedTuple):
 
 @dataclass(slots=True)
 class Tries:
-    """How starting actors went lately."""
+    """How it went lately, where something is tried again and again."""
 
     failures: int = 0
     not_before: float = 0.0
     starting: set[asyncio.Task[None]] = field(default_factory=set)
 
+    @property
+    def may_begin(self) -> bool:
+        return time.monotonic() >= self.not_before
+
     def failed(self) -> None:
+        """Several that fail together count as one."""
+        if not self.may_begin:
+            return
         pause = min(_FIRST_PAUSE * 2**self.failures, _LONGEST_PAUSE)
         self.failures += 1
         self.not_before = time.monotonic() + pause
@@ -64,6 +71,7 @@ class Pool:
         self._cluster = cluster
         self._groups = groups
         self._each = each
+        self._joining = Tries()
         self._slots: dict[Slot, Tries] = {}
         self._actors: dict[Any, Actor | None] = {}
         """By Ray's handle: every one that was asked for and has not been ended. None, as long as it does not run."""
@@ -99,10 +107,8 @@ class Pool:
     async def stop(self) -> None:
         """End every actor."""
         self._keeping.cancel()
-        starting = [start for tries in self._slots.values() for start in tries.starting]
-        for start in starting:
-            start.cancel()
-        await asyncio.wait((self._keeping, *starting))
+        await asyncio.wait((self._keeping,))
+        await self._give_up()
         await asyncio.gather(*(actor.end("the server ends") for actor in self._actors.values() if actor is not None))
 
     def _free(self, group: Group) -> Sequence[Actor]:
@@ -121,10 +127,34 @@ class Pool:
 
     async def _look(self) -> None:
         try:
-            self._fill(await asyncio.to_thread(self._cluster.nodes))
+            self._fill(await self._cluster.nodes())
         except Exception as error:  # whatever Ray raises while its head is away
-            self._problem = f"the cluster does not answer: {describe(error)}"
-            log.warning("%s", self._problem)
+            self._say(describe(error))
+            if not self.actors and self._joining.may_begin:
+                await self._rejoin()
+
+    async def _rejoin(self) -> None:
+        await self._give_up()
+        try:
+            await self._cluster.rejoin()
+            self._joining.failures = 0
+        except Exception as error:  # of Ray's
+            self._joining.failed()
+            self._say(describe(error))
+
+    def _say(self, problem: str) -> None:
+        """Once, however often it is found."""
+        if problem != self._problem:
+            log.warning("%s", problem)
+        self._problem = problem
+
+    async def _give_up(self) -> None:
+        """Whatever is being started."""
+        for tries in self._slots.values():
+            tries.give_up()
+        if starting := [start for tries in self._slots.values() for start in tries.starting]:
+            await asyncio.wait(starting)
+        self._slots.clear()
 
     async def _settle(self) -> None:
         if starting := [start for tries in self._slots.values() for start in tries.starting]:
@@ -139,7 +169,7 @@ class Pool:
         there = Counter(Slot(actor.node.id, actor.group) for actor in self.actors)
         for slot, node in wanted.items():
             tries = self._slots.setdefault(slot, Tries())
-            if time.monotonic() >= tries.not_before:
+            if tries.may_begin:
                 for _ in range(self._size(node, slot.group) - there[slot] - len(tries.starting)):
                     tries.begin(self._start(node, slot.group, tries))
 
@@ -152,25 +182,25 @@ class Pool:
             tries.failures = 0
         except Exception as error:  # of Ray's, of the network's, or of the author's module when it is loaded there
             tries.failed()
-            self._problem = f"on node {node.address}, {_said(error)}"
-            log.warning("an actor could not be started: %s", self._problem)
+            self._problem = _said(error)
+            log.warning("an actor on node %s could not be started: %s", node.address, self._problem)
         self._wake()
 
     async def _open(self, node: Node, group: Group) -> None:
-        handle = await asyncio.to_thread(self._cluster.create, node, dict(group))
+        handle = await self._cluster.create(node, dict(group))
         self._actors[handle] = None
         try:
             async with asyncio.timeout(_START_SECONDS):
                 self._actors[handle] = await Actor.open(handle, node, group, self._bury)
         except BaseException:
             self._actors.pop(handle, None)
-            await asyncio.to_thread(self._cluster.kill, handle)
+            await self._cluster.kill(handle)
             raise
 
     async def _bury(self, actor: Actor) -> None:
         self._actors.pop(actor.handle, None)
         self._wake()
-        await asyncio.to_thread(self._cluster.kill, actor.handle)
+        await self._cluster.kill(actor.handle)
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

@@ -80,6 +80,7 @@ class Metrics(BaseRoute):
         self._runtime = runtime
         self._options = options
         self._counts = {environment: Counts() for environment in runtime.environments.values()}
+        self._names = {environment: name for name, environment in runtime.environments.items()}
         self._lag = Histogram(LAG_SECONDS)
         journal = runtime.journal
         journal.opened.append(self._opened)
@@ -166,18 +167,14 @@ class Metrics(BaseRoute):
 
     def _now(self) -> Iterator[str]:
         """By looking at every session: nothing has to be counted as they come and go."""
-        states: Counter[tuple[str, str]] = Counter()
-        calls: Counter[tuple[str, str]] = Counter()
-        names = {environment: name for name, environment in self._runtime.environments.items()}
-        for name in self._runtime.environments:
-            states[name, "ready"] = calls[name, "running"] = calls[name, "waiting"] = 0
-        for session in self._runtime.sessions.values():
+        sessions, names = self._runtime.sessions.values(), self._names
+        calls = Counter({(name, state): 0 for name in names.values() for state in ("running", "waiting")})
+        states = Counter({(name, "ready"): 0 for name in names.values()})
+        states.update([(names[session.spec.environment], session.condition) for session in sessions])
+        for session in [session for session in sessions if session.running]:
             name = names[session.spec.environment]
-            states[name, session.condition] += 1
-            if session.running:
-                waiting = session.waiting
-                calls[name, "waiting"] += waiting
-                calls[name, "running"] += session.running - waiting
+            calls[name, "waiting"] += session.waiting
+            calls[name, "running"] += session.running - session.waiting
         most, late = self._runtime.limits.max_sessions, self._runtime.shared.slots.waiting
         yield from family("toolyard_sessions", "gauge", "Open sessions.", labelled("state", triples(states)))
         yield from family("toolyard_sessions_limit", "gauge", "How many there may be.", one(most))

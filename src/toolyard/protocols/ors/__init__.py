@@ -281,7 +281,8 @@ class Ors(BaseRoute):
         """Ours, not of ORS: more sessions that continue from where this one is."""
         session = await self._session(session_id(request), env)
         body = bodies.parse(bodies.Fork, await request.body() or b"{}")
-        ids = [self._runtime.owners.draw(new_id) for _ in range(body.count)]
+        family = session.id.partition(".")[0]  # so that a balancer can tell that they are in the same place
+        ids = [self._runtime.owners.draw(lambda: f"{family}.{new_id()}") for _ in range(body.count)]
         strategy = await self._runtime.fork(session, ids)
         await request.answer_json({"sids": ids, "strategy": strategy})
 
