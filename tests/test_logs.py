@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.wires.wire import Wire
+from tests.wires.wire import Wire, until
 from tests.worlds import MathEnv, OtherEnv
 from toolyard.logs import JsonLines
 from toolyard.testing import Running, running
@@ -49,15 +49,18 @@ async def use(server: Running) -> str:
         return f"{sid} {cookie}"
 
 
-async def test_at_info_a_session_is_two_lines_and_its_calls_are_none():
-    with lines(logging.INFO) as written, running([MathEnv], api_key="the-key") as server:
+async def test_at_info_only_a_session_that_its_client_did_not_close_is_a_line():
+    with lines(logging.INFO) as written, running([MathEnv], api_key="the-key", idle_seconds=0.2) as server:
         assert server.server.runtime.journal.started == [], "what is not shown is not listened to"
         sid = (await use(server)).split()[0]
-    found = about(written, sid)
-    assert [line["message"].partition(": ")[2].split()[0] for line in found] == ["opened", "closed"]
-    assert found[1].items() >= {"environment": "mathenv", "reason": "deleted", "level": "info"}.items()
-    assert found[1]["seconds"] > 0
-    assert found[1]["time"].endswith("Z")
+        async with Wire(server.url, headers={"X-API-Key": "the-key"}) as wire:
+            forgotten = await wire.open()
+            await until(lambda: forgotten not in server.server.runtime.sessions)
+    assert about(written, sid) == []
+    (closed,) = about(written, forgotten)
+    assert closed.items() >= {"environment": "mathenv", "reason": "idle", "level": "info"}.items()
+    assert closed["seconds"] > 0
+    assert closed["time"].endswith("Z")
 
 
 async def test_at_debug_each_call_has_its_outcome_and_times():
@@ -69,6 +72,8 @@ async def test_at_debug_each_call_has_its_outcome_and_times():
         ("boom", "tool_raised", "debug"),
     ]
     assert all(line["run_seconds"] > 0 <= line["queue_seconds"] for line in answered)
+    words = [line["message"].partition(": ")[2].split()[0] for line in about(written, sid)]
+    assert (words[0], words[-1]) == ("opened", "closed")
 
 
 async def test_what_clients_send_is_in_no_line():

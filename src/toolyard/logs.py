@@ -52,12 +52,12 @@ def configure(style: Literal["text", "json"], level: str) -> None:
 
 @contextmanager
 def following(journal: Journal) -> Iterator[None]:
-    """Log what happens to sessions, and on level debug to calls. What would not be shown is not listened to."""
+    """Log what happens to sessions, and on level debug all of it, calls too. What is not shown is not listened to."""
     heard: list[tuple[list[Any], Any]] = []  # lists of the journal, and what is in them: each has its own type
     if log.isEnabledFor(logging.INFO):
-        heard += [(journal.opened, _opened), (journal.closed, _closed), (journal.rebuilt, _rebuilt)]
+        heard += [(journal.closed, _closed), (journal.rebuilt, _rebuilt)]
     if log.isEnabledFor(logging.DEBUG):
-        heard += [(journal.settled, _settled), (journal.started, _started), (journal.answered, _answered)]
+        heard += [(journal.opened, _opened), (journal.settled, _settled), (journal.started, _started), (journal.answered, _answered)]
     for listeners, listener in heard:
         listeners.append(listener)
     try:
@@ -68,7 +68,7 @@ def following(journal: Journal) -> Iterator[None]:
 
 
 def _opened(spec: SessionSpec) -> None:
-    log.info("session %s of %s: opened", spec.session_id, _name(spec), extra=_about(spec))
+    log.debug("session %s of %s: opened", spec.session_id, _name(spec), extra=_about(spec))
 
 
 def _settled(spec: SessionSpec, problem: str, seconds: float) -> None:
@@ -82,8 +82,11 @@ def _rebuilt(spec: SessionSpec) -> None:
 
 
 def _closed(spec: SessionSpec, why: Why, seconds: float) -> None:
-    about = _about(spec, reason=why, seconds=round(seconds, 6))
-    log.info("session %s of %s: closed after %.3f s, %s", spec.session_id, _name(spec), seconds, why, extra=about)
+    level = logging.DEBUG if why == "deleted" else logging.INFO  # the first is what clients do all the time
+    if log.isEnabledFor(level):
+        about = _about(spec, reason=why, seconds=round(seconds, 6))
+        words = "session %s of %s: closed after %.3f s, %s"
+        log.log(level, words, spec.session_id, _name(spec), seconds, why, extra=about)
 
 
 def _started(spec: SessionSpec, tool: str) -> None:

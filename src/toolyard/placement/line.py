@@ -74,6 +74,7 @@ class Line(asyncio.Protocol):
         for number, future in self._asked.items():
             if future is asked:
                 self._send([_CANCELS, number])
+                future.add_done_callback(_look_at)  # nobody may be waiting for it any more
                 return
 
     def close(self, why: str = "it was closed") -> None:
@@ -151,6 +152,11 @@ class Line(asyncio.Protocol):
         if self._leaving and self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(self._leaving))
         self._leaving = []
+
+
+def _look_at(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 def _decoded(data: memoryview[int]) -> Any:

@@ -694,7 +694,12 @@ class Session:
         """An output is already; the message of a failure is cut."""
         if not isinstance(result, ToolFailure):
             return result
-        return replace(result, message=cut_text(result.message, self._shared.limits.output_bytes))
+        most, said = self._shared.limits.output_bytes, result.said
+        if isinstance(said, str):
+            said = cut_text(said, most)
+        elif said is not None and len(encode(said)) > most:
+            said = None
+        return replace(result, message=cut_text(result.message, most), said=said)
 
     async def _score(
         self, call: Call[Sequence[GroupScore] | ToolFailure], candidates: Sequence[GroupCandidate]

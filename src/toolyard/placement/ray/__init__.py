@@ -86,6 +86,7 @@ class RayPlacement:
             self._pool = None
         if self._cluster is not None:
             await self._cluster.leave()
+            self._cluster.close()
             self._cluster = None
 
     def _new_pool(self, cluster: Cluster) -> Pool:

@@ -14,9 +14,8 @@ from toolyard.core.errors import Overloaded, SessionFailed
 from toolyard.core.output import JsonObject, Reply, ToolFailure
 from toolyard.placement.base import SessionSpec, Strategy
 from toolyard.placement.line import Line, LineLost
-from toolyard.placement.ray.cluster import Node
+from toolyard.placement.ray.cluster import Cluster, Listening, Node
 from toolyard.placement.ray.handshake import connect
-from toolyard.placement.ray.host import Opened
 from toolyard.placement.remote import Process, RemoteEnvironment
 
 log = logging.getLogger("toolyard.placement")
@@ -32,13 +31,13 @@ _GRACE = 3.0
 
 
 class Actor(Process):
-    """A process of the cluster with many sessions. `handle` is Ray's own."""
+    """A process of the cluster with many sessions."""
 
-    def __init__(self, handle: Any, node: Node, group: Group, *, pid: int, line: Line, bury: Bury) -> None:
-        self.handle = handle
+    def __init__(self, listening: Listening, node: Node, group: Group, line: Line, bury: Bury) -> None:
+        self.id = listening.actor
+        self.pid = listening.pid
         self.node = node
         self.group = group
-        self.pid = pid
         self.line = line
         self.sessions = 0
         self.retired = False
@@ -48,12 +47,16 @@ class Actor(Process):
         self._watching = asyncio.ensure_future(self._watch())
 
     @classmethod
-    async def open(cls, handle: Any, node: Node, group: Group, bury: Bury) -> Self:
-        """Wait until it runs, and connect to it."""
+    async def open(cls, cluster: Cluster, node: Node, group: Group, bury: Bury) -> Self:
+        """Wait until one runs there, and connect to it."""
         key = secrets.token_bytes(32)
-        opened: Opened = await handle.open.remote(key)
-        sock = await connect((opened.address, opened.port), key)
-        return cls(handle, node, group, pid=opened.pid, line=await Line.on(sock, _nothing), bury=bury)
+        listening = await cluster.open(node, dict(group), key)
+        try:
+            line = await Line.on(await connect((listening.address, listening.port), key), _nothing)
+        except BaseException:
+            await cluster.kill(listening.actor)
+            raise
+        return cls(listening, node, group, line, bury)
 
     @property
     def is_free(self) -> bool:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import ray
 import uvloop
@@ -54,12 +54,13 @@ class Inside:
                 return PoolPlacement(served, self.limits, size=self.pool_processes)
 
 
-class Opened(NamedTuple):
-    """Where a host listens."""
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What the process that asks Ray for actors is sent for."""
 
     address: str
-    port: int
-    pid: int
+    served: bytes
+    inside: Inside
 
 
 class HostActor:
@@ -69,14 +70,14 @@ class HostActor:
         self._packed = packed
         self._inside = inside
 
-    def open(self, key: bytes) -> Opened:
-        """Load the environments, and listen for the server that has this key."""
+    def open(self, key: bytes) -> tuple[str, int, int]:
+        """Load the environments, and listen for the server that has this key: where, and in which process."""
         served: Served = cloudpickle.loads(self._packed)
         listener = listen(_ray.util.get_node_ip_address())
         # Not a thread of Ray's: a template process ends with the thread that forked it.
         threading.Thread(target=_live, args=(served, self._inside, listener, key), name="toolyard", daemon=True).start()
         address, port, *_ = listener.getsockname()
-        return Opened(address, port, os.getpid())
+        return address, port, os.getpid()
 
 
 def _live(served: Served, inside: Inside, listener: socket.socket, key: bytes) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from toolyard.core.environment import Environment
-from toolyard.core.errors import Overloaded, describe
+from toolyard.core.errors import ClusterUnavailable, Overloaded, ToolyardError, describe
 from toolyard.placement.ray.actor import Actor, Group
 from toolyard.placement.ray.cluster import Cluster, Node
 
@@ -73,8 +73,8 @@ class Pool:
         self._each = each
         self._joining = Tries()
         self._slots: dict[Slot, Tries] = {}
-        self._actors: dict[Any, Actor | None] = {}
-        """By Ray's handle: every one that was asked for and has not been ended. None, as long as it does not run."""
+        self._actors: set[Actor] = set()
+        """Those that have not been ended."""
         self._changed = asyncio.Event()
         self._problem = "no node of the cluster has what it needs"
         self._settled = False
@@ -84,7 +84,7 @@ class Pool:
     @property
     def actors(self) -> Sequence[Actor]:
         """Those that take sessions."""
-        return [actor for actor in self._actors.values() if actor is not None and actor.is_free]
+        return [actor for actor in self._actors if actor.is_free]
 
     @property
     def problem(self) -> str:
@@ -109,7 +109,7 @@ class Pool:
         self._keeping.cancel()
         await asyncio.wait((self._keeping,))
         await self._give_up()
-        await asyncio.gather(*(actor.end("the server ends") for actor in self._actors.values() if actor is not None))
+        await asyncio.gather(*(actor.end("the server ends") for actor in self._actors))
 
     def _free(self, group: Group) -> Sequence[Actor]:
         return [actor for actor in self.actors if actor.group == group]
@@ -128,8 +128,8 @@ class Pool:
     async def _look(self) -> None:
         try:
             self._fill(await self._cluster.nodes())
-        except Exception as error:  # whatever Ray raises while its head is away
-            self._say(describe(error))
+        except ClusterUnavailable as error:
+            self._say(_said(error))
             if not self.actors and self._joining.may_begin:
                 await self._rejoin()
 
@@ -138,9 +138,9 @@ class Pool:
         try:
             await self._cluster.rejoin()
             self._joining.failures = 0
-        except Exception as error:  # of Ray's
+        except ClusterUnavailable as error:
             self._joining.failed()
-            self._say(describe(error))
+            self._say(_said(error))
 
     def _say(self, problem: str) -> None:
         """Once, however often it is found."""
@@ -178,7 +178,8 @@ class Pool:
 
     async def _start(self, node: Node, group: Group, tries: Tries) -> None:
         try:
-            await self._open(node, group)
+            async with asyncio.timeout(_START_SECONDS):
+                self._actors.add(await Actor.open(self._cluster, node, group, self._bury))
             tries.failures = 0
         except Exception as error:  # of Ray's, of the network's, or of the author's module when it is loaded there
             tries.failed()
@@ -186,21 +187,10 @@ class Pool:
             log.warning("an actor on node %s could not be started: %s", node.address, self._problem)
         self._wake()
 
-    async def _open(self, node: Node, group: Group) -> None:
-        handle = await self._cluster.create(node, dict(group))
-        self._actors[handle] = None
-        try:
-            async with asyncio.timeout(_START_SECONDS):
-                self._actors[handle] = await Actor.open(handle, node, group, self._bury)
-        except BaseException:
-            self._actors.pop(handle, None)
-            await self._cluster.kill(handle)
-            raise
-
     async def _bury(self, actor: Actor) -> None:
-        self._actors.pop(actor.handle, None)
+        self._actors.discard(actor)
         self._wake()
-        await self._cluster.kill(actor.handle)
+        await self._cluster.kill(actor.id)
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -212,7 +202,6 @@ def group_of(environment: type[Environment], usual: Mapping[str, float]) -> Grou
 
 
 def _said(error: Exception) -> str:
-    """Ray wraps what was raised there, with all of its traceback."""
     if isinstance(error, TimeoutError):
         return f"it did not run within {_START_SECONDS:g} s; something else may have what it needs"
-    return describe(getattr(error, "cause", None) or error).partition("\n")[0]
+    return str(error) if isinstance(error, ToolyardError) else describe(error)

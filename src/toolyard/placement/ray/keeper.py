@@ -1,0 +1,124 @@
+"""The process of ours that is part of a Ray cluster. It asks Ray for nodes and actors, on behalf of the server.
+
+It is a process of its own because Ray ends whichever process it is in when the head of the cluster stays away, or
+comes back as another one. The server goes on then, and so does every actor that does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from toolyard.core.errors import ClusterUnavailable, describe
+from toolyard.placement.line import Line
+from toolyard.placement.ray.host import Errand, HostActor
+
+log = logging.getLogger("toolyard.placement")
+
+_ray: Any = ray  # which has types for some of its functions only
+
+_SMALL = 64 * 2**10
+_REACH_SECONDS = 5.0
+_OURS = ("", "local")
+
+
+class Keeper:
+    def __init__(self, errand: Errand) -> None:
+        _join(errand.address)
+        # What is small goes with each actor: a node that is gone, and not yet known to be, may have the nearest copy.
+        self._served = errand.served if len(errand.served) <= _SMALL else ray.put(errand.served)
+        self._inside = errand.inside
+        self._actor = ray.remote(HostActor)
+        self._handles: dict[str, Any] = {}
+        self._doing: Mapping[str, Callable[..., Any]] = {"nodes": self._nodes, "open": self._open, "kill": self._kill}
+
+    async def live(self, sock: socket.socket) -> None:
+        """Until the server hangs up. A cluster that was started here ends then."""
+        await (await Line.on(sock, self._answer)).lost
+        ray.shutdown()
+
+    async def _answer(self, what: str, about: Sequence[Any]) -> Any:
+        try:
+            return await self._doing[what](*about)
+        except RayError as error:  # with all that Ray knows about it; what was raised in an actor is its cause
+            raise ClusterUnavailable(describe(getattr(error, "cause", None) or error).partition("\n")[0]) from None
+
+    async def _nodes(self) -> Sequence[Any]:
+        """Those that are alive. Without its head, a cluster never answers."""
+        nodes = await asyncio.to_thread(_ray.nodes)
+        return [[node["NodeID"], node["NodeManagerAddress"], node["Resources"]] for node in nodes if node["Alive"]]
+
+    async def _open(self, node: str, resources: dict[str, float], key: str) -> Sequence[Any]:
+        """An actor on that node, once it listens. It ends with this process, or with the node."""
+        handle = await asyncio.to_thread(self._create, node, resources)
+        try:
+            opened = await handle.open.remote(bytes.fromhex(key))
+        except BaseException:
+            ray.kill(handle)
+            raise
+        self._handles[handle._actor_id.hex()] = handle
+        return [handle._actor_id.hex(), *opened]
+
+    async def _kill(self, actor: str) -> None:
+        """Nothing, if it has ended already."""
+        await asyncio.to_thread(ray.kill, self._handles.pop(actor))
+
+    def _create(self, node: str, resources: dict[str, float]) -> Any:
+        return self._actor.options(
+            num_cpus=resources.pop("CPU", 0),
+            num_gpus=resources.pop("GPU", 0),
+            memory=resources.pop("memory", None),
+            resources=resources,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            max_restarts=0,
+        ).remote(self._served, self._inside)
+
+
+def _join(address: str) -> None:
+    here: Any = {"include_dashboard": False} if address in _OURS else {}
+    if here:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        _check_reachable(address)
+        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **here)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ClusterUnavailable(f"cannot join the Ray cluster {address!r}: {describe(error)}") from error
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+
+
+def main(end: int) -> None:
+    """Reads its errand, joins, says whether it could, and then serves the line at `end`."""
+    told = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Ray prints there what is of no use to anybody
+    try:
+        keeper = Keeper(pickle.load(sys.stdin.buffer))
+    except ClusterUnavailable as error:
+        print(error, file=told, flush=True)
+        os._exit(1)
+    told.close()
+    try:
+        asyncio.new_event_loop().run_until_complete(keeper.live(socket.socket(fileno=end)))
+    except BaseException:
+        log.exception("the keeper of the cluster ends")
+    finally:
+        os._exit(0)  # threads may wait for an answer of Ray's for ever
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
