@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -117,6 +118,27 @@ def test_without_a_target_the_examples_are_served_and_the_banner_tells_what_to_t
     curl = process.until(r"curl (\S+)").group(1)
     assert httpx2.get(curl).status_code == 200
     assert len(run(snippet_of(process))) > 20
+
+
+def test_without_a_target_the_workspace_is_there_too_for_clients_of_the_toolserver(toolyard):
+    url = url_of(toolyard("serve", "--port", "0"))
+    with httpx2.Client(base_url=url, timeout=60) as client:
+        assert client.post("/get_cookie").json()["message"] == "add cookie"
+        names = client.post("/get_available_tools", json={}).json()["available_tools"]
+        assert {"FileSystemEnv_read_from_file", "PythonNotebook_execute_cell", "Arithmetic_submit"} <= set(names)
+        body = {"tool_name": "calculator", "arguments": {"expression": "6*7"}}
+        assert client.post("/execute_tool", json=body).json() == 42
+
+
+def test_where_nothing_isolates_the_examples_are_served_and_the_workspace_is_not(toolyard):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = toolyard("serve", "--port", str(port), "--min-isolation", "L4")
+    url = url_of(process)
+    assert "The workspace is not served: nothing here isolates programs as well as L4 asks for." in process.output
+    names = httpx2.get(f"{url}/list_environments").json()
+    assert "arithmetic" in names
+    assert "workspace" not in names
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])

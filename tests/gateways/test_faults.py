@@ -235,11 +235,22 @@ async def test_interrupting_twice_stops_calls_but_still_closes_every_session(sta
     assert "Traceback" not in several.output
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_that_comes_while_gateways_start_ends_them_all(start, number):
+    several = start()
+    pids: list[int] = []
+    await until(lambda: pids.extend(several.gateways()) or pids)
+    several.process.send_signal(number)
+    assert several.wait(10) == (130 if number == signal.SIGINT else -signal.SIGTERM)
+    assert not any(map(alive, pids))
+    assert "Stop with Ctrl-C" not in several.output
+
+
 def test_what_keeps_a_gateway_from_starting_is_said_once_in_one_paragraph(start):
     several = start(YARD_NEEDS_SANDBOX="1", TOOLYARD_MIN_ISOLATION="L4")
     assert several.wait() == 2
     said = " ".join(several.output.split())
-    assert "toolyard serve: " in said
+    assert said.startswith("toolyard serve: "), "and nothing else is said"
     assert "L4" in said
     assert "Traceback" not in said
     assert "Stop with Ctrl-C" not in said

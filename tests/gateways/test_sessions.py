@@ -32,6 +32,7 @@ async def tell(several: Several, sid: str, text: str) -> Answer:
 async def test_hundreds_of_sessions_are_found_over_connections_that_lead_anywhere(several):
     busy = asyncio.Semaphore(20)
     pids: dict[int, set[int]] = {}
+    calls: set[str] = set()
 
     async def episode(n: int) -> None:
         async with busy:
@@ -43,12 +44,14 @@ async def test_hundreds_of_sessions_are_found_over_connections_that_lead_anywher
             for step in range(3):
                 answer = await tell(several, sid, str(step))
                 assert answer.text == " ".join(map(str, range(step + 1)))
+                calls.add(answer.id)
                 pids.setdefault(several.owner(sid), set()).add(answer.output["metadata"]["pid"])
             assert (await fresh(several, "POST", "/ping", headers=H(sid))).status_code == 200
             assert (await fresh(several, "POST", "/delete", headers=H(sid))).status_code == 200
             assert (await fresh(several, "POST", "/ping", headers=H(sid))).status_code == 404
 
     await asyncio.gather(*map(episode, range(SESSIONS)))
+    assert len(calls) == 3 * SESSIONS, "no two gateways give the same name to a call"
     assert sorted(pids) == list(range(COUNT)), "all gateways have some"
     assert sorted(pid for found in pids.values() for pid in found) == sorted(several.gateways()), "each in its own"
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-import ray
 from ray.cluster_utils import Cluster
 
 from tests.placement.worlds import Counting, Forking, Repeating
@@ -39,6 +38,13 @@ class Special(Counting):
     resources = {"CPU": 0.5, "special": 1}
 
 
+class Fatal(Counting):
+    def __init__(self, task_spec={}, secrets={}):
+        if task_spec.get("crash"):
+            os._exit(3)
+        super().__init__(task_spec, secrets)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     made = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
@@ -51,7 +57,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def served(cluster: Cluster) -> Iterator[Running]:
     options = {"ray_address": cluster.address, "ray_actors": EACH, "call_seconds": 1.0, "sweep_seconds": 0.05}
-    with running([Counting, Repeating, Forking, Special], placement="ray", **options) as server:
+    with running([Counting, Repeating, Forking, Special, Fatal], placement="ray", **options) as server:
         yield server
 
 
@@ -164,6 +170,14 @@ async def test_a_crash_ends_the_sessions_of_its_actor_and_no_others(served, wire
     assert await asyncio.gather(*(text(wire, sid, "add") for sid in again)) == [str(n + 1) for n in range(len(again))]
 
 
+async def test_a_session_whose_actor_ends_while_it_is_opened_may_be_opened_again(wire):
+    body = {"env_name": "fatal", "task_spec": {"crash": True}}
+    response = await wire.post("/create", headers=H("crashing"), json=body)
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert "could not be started: its actor has ended" in response.json()["detail"]
+    assert await wire.open("crashing", env_name="fatal", task_spec={}) == "crashing"
+
+
 async def test_a_replayable_session_goes_on_in_another_actor(served, wire):
     sid = await wire.open(env_name="repeating", task_spec={"start": 10})
     for n in (1, 2, 3):
@@ -217,7 +231,7 @@ async def loaded(wire: Wire, count: int) -> AsyncIterator[Load]:
 async def test_an_actor_that_is_killed_under_load_takes_only_its_own_sessions_and_is_replaced(served, wire):
     async with loaded(wire, 200) as load:
         actor = next(actor for actor in actors(served) if actor.pid in load.pids.values())
-        ray.kill(actor.handle)
+        os.kill(actor.pid, signal.SIGKILL)
         hosted = load.lost_with({actor.pid})
         await until(lambda: len(load.failed) == len(hosted), 30)
         new = await open_many(wire, 20)
@@ -241,6 +255,33 @@ async def test_a_node_that_is_lost_under_load_takes_only_its_own_sessions(cluste
     await until(lambda: not any(map(is_alive, gone)))
     cluster.add_node(**NODE)  # which must be done in the main thread
     await until(lambda: len({actor.node.id for actor in actors(served)}) == NODES, 60)
+
+
+async def test_when_the_process_that_asks_ray_is_killed_there_is_another_one(served, wire):
+    keeper = served.server.runtime.placement._cluster._process
+    keeper.kill()
+    await until(lambda: served.server.runtime.placement._cluster._process is not keeper, 30)
+    await until(lambda: len(actors(served)) == NODES * EACH + 1, 30)
+    assert await text(wire, await wire.open(task_spec={}), "add") == "1"
+
+
+async def test_the_server_outlives_its_cluster_and_joins_the_one_that_takes_its_place():
+    head = {**NODE, "include_dashboard": False}
+    first = Cluster(initialize_head=True, head_node_args=head)
+    options, port = {"ray_address": first.address, "ray_actors": 1}, int(first.address.rpartition(":")[2])
+    with running([Counting], placement="ray", **options) as server:
+        async with Wire(server.url) as wire:
+            sid = await wire.open(task_spec={})
+            assert await text(wire, sid, "add") == "1"
+            first.shutdown()
+            assert "its actor has ended" in (await wire.call(sid, "add", env="counting")).error
+            assert (await wire.get("/health")).status_code == 503
+            second = Cluster(initialize_head=True, head_node_args={**head, "gcs_server_port": port})
+            await until(lambda: actors(server), 60)
+            again = await wire.open(task_spec={})
+            assert await text(wire, again, "add") == "1"
+            assert (await wire.get("/health")).status_code == 200
+    second.shutdown()
 
 
 # Processes within actors, and what is left at the end.
@@ -307,10 +348,7 @@ async def test_a_file_is_served_on_a_cluster_of_its_own_of_which_nothing_is_left
         started = descendants(server.pid)
         server.send_signal(number)
     assert (answer, int(pid) in started) == ("42", True)
-    slow = {pid for pid in started if started[pid] in RAYS_OWN and number == signal.SIGKILL}
-    await until(lambda: not any(map(is_alive, started.keys() - slow)), 20)
-    for pid in filter(is_alive, slow):
-        os.kill(pid, signal.SIGKILL)
+    await until(lambda: not any(map(is_alive, started)), 20)
 
 
 def serving(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -318,18 +356,10 @@ def serving(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder)
 
 
-RAYS_OWN = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-"""They try for a minute to tell a cluster that is no more that it is no more."""
-
-
-def descendants(pid: int) -> dict[int, str]:
-    """The processes below this one, and how they call themselves."""
-    found = {}
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            found[child] = Path(f"/proc/{child}/cmdline").read_text().partition("\0")[0].strip()
-            found |= descendants(child)
-    return found
+def descendants(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    return [*children, *(each for child in children for each in descendants(child))]
 
 
 # What is refused.
@@ -345,7 +375,7 @@ class Unsendable(Counting):
     lock = socket.socket
 
 
-def test_what_cannot_be_sent_to_the_cluster_is_said_before_anybody_is_served(served):
+def test_what_cannot_be_sent_to_the_cluster_is_said_before_anybody_is_served():
     Unsendable.lock = socket.socket()  # type: ignore[assignment,misc]
     with (
         Unsendable.lock,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Sequence
 from functools import partial
 
@@ -56,8 +57,10 @@ def serve(targets: Sequence[str], settings: Settings) -> None:
     examples, workspace = load_targets([]).environments, load_targets([WORKSPACE]).environments
     try:
         serve_loaded(Loaded([*examples, *workspace], []), settings)
-    except SandboxUnavailable as error:  # nobody asked for it by name: the rest is of use without it
-        print(f"The workspace is not served, because nothing here isolates it: {error}\n", flush=True)
+    except SandboxUnavailable:  # nobody asked for it by name: the rest is of use without it
+        wanted = settings.min_isolation
+        print(f"The workspace is not served: nothing here isolates programs as well as {wanted} asks for.")
+        print("`toolyard sandbox report` says what this host lacks, and how to get it.\n", flush=True)
         serve_loaded(Loaded(examples, []), settings)
 
 
@@ -66,7 +69,11 @@ def serve_loaded(loaded: Loaded, settings: Settings) -> None:
     sockets = listen_all(settings.host, settings.port, settings.gateways)
     shown = partial(banner, server, sockets[0].getsockname()[1])
     tune_process()
-    server.serve(*sockets, on_start=lambda: print(shown(), flush=True))
+    try:
+        server.serve(*sockets, on_start=lambda: print(shown(), flush=True))
+    finally:
+        for socket in sockets:
+            socket.close()
 
 
 def serve_again(targets: Sequence[str], settings: Settings) -> None:
@@ -86,7 +93,7 @@ def banner(server: Server, port: int) -> str:
     lines = [f"Toolyard {__version__} is serving {len(names)} environment{'s' * (len(names) > 1)} on {url}{more}", ""]
     for name, environment in server.runtime.environments.items():
         tools = ", ".join(environment._definition.tools) or "tools that depend on the task"
-        lines.append(f"  {name:{width}}{tools}")
+        lines += textwrap.wrap(f"  {name:{width}}{tools}", 100, subsequent_indent=" " * (width + 2))
     asked = bool(server.settings.api_key)  # the key itself is not for a screen or a log
     lines += [
         "",

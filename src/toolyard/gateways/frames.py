@@ -31,6 +31,10 @@ class Frames(asyncio.Protocol):
         """Nothing can be sent any more, and nothing will come."""
         raise NotImplementedError
 
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
     def send(self, frame: Frame) -> None:
         """To nobody, if the other side has gone."""
         if self._transport is not None:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolyard.asgi import Request
+from toolyard.gateways.answering import Answering
+from toolyard.gateways.asking import Asking
 from toolyard.gateways.frames import Frames
-from toolyard.gateways.passing import Answering, Asking
 from toolyard.runtime.owners import GatewayLost, Owners
 
 log = logging.getLogger("toolyard.gateways")
@@ -81,7 +82,7 @@ class Gateway:
             "path": path,
             "raw_path": path.encode(),
             "query_string": b"",
-            "headers": [(b"x-api-key", self._api_key.encode("latin-1", "replace"))],
+            "headers": [(b"x-api-key", self._api_key.encode())],
         }
 
     # Lines to others.

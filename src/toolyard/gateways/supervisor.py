@@ -77,7 +77,7 @@ class Supervisor:
             try:
                 # The first comes last: when it says that it is ready, all are.
                 for numbers in (range(1, self._count), range(1)):
-                    for number in numbers:
+                    for number in numbers if not self._stopped_by else ():
                         self._start(number)
                     while not self._stopped_by and not all(one.ready for one in self._running.values()):
                         self._step(pipe)
@@ -114,7 +114,9 @@ class Supervisor:
             one.ready = True
         elif said and not self._serving:
             raise pickle.loads(said)
-        elif not said:  # it has ended, or is about to
+        elif said:
+            log.error("gateway %d: %s", one.number, pickle.loads(said))
+        else:  # it has ended, or is about to
             os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
             self._reap()
 
@@ -177,7 +179,6 @@ class Supervisor:
             _usual_signals()
             self._live(number, lambda: self._ready(number, report))
         except ToolyardError as error:
-            log.error("gateway %d: %s", number, error)
             _say(report, pickle.dumps(error))
         except BaseException:
             traceback.print_exc()

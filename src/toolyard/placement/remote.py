@@ -151,7 +151,7 @@ class RemoteEnvironment:
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
         scores = await self._ask("score_group", [candidate.model_dump() for candidate in candidates])
-        return [GroupScore.model_validate(score) for score in scores]
+        return [GroupScore.model_construct(**score) for score in scores]  # one that is no number came as null
 
     async def workspace(self) -> Workspace:
         return RemoteWorkspace(self._ask)

@@ -12,13 +12,14 @@ from toolyard.core.output import Reason
 R = TypeVar("R")
 
 _OURS = "t-"
-_THIS_PROCESS = os.urandom(8).hex()
+_process = {"id": os.urandom(8).hex()}
+os.register_at_fork(after_in_child=lambda: _process.update(id=os.urandom(8).hex()))
 _numbers = itertools.count()
 
 
 def new_call_id() -> str:
     """Unique, not secret: an id is only ever looked up among the calls of its own session."""
-    return f"{_OURS}{_THIS_PROCESS}{next(_numbers):016x}"
+    return f"{_OURS}{_process['id']}{next(_numbers):016x}"
 
 
 def is_ours(call_id: str) -> bool:

@@ -1,35 +1,28 @@
-"""A request on its way to another gateway, as ASGI has it, and its answer on the way back."""
+"""Requests on their way to another gateway, and what comes back of them."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import ANSWER, PASSED, Headers, HttpError, Request
+from toolyard.asgi import HttpError, Request
+from toolyard.gateways.answering import BROKEN, HEAD, LAST, PART, SENT, WHOLE
 from toolyard.gateways.frames import Frame, Frames
 from toolyard.runtime.owners import GatewayLost
 
-log = logging.getLogger("toolyard.gateways")
-
-_SENT = (
-    *("http_version", "server", "client", "scheme", "method"),
-    *("root_path", "path", "raw_path", "query_string", "headers"),
-)
-"""What goes with a request."""
-_of_scope = itemgetter(*_SENT)
-_KEYS = (*_SENT, "type", "asgi", PASSED, ANSWER)
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
-_WHOLE, _HEAD, _PART, _LAST, _BROKEN, _LOST, _LEFT = range(7)
-"""What can come back: a whole answer, or its head and its parts; or that there will be none."""
-
+_LOST, _LEFT = -1, -2
+"""What ends a request here: the other gateway has gone, or the client."""
 _PROMPT = 0.05
 """Seconds within which nobody gives up waiting, so that one need not look whether somebody did."""
+
+_ENDED = "the gateway that had this session has ended, and the session with it"
+
+_of_scope = itemgetter(*SENT)
 
 
 class Asking(Frames):
@@ -46,6 +39,8 @@ class Asking(Frames):
         self._looking = False
 
     def ask(self, scope: Scope, body: bytes) -> Asked:
+        if not self.is_open:
+            raise GatewayLost(_ENDED)
         self._count += 1
         asked = self._asked[self._count] = Asked(self, self._count)
         self.send((self._count, _of_scope(scope), body))
@@ -74,7 +69,7 @@ class Asking(Frames):
         asked = self._asked.get(number)
         if asked is None:  # it was left meanwhile
             return
-        if back[0] in (_WHOLE, _LAST, _BROKEN):
+        if back[0] in (WHOLE, LAST, BROKEN):
             del self._asked[number]
         asked.put(back)
 
@@ -115,14 +110,14 @@ class Asked:
         try:
             while True:
                 kind, *said = await self.next()
-                if kind in (_WHOLE, _HEAD):
+                if kind in (WHOLE, HEAD):
                     status = said[0]
-                if kind in (_WHOLE, _PART, _LAST):
+                if kind in (WHOLE, PART, LAST):
                     parts.append(said[-1])
-                if kind in (_WHOLE, _LAST):
+                if kind in (WHOLE, LAST):
                     return status, b"".join(parts)
-                if kind not in (_HEAD, _PART):
-                    raise GatewayLost("the gateway ended before it answered")
+                if kind not in (HEAD, PART):
+                    raise GatewayLost(_ENDED)
         finally:
             self._line.leave(self._number)
 
@@ -140,15 +135,15 @@ class Asked:
     async def _bring_back(self, request: Request, send: Send) -> None:
         while True:
             kind, *said = await self.next()
-            if kind == _WHOLE:
+            if kind == WHOLE:
                 await request.answer(*said)
                 return
-            if kind == _HEAD:
+            if kind == HEAD:
                 request.started = True
                 await send({"type": "http.response.start", "status": said[0], "headers": said[1]})
-            elif kind in (_PART, _LAST):
-                await send({"type": "http.response.body", "body": said[0], "more_body": kind == _PART})
-            if kind not in (_HEAD, _PART):
+            elif kind in (PART, LAST):
+                await send({"type": "http.response.body", "body": said[0], "more_body": kind == PART})
+            if kind not in (HEAD, PART):
                 self._check_end(kind, request)
                 return
 
@@ -157,7 +152,7 @@ class Asked:
         if request.started or kind == _LEFT:
             return
         if kind == _LOST:
-            raise GatewayLost("the gateway that had this session has ended, and the session with it")
+            raise GatewayLost(_ENDED)
         raise HttpError(500, "Internal Server Error")
 
     def watch(self) -> None:
@@ -170,89 +165,3 @@ class Asked:
             continue
         self._line.leave(self._number)
         self.put([_LEFT])
-
-
-class Answering(Frames):
-    """The end of a line at which requests come out: the application answers them as it does any other."""
-
-    def __init__(self, app: ASGIApp, on_lost: Callable[[Answering], None]) -> None:
-        super().__init__()
-        self._app = app
-        self._on_lost = on_lost
-        self._exchanges: dict[int, tuple[Exchange, asyncio.Task[None]]] = {}
-
-    def received(self, frame: Frame) -> None:
-        number, *asked = frame
-        if not asked:
-            if (found := self._exchanges.get(number)) is not None:
-                found[0].leave()
-            return
-        exchange = Exchange(self, number, asked[0], asked[1])
-        task = asyncio.get_running_loop().create_task(exchange.run(self._app))
-        self._exchanges[number] = exchange, task
-
-    def ended(self, number: int) -> None:
-        del self._exchanges[number]
-
-    def lost(self) -> None:
-        """Whoever asked has hung up, in effect; what was asked for goes on."""
-        for exchange, _ in self._exchanges.values():
-            exchange.leave()
-        self._on_lost(self)
-
-
-class Exchange:
-    """One request from another gateway, and its answer."""
-
-    def __init__(self, line: Answering, number: int, said: tuple[Any, ...], body: bytes) -> None:
-        self._line = line
-        self._number = number
-        self._body: bytes | None = body
-        self._gone: asyncio.Event | None = None
-        """Made when somebody first wants to know."""
-        self._left = False
-        self._complete = False
-        self._scope: Scope = dict(zip(_KEYS, (*said, "http", _ASGI, True, self.answer), strict=True))
-
-    async def run(self, app: ASGIApp) -> None:
-        try:
-            await app(self._scope, self.receive, self.send)
-        except Exception:  # ours: the application makes answers of what it expects
-            log.exception("%s %s", self._scope["method"], self._scope["path"])
-        finally:
-            self._line.ended(self._number)
-            if not self._complete:
-                self._line.send((self._number, _BROKEN))
-
-    def leave(self) -> None:
-        """The client has hung up."""
-        self._left = True
-        if self._gone is not None:
-            self._gone.set()
-
-    def answer(self, status: int, headers: Headers, body: bytes) -> bool:
-        if self._complete:
-            return False
-        self._complete = True
-        self._line.send((self._number, _WHOLE, status, headers, body))
-        return True
-
-    async def receive(self) -> Message:
-        if (body := self._body) is not None:
-            self._body = None
-            return {"type": "http.request", "body": body, "more_body": False}
-        if not self._left:
-            self._gone = self._gone or asyncio.Event()
-            await self._gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: Message) -> None:
-        await self._line.room()
-        if self._left:
-            return
-        if message["type"] == "http.response.start":
-            self._line.send((self._number, _HEAD, message["status"], list(message.get("headers", ()))))
-            return
-        self._complete = not message.get("more_body", False)
-        kind = _LAST if self._complete else _PART
-        self._line.send((self._number, kind, message.get("body", b"")))
