@@ -38,6 +38,12 @@ class Special(Counting):
     resources = {"CPU": 0.5, "special": 1}
 
 
+class Nowhere(Counting):
+    """Needs what no node has."""
+
+    resources = {"moon": 1}
+
+
 class Fatal(Counting):
     def __init__(self, task_spec={}, secrets={}):
         if task_spec.get("crash"):
@@ -57,7 +63,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def served(cluster: Cluster) -> Iterator[Running]:
     options = {"ray_address": cluster.address, "ray_actors": EACH, "call_seconds": 1.0, "sweep_seconds": 0.05}
-    with running([Counting, Repeating, Forking, Special, Fatal], placement="ray", **options) as server:
+    with running([Counting, Repeating, Forking, Special, Nowhere, Fatal], placement="ray", **options) as server:
         yield server
 
 
@@ -124,6 +130,12 @@ async def test_an_environment_lives_only_where_its_resources_are(served, wire):
     (actor,) = [actor for actor in actors(served) if actor.pid in pids]
     assert actor.node.resources["special"] == 1
     assert pids == {actor.pid}
+
+
+async def test_an_environment_that_no_node_can_have_is_refused_at_once(wire):
+    response = await wire.post("/create", headers=H("lunar"), json={"env_name": "nowhere", "task_spec": {}})
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+    assert "no node of the cluster has {'moon': 1}" in response.json()["detail"]
 
 
 async def test_a_session_forks_by_its_own_hook_or_by_repeating_its_calls(wire):

@@ -38,6 +38,7 @@ class Slot(NamedTuple):
 class Tries:
     """How it went lately, where something is tried again and again."""
 
+    wanted: int = 1
     failures: int = 0
     not_before: float = 0.0
     starting: set[asyncio.Task[None]] = field(default_factory=set)
@@ -76,7 +77,7 @@ class Pool:
         self._actors: set[Actor] = set()
         """Those that have not been ended."""
         self._changed = asyncio.Event()
-        self._problem = "no node of the cluster has what it needs"
+        self._problem = "none runs yet"
         self._settled = False
         """Not before it has been filled once: the first actor would get everybody who waits."""
         self._keeping = asyncio.ensure_future(self._keep())
@@ -96,9 +97,11 @@ class Pool:
         try:
             async with asyncio.timeout(_START_SECONDS):
                 while not (self._settled and (free := self._free(group))):
+                    if self._is_hopeless(group):
+                        raise TimeoutError
                     await self._changed.wait()
         except TimeoutError:
-            raise Overloaded(f"there is no actor for the session: {self._problem}", retry_after=5) from None
+            raise Overloaded(f"there is no actor for the session: {self._why_none(group)}", retry_after=5) from None
         on_node = Counter[str]()
         for actor in self.actors:
             on_node[actor.node.id] += actor.sessions
@@ -113,6 +116,19 @@ class Pool:
 
     def _free(self, group: Group) -> Sequence[Actor]:
         return [actor for actor in self.actors if actor.group == group]
+
+    def _is_hopeless(self, group: Group) -> bool:
+        """Whether none is being started, and those that were could not be."""
+        slots = self._of(group)
+        return self._settled and not any(tries.starting or (tries.wanted and not tries.failures) for tries in slots)
+
+    def _why_none(self, group: Group) -> str:
+        slots = self._of(group)
+        fits = not slots or any(tries.wanted for tries in slots)
+        return self._problem if fits else f"no node of the cluster has {dict(group)}"
+
+    def _of(self, group: Group) -> Sequence[Tries]:
+        return [tries for slot, tries in self._slots.items() if slot.group == group]
 
     # Keeping it as it should be.
 
@@ -169,8 +185,9 @@ class Pool:
         there = Counter(Slot(actor.node.id, actor.group) for actor in self.actors)
         for slot, node in wanted.items():
             tries = self._slots.setdefault(slot, Tries())
+            tries.wanted = self._size(node, slot.group)
             if tries.may_begin:
-                for _ in range(self._size(node, slot.group) - there[slot] - len(tries.starting)):
+                for _ in range(tries.wanted - there[slot] - len(tries.starting)):
                     tries.begin(self._start(node, slot.group, tries))
 
     def _size(self, node: Node, group: Group) -> int:
