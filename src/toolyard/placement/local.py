@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar
@@ -50,6 +50,7 @@ from toolyard.core.schema import fit
 from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
 from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Strategy, list_tools
+from toolyard.placement.steps import Later, at_once, rest_of
 from toolyard.placement.threads import Threads
 
 log = logging.getLogger("toolyard.environment")
@@ -211,44 +212,85 @@ class LocalEnvironment:
         return name in self.tools or await self._find_dynamic(name) is not None
 
     async def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Reply:
+        begun = self.begin(tool, arguments, given)
+        return await begun if isinstance(begun, Coroutine) else begun
+
+    def begin(self, tool: str, arguments: JsonObject, given: JsonObject) -> Later[Reply]:
         found = self.tools.get(tool)
+        if found is None:
+            return at_once(self._rest(tool, self._call_dynamic(tool, arguments)))
+        if not found.is_async:
+            return self._rest(tool, self._place.plain(partial(self._call_plain, found, arguments, given)))
         try:
-            if found is None:
-                return await self._call_dynamic(tool, arguments)
+            positional, named = found.fit(arguments, given, self._env.task_spec)
+        except ValidationError as error:
+            return bad_arguments(_problems(error))
+        except BaseException as error:  # the author's validators
+            return failure(tool, error)
+        try:
             owner = self._instances.get(found.owner, self._env)
-            if found.given:
-                given = self._given(found, given)
-            if not found.is_async:
-                result: Reply = await self._place.plain(partial(_call_plain, found, owner, arguments, given))
-                return result
-            try:
-                bound = found.bind(owner, arguments, given)
-            except ValidationError as error:
-                return bad_arguments(_problems(error))
-            returned = await bound()
-            if type(returned) is str:
-                return returned
-            if isinstance(returned, ToolOutput) or not has_image(returned):
-                return as_reply(returned)
-            return await self._drawn(as_output, returned)
+            work: Coroutine[Any, Any, object] = getattr(owner, found.method)(*positional, **named)
+            waits_for = work.send(None)
+        except StopIteration as done:
+            return self._told(tool, done.value)
         except BaseException as error:  # the author's tool: whatever it raises is its answer
+            return failure(tool, error)
+        return self._rest(tool, rest_of(work, waits_for))
+
+    async def _rest(self, tool: str, work: Awaitable[object]) -> Reply:
+        """Of a call that has to wait."""
+        try:
+            returned = await work
+        except BaseException as error:  # the author's tool: whatever it raises is its answer
+            return failure(tool, error)
+        told = self._told(tool, returned)
+        return await told if isinstance(told, Coroutine) else told
+
+    def _told(self, tool: str, returned: object) -> Later[Reply]:
+        """What a tool returned, in blocks unless it is text; a picture is encoded where it may take its time."""
+        if type(returned) is str:
+            return returned
+        if isinstance(returned, ToolOutput | ToolFailure | AskAgain):
+            return returned
+        try:
+            return self._rest(tool, self._drawn(as_output, returned)) if has_image(returned) else as_output(returned)
+        except Exception as error:  # it cannot be written as JSON
             return failure(tool, error)
 
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
         found = self.tools.get(tool)
         if found is None or found.is_async:
             return None
-        owner = self._instances.get(found.owner, self._env)
-        if found.given:
-            given = self._given(found, given)
-        return partial(_call_safely, found, owner, arguments, given, asyncio.get_running_loop())
+        return partial(self._call_safely, found, arguments, given, asyncio.get_running_loop())
 
-    def _given(self, tool: Tool, said: JsonObject) -> JsonObject:
-        """What the trainer says for the parameters of this tool: now, or else with the task."""
-        task = self._env.task_spec
-        if tool.everything:
-            return {**task, **said}
-        return {name: said[name] if name in said else task.get(name) for name in tool.given}
+    # In a thread.
+
+    def _call_safely(
+        self, tool: Tool, arguments: JsonObject, given: JsonObject, loop: asyncio.AbstractEventLoop
+    ) -> Reply:
+        try:
+            returned = self._call_plain(tool, arguments, given)
+            if inspect.iscoroutine(returned):  # a plain function that handed out a coroutine, which is for the loop
+                awaited: Reply = asyncio.run_coroutine_threadsafe(returned, loop).result()
+                return awaited
+            assert isinstance(returned, str | ToolOutput | ToolFailure | AskAgain)
+            return returned
+        except BaseException as error:  # the author's tool: whatever it raises is its answer
+            return failure(tool.name, error)
+
+    def _call_plain(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> MaybeAwaitable[Reply]:
+        """All of it: validators and conversions may take as long as the tool itself."""
+        try:
+            positional, named = tool.fit(arguments, given, self._env.task_spec)
+        except ValidationError as error:
+            return bad_arguments(_problems(error))
+        owner = self._instances.get(tool.owner, self._env)
+        returned = getattr(owner, tool.method)(*positional, **named)
+        if type(returned) is str:
+            return returned
+        return _converted(returned) if inspect.isawaitable(returned) else as_reply(returned)
+
+    # On the loop.
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
         if not overrides(type(self._env), "score_group"):
@@ -317,32 +359,6 @@ class LocalEnvironment:
         """What an author returned, made into blocks where it may take its time, as encoding a picture does."""
         made: T = await self._place.plain(partial(make, returned))
         return made
-
-
-def _call_safely(
-    tool: Tool, owner: object, arguments: JsonObject, given: JsonObject, loop: asyncio.AbstractEventLoop
-) -> Reply:
-    try:
-        returned = _call_plain(tool, owner, arguments, given)
-        if inspect.iscoroutine(returned):  # a plain function that handed out a coroutine, which belongs to the loop
-            awaited: Reply = asyncio.run_coroutine_threadsafe(returned, loop).result()
-            return awaited
-        assert isinstance(returned, str | ToolOutput | ToolFailure | AskAgain)
-        return returned
-    except BaseException as error:  # the author's tool: whatever it raises is its answer
-        return failure(tool.name, error)
-
-
-def _call_plain(tool: Tool, owner: object, arguments: JsonObject, given: JsonObject) -> MaybeAwaitable[Reply]:
-    """In a thread, all of it: validators and conversions may take as long as the tool itself."""
-    try:
-        bound = tool.bind(owner, arguments, given)
-    except ValidationError as error:
-        return bad_arguments(_problems(error))
-    returned = bound()
-    if type(returned) is str:
-        return returned
-    return _converted(returned) if inspect.isawaitable(returned) else as_reply(returned)
 
 
 async def _converted(returned: Awaitable[object]) -> Reply:

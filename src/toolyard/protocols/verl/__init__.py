@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from toolyard.asgi import PASSED, Headers, HttpError, HttpOptions, Request
 from toolyard.core.encoding import encode
 from toolyard.protocols.verl import batches
-from toolyard.protocols.verl.observations import Observed, lost
+from toolyard.protocols.verl.observations import Told, lost
 from toolyard.protocols.verl.repeats import Repeats
 from toolyard.protocols.verl.spread import PART, Spread, first_trajectory
 from toolyard.protocols.verl.trajectories import Trajectories
@@ -174,7 +174,8 @@ def headers_of(seconds: float) -> Headers:
     return ((b"content-type", b"application/json"), (b"x-process-time", b"%.3f" % seconds))
 
 
-def as_answer(observed: Sequence[Observed], seconds: float) -> bytes:
+def as_answer(told: Sequence[Told], seconds: float) -> bytes:
+    observed = [(one, False, True) if isinstance(one, str) else one for one in told]
     observations, dones, valids = zip(*observed, strict=True)
     return encode(
         {
