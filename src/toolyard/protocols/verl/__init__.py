@@ -25,6 +25,9 @@ log = logging.getLogger("toolyard.verl")
 _PROMPT = 0.05
 """Seconds within which nobody gives up waiting, so that one need not look whether somebody did."""
 
+_OURS: tuple[Match, Scope] = (Match.FULL, {})
+_NOT_OURS: tuple[Match, Scope] = (Match.NONE, {})
+
 
 @dataclass(frozen=True, slots=True)
 class Options(HttpOptions):
@@ -68,7 +71,7 @@ class Verl(BaseRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         path = scope["path"]
-        return (Match.FULL if path in self._endpoints or path.rstrip("/") in self._endpoints else Match.NONE), {}
+        return _OURS if path in self._endpoints or path.rstrip("/") in self._endpoints else _NOT_OURS
 
     def says_in_body(self, scope: Scope) -> bool:
         """Whether the body says which trajectories a request is about."""

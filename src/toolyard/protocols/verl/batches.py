@@ -38,8 +38,8 @@ def parse(body: bytes) -> list[Item]:
     if len(actions) != len(names):
         raise _invalid([], "value_error", "Value error, Length of actions must match trajectory_ids")
     extras = _extras(value, len(names))
-    mentioned: set[str] = set().union(*extras)
-    finish, last = (_flags(value, key, extras, mentioned) for key in ("finish", "is_last_step"))
+    said: set[str] = set().union(*extras)
+    finish, last = _flags(value, "finish", extras, said), _flags(value, "is_last_step", extras, said)
     return list(zip(names, actions, extras, finish, last, strict=True))
 
 
@@ -54,13 +54,13 @@ def _extras(value: dict[str, Any], count: int) -> Sequence[JsonObject]:
             extras = [_extra(extra, i) for i, extra in enumerate(extras)]
         if len(extras) != count:
             raise _invalid([], "value_error", "Value error, Length of extra_fields must match trajectory_ids")
-    for key in value.keys() - _KNOWN:
-        if isinstance(column := value[key], list) and len(column) == count:
+    for key, column in value.items():
+        if key not in _KNOWN and isinstance(column, list) and len(column) == count:
             extras = [{key: one, **extra} for one, extra in zip(column, extras, strict=True)]
     return extras
 
 
-def _flags(value: dict[str, Any], key: str, extras: Sequence[JsonObject], mentioned: Collection[str]) -> Sequence[bool]:
+def _flags(value: dict[str, Any], key: str, extras: Sequence[JsonObject], said: Collection[str]) -> Sequence[bool]:
     """Set for an item if either place says so. The list may be shorter than the batch."""
     listed = [] if value.get(key) is None else _list(value, key)
     if not _only(bool, listed):
@@ -70,7 +70,7 @@ def _flags(value: dict[str, Any], key: str, extras: Sequence[JsonObject], mentio
             raise _invalid([key, wrong], "bool_parsing", message)
         listed = list(map(bool, listed))
     flags = listed[: len(extras)] + [False] * (len(extras) - len(listed))
-    if key in mentioned:
+    if key in said:
         flags = [flag or bool(extra.get(key)) for flag, extra in zip(flags, extras, strict=True)]
     return flags
 
@@ -85,7 +85,10 @@ def _list(value: dict[str, Any], key: str) -> list[Any]:
 
 def _only(kind: type, values: list[Any]) -> bool:
     """Whether all are of exactly this type, which is the usual case and quickly seen."""
-    return set(map(type, values)) <= {kind}
+    for value in values:  # noqa: SIM110  # all() with a generator takes longer
+        if type(value) is not kind:
+            return False
+    return True
 
 
 def _extra(given: object, i: int) -> JsonObject:
