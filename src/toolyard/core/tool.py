@@ -192,7 +192,7 @@ class Tool:
         """
         if self.arguments is None:
             return (), {}
-        if self.texts and (texts := self._texts_in_order(written, said, task)) is not None:
+        if (texts := self.fit_texts(written, said, task)) is not None:
             return texts, {}
         if self.given:
             written = self._with_given(written, said, task)
@@ -215,8 +215,10 @@ class Tool:
                 joined.pop(name, None)
         return joined
 
-    def _texts_in_order(self, written: JsonObject, said: JsonObject, task: JsonObject) -> Sequence[str] | None:
-        """The arguments if all of them are text, and so as good as validated."""
+    def fit_texts(self, written: JsonObject, said: JsonObject, task: JsonObject) -> Sequence[str] | None:
+        """The arguments by position, if all of them are text and so as good as validated: no code of the author's."""
+        if not self.texts:
+            return None
         found: list[str] = []
         for name, default, given in self.texts:
             if name in written and (given is None or given.open):

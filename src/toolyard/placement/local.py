@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from toolyard.core.environment import (
     Environment,
-    MaybeAwaitable,
     Toolset,
     build_toolset,
     lists_task_tools,
@@ -220,22 +219,23 @@ class LocalEnvironment:
         if found is None:
             return at_once(self._rest(tool, self._call_dynamic(tool, arguments)))
         if not found.is_async:
-            return self._rest(tool, self._place.plain(partial(self._call_plain, found, arguments, given)))
+            work = partial(self._fit_and_call, found, arguments, given)
+            return self._rest(tool, self._place.plain(partial(_call_plain, work)))
         try:
-            positional, named = found.fit(arguments, given, self._env.task_spec)
+            positional, named = found.fit(arguments, given, self._task(found))
         except ValidationError as error:
             return bad_arguments(_problems(error))
         except BaseException as error:  # the author's validators
             return failure(tool, error)
         try:
             owner = self._instances.get(found.owner, self._env)
-            work: Coroutine[Any, Any, object] = getattr(owner, found.method)(*positional, **named)
-            waits_for = work.send(None)
+            begun: Coroutine[Any, Any, object] = getattr(owner, found.method)(*positional, **named)
+            waits_for = begun.send(None)
         except StopIteration as done:
             return self._told(tool, done.value)
         except BaseException as error:  # the author's tool: whatever it raises is its answer
             return failure(tool, error)
-        return self._rest(tool, rest_of(work, waits_for))
+        return self._rest(tool, rest_of(begun, waits_for))
 
     async def _rest(self, tool: str, work: Awaitable[object]) -> Reply:
         """Of a call that has to wait."""
@@ -261,36 +261,28 @@ class LocalEnvironment:
         found = self.tools.get(tool)
         if found is None or found.is_async:
             return None
-        return partial(self._call_safely, found, arguments, given, asyncio.get_running_loop())
-
-    # In a thread.
-
-    def _call_safely(
-        self, tool: Tool, arguments: JsonObject, given: JsonObject, loop: asyncio.AbstractEventLoop
-    ) -> Reply:
         try:
-            returned = self._call_plain(tool, arguments, given)
-            if inspect.iscoroutine(returned):  # a plain function that handed out a coroutine, which is for the loop
-                awaited: Reply = asyncio.run_coroutine_threadsafe(returned, loop).result()
-                return awaited
-            assert isinstance(returned, str | ToolOutput | ToolFailure | AskAgain)
-            return returned
-        except BaseException as error:  # the author's tool: whatever it raises is its answer
-            return failure(tool.name, error)
+            texts = found.fit_texts(arguments, given, self._task(found))
+        except Exception:  # what the author has made of the task; in the thread it will be the tool's answer
+            texts = None
+        if texts is None:
+            work: Callable[[], object] = partial(self._fit_and_call, found, arguments, given)
+        else:
+            work = partial(getattr(self._instances.get(found.owner, self._env), found.method), *texts)
+        return partial(_call_safely, tool, work, asyncio.get_running_loop())
 
-    def _call_plain(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> MaybeAwaitable[Reply]:
-        """All of it: validators and conversions may take as long as the tool itself."""
+    def _fit_and_call(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> object:
+        """In a thread: validators may take as long as the tool itself."""
         try:
-            positional, named = tool.fit(arguments, given, self._env.task_spec)
+            positional, named = tool.fit(arguments, given, self._task(tool))
         except ValidationError as error:
             return bad_arguments(_problems(error))
         owner = self._instances.get(tool.owner, self._env)
-        returned = getattr(owner, tool.method)(*positional, **named)
-        if type(returned) is str:
-            return returned
-        return _converted(returned) if inspect.isawaitable(returned) else as_reply(returned)
+        return getattr(owner, tool.method)(*positional, **named)
 
-    # On the loop.
+    def _task(self, tool: Tool) -> JsonObject:
+        """What the trainer said with the task, if the tool is to be given some of it."""
+        return self._env.task_spec if tool.given else {}
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
         if not overrides(type(self._env), "score_group"):
@@ -359,6 +351,23 @@ class LocalEnvironment:
         """What an author returned, made into blocks where it may take its time, as encoding a picture does."""
         made: T = await self._place.plain(partial(make, returned))
         return made
+
+
+def _call_safely(tool: str, work: Callable[[], object], loop: asyncio.AbstractEventLoop) -> Reply:
+    """In a thread. What it hands out to be awaited belongs to the loop."""
+    try:
+        reply = _call_plain(work)
+        return asyncio.run_coroutine_threadsafe(reply, loop).result() if isinstance(reply, Coroutine) else reply
+    except BaseException as error:  # the author's tool: whatever it raises is its answer
+        return failure(tool, error)
+
+
+def _call_plain(work: Callable[[], object]) -> Later[Reply]:
+    """In a thread, with all conversions, which may take as long as the tool itself."""
+    returned = work()
+    if type(returned) is str or isinstance(returned, ToolFailure):
+        return returned
+    return _converted(returned) if inspect.isawaitable(returned) else as_reply(returned)
 
 
 async def _converted(returned: Awaitable[object]) -> Reply:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
@@ -80,7 +80,8 @@ class _Asked(NamedTuple):
     given: JsonObject
 
 
-class PlainCall(NamedTuple):
+@dataclass(slots=True, eq=False)
+class PlainCall:
     """A call of a plain function that is about to run in a thread."""
 
     session: Session

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from typing import TypeVar
 
-from toolyard.core.actions import Action, actions_of
+from toolyard.core.actions import actions_of
 from toolyard.core.environment import Environment
 from toolyard.core.errors import SessionExists, SessionFailed, ToolyardError, describe
+from toolyard.core.forms import Form
 from toolyard.core.output import JsonObject, Returned, TextBlock
 from toolyard.placement.base import SessionSpec, Task
-from toolyard.placement.steps import Later, all_of
+from toolyard.placement.steps import Later, all_of, at_once
 from toolyard.protocols.verl.batches import Item
 from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Told, observe, refused
 from toolyard.runtime.runtime import Runtime
@@ -20,6 +22,12 @@ from toolyard.tools.environment import ToolsEnvironment
 
 log = logging.getLogger("toolyard.verl")
 
+T = TypeVar("T")
+
+_MANY = 256
+"""Plain functions that are handed to threads at a time."""
+_NO_TIME = 0.002
+"""Seconds in which so many are done, if they do next to nothing."""
 _PREFIX = "verl:"
 """Trainers number their trajectories as they like; other clients of the server must not meet them by chance."""
 
@@ -42,12 +50,15 @@ class Trajectories:
 
     async def act(self, items: Sequence[Item]) -> list[Told]:
         """Everything at once, but the actions of one trajectory in their order."""
-        if len(items) == 1:
+        if len(items) == 1 and not self._has_plain:
             return [await self._do(items[0])]
         if len({item[0] for item in items}) < len(items):
             return await self._act_in_order(items)
         if self._has_plain:
             return await self._act_in_threads(items)
+        return await self._act_at_once(items)
+
+    async def _act_at_once(self, items: Sequence[Item]) -> list[Told]:
         return await all_of(items, self._begin)
 
     async def _act_in_order(self, items: Sequence[Item]) -> list[Told]:
@@ -65,24 +76,67 @@ class Trajectories:
         return [told[i] for i in range(len(items))]
 
     async def _act_in_threads(self, items: Sequence[Item]) -> list[Told]:
-        """Hand all plain functions to the threads at once, and take care of the other items meanwhile."""
-        plain: dict[int, tuple[PlainCall, Action]] = {}
-        for i, item in enumerate(items):
-            if (found := self._plain(item)) is not None:
-                plain[i] = found
-        if not plain:
-            return await all_of(items, self._begin)
-        others = [i for i in range(len(items)) if i not in plain]
-        returned, told = await asyncio.gather(
-            self._runtime.run_plain([call for call, _ in plain.values()]),
-            all_of([items[i] for i in others], self._begin),
-        )
-        whole: dict[int, Told] = dict(zip(others, told, strict=True))
-        for (i, (call, action)), one in zip(plain.items(), returned, strict=True):
-            whole[i] = _tell(call.session, items[i], action, one)
-        return [whole[i] for i in range(len(items))]
+        """Plain functions go to the threads many at a time; all of them at once as soon as they take their time.
 
-    def _plain(self, item: Item) -> tuple[PlainCall, Action] | None:
+        Those that take none come back while what they need is still in the processor's caches.
+        """
+        if len(items) <= _MANY:
+            return await self._act_together(items)
+        acting: list[asyncio.Task[list[Told]]] = []
+        async with asyncio.TaskGroup() as group:
+            for start in range(0, len(items), _MANY):
+                acting.append(group.create_task(self._act_together(items[start : start + _MANY])))
+                await asyncio.wait(acting, timeout=_NO_TIME)
+        return [one for acted in acting for one in acted.result()]
+
+    async def _act_together(self, items: Sequence[Item]) -> list[Told]:
+        """Hand all plain functions to the threads, and take care of the other items meanwhile."""
+        told: dict[int, Told] = {**await self._open_missing(items)}
+        plain: dict[int, tuple[PlainCall, Form]] = {}
+        others: list[int] = []
+        for i, item in enumerate(items):
+            if i in told:
+                continue
+            if (call := self._plain(item)) is not None:
+                plain[i] = call
+            else:
+                others.append(i)
+        if not others:
+            told.update(await self._run(items, plain))
+        else:
+            ran, beside = await asyncio.gather(self._run(items, plain), self._act_at_once([items[i] for i in others]))
+            told.update(ran)
+            told.update(zip(others, beside, strict=True))
+        return [told[i] for i in range(len(items))]
+
+    async def _run(self, items: Sequence[Item], plain: Mapping[int, tuple[PlainCall, Form]]) -> Mapping[int, Told]:
+        if not plain:
+            return {}
+        try:
+            returned = await self._runtime.run_plain([call for call, _ in plain.values()])
+        except Exception as error:  # ours: the others go on
+            return {i: _refused(items[i][0], error) for i in plain}
+        calls = zip(plain.items(), returned, strict=True)
+        return {i: _tell(call.session, items[i], form, one) for (i, (call, form)), one in calls}
+
+    async def _open_missing(self, items: Sequence[Item]) -> Mapping[int, Observed]:
+        """Open the trajectories that begin here and will go on. What is told of those that cannot be opened."""
+        sessions = self._runtime.sessions
+        places = [
+            i
+            for i, (trajectory, _, _, finish, last) in enumerate(items)
+            if _PREFIX + trajectory not in sessions and not finish and not last
+        ]
+        if not places:
+            return {}
+        opened = await all_of([items[i] for i in places], self._begin_to_open)
+        return {i: one for i, one in zip(places, opened, strict=True) if isinstance(one, Observed)}
+
+    def _begin_to_open(self, item: Item) -> Later[Session | Observed]:
+        trajectory, _, extra, _, _ = item
+        return at_once(_guarded(trajectory, self._open(_PREFIX + trajectory, extra)))
+
+    def _plain(self, item: Item) -> tuple[PlainCall, Form] | None:
         """The call of an item, if it is a plain function that may begin."""
         trajectory, text, extra, finish, last = item
         session = self._runtime.sessions.get(_PREFIX + trajectory)
@@ -93,7 +147,7 @@ class Trajectories:
             return None
         given = {**extra, "trajectory_id": trajectory, "is_last_step": last} if action.given else {}
         call = session.plain(action.tool, action.arguments, given)
-        return None if call is None else (call, action)
+        return None if call is None else (call, action.form)
 
     async def _do(self, item: Item) -> Told:
         begun = self._begin(item)
@@ -137,8 +191,8 @@ class Trajectories:
         if type(begun) is str:
             return action.form.answer(text, begun)
         if isinstance(begun, Coroutine):
-            return _rest(session, item, action, begun)
-        return _tell(session, item, action, begun)
+            return _rest(session, item, action.form, begun)
+        return _tell(session, item, action.form, begun)
 
     async def _prompt(self, session: Session) -> Observed:
         """An empty text is no action: whoever has nothing to say is shown the task."""
@@ -180,20 +234,20 @@ class Trajectories:
                 return environment, Task(extra)
 
 
-async def _rest(session: Session, item: Item, action: Action, begun: Awaitable[Returned]) -> Told:
-    return _tell(session, item, action, await begun)
+async def _rest(session: Session, item: Item, form: Form, begun: Awaitable[Returned]) -> Told:
+    return _tell(session, item, form, await begun)
 
 
-def _tell(session: Session, item: Item, action: Action, returned: Returned) -> Told:
+def _tell(session: Session, item: Item, form: Form, returned: Returned) -> Told:
     """What came of an action, written after its text."""
     _, text, extra, _, _ = item
     if isinstance(returned, str):
-        return action.form.answer(text, returned)
+        return form.answer(text, returned)
     sent_images = "images" in extra or "images" in session.spec.task.spec
-    return observe(returned, action.form, text, with_images=sent_images)
+    return observe(returned, form, text, with_images=sent_images)
 
 
-async def _guarded(trajectory: str, work: Awaitable[Told]) -> Told:
+async def _guarded(trajectory: str, work: Awaitable[T]) -> T | Observed:
     """Whatever goes wrong is the answer to this one action."""
     try:
         return await work
