@@ -101,17 +101,17 @@ class Trajectories:
                 plain[i] = call
             else:
                 others.append(i)
-        if not others:
-            told.update(await self._run(items, plain))
-        else:
-            ran, beside = await asyncio.gather(self._run(items, plain), self._act_at_once([items[i] for i in others]))
-            told.update(ran)
-            told.update(zip(others, beside, strict=True))
+        works = [self._run(items, plain)] if plain else []
+        if others:
+            works.append(self._act_on(items, others))
+        for done in [await works[0]] if len(works) == 1 else await asyncio.gather(*works):
+            told.update(done)
         return [told[i] for i in range(len(items))]
 
+    async def _act_on(self, items: Sequence[Item], places: Sequence[int]) -> Mapping[int, Told]:
+        return dict(zip(places, await self._act_at_once([items[i] for i in places]), strict=True))
+
     async def _run(self, items: Sequence[Item], plain: Mapping[int, tuple[PlainCall, Form]]) -> Mapping[int, Told]:
-        if not plain:
-            return {}
         try:
             returned = await self._runtime.run_plain([call for call, _ in plain.values()])
         except Exception as error:  # ours: the others go on
