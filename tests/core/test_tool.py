@@ -61,7 +61,7 @@ def tool_of(name):
 def call(env, name, written, said={}, task={}):
     tool = env._definition.tools[name]
     positional, named = tool.fit(written, said, task)
-    return getattr(env, tool.method)(*positional, **named)
+    return tool.method_of(env)(*positional, **named)
 
 
 def test_a_model_parameter_is_the_schema():

@@ -184,6 +184,11 @@ class Tool:
             texts=() if whole else _texts(fn, parameters),
         )
 
+    def method_of(self, owner: object) -> Callable[..., Any]:
+        """What is to be called with what `fit` makes of the arguments."""
+        method: Callable[..., Any] = getattr(owner, self.method)
+        return method
+
     def fit(self, written: JsonObject, said: JsonObject, task: JsonObject) -> tuple[Sequence[Any], JsonObject]:
         """What to call the method with, by position and by name: what the model wrote, and what the trainer gives for
         parameters marked `Given`.

@@ -229,7 +229,7 @@ class LocalEnvironment:
             return failure(tool, error)
         try:
             owner = self._instances.get(found.owner, self._env)
-            begun: Coroutine[Any, Any, object] = getattr(owner, found.method)(*positional, **named)
+            begun: Coroutine[Any, Any, object] = found.method_of(owner)(*positional, **named)
             waits_for = begun.send(None)
         except StopIteration as done:
             return self._told(tool, done.value)
@@ -268,7 +268,7 @@ class LocalEnvironment:
         if texts is None:
             work: Callable[[], object] = partial(self._fit_and_call, found, arguments, given)
         else:
-            work = partial(getattr(self._instances.get(found.owner, self._env), found.method), *texts)
+            work = partial(found.method_of(self._instances.get(found.owner, self._env)), *texts)
         return partial(_call_safely, tool, work, asyncio.get_running_loop())
 
     def _fit_and_call(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> object:
@@ -278,7 +278,7 @@ class LocalEnvironment:
         except ValidationError as error:
             return bad_arguments(_problems(error))
         owner = self._instances.get(tool.owner, self._env)
-        return getattr(owner, tool.method)(*positional, **named)
+        return tool.method_of(owner)(*positional, **named)
 
     def _task(self, tool: Tool) -> JsonObject:
         """What the trainer said with the task, if the tool is to be given some of it."""
