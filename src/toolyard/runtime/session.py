@@ -438,14 +438,16 @@ class Session:
         if placed is None or not self._is_free() or not shared.may_run_at_once():
             return None
         begun = placed.begin(tool, arguments, given)
-        if type(begun) is not str or len(begun) > shared.limits.output_bytes:
-            if isinstance(begun, Coroutine):
-                call: Call[CallResult | AskAgain] = Call(tool, None, self._deadline(), kept=False)
-                return Begun(call, self._go_on(call, begun))
-            begun = self._within_limits(self._checked(tool, begun)[0])
-        if shared.journal.answered:
-            self._tell(tool, begun, self.last_seen, self.last_seen, time.monotonic())
-        return begun
+        if type(begun) is str and len(begun) <= shared.limits.output_bytes:
+            for told in shared.journal.answered:
+                told(self.spec, tool, "ok", 0.0, time.monotonic() - self.last_seen)
+            return begun
+        if isinstance(begun, Coroutine):
+            call: Call[CallResult | AskAgain] = Call(tool, None, self._deadline(), kept=False)
+            return Begun(call, self._go_on(call, begun))
+        result = self._within_limits(self._checked(tool, begun)[0])
+        self._tell(tool, result, self.last_seen, self.last_seen, time.monotonic())
+        return result
 
     def _is_free(self) -> bool:
         """Whether a call of whatever tool may begin at once."""
