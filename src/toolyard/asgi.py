@@ -34,6 +34,9 @@ content's length, and body. It returns False for one that it cannot send, and ha
 PASSED = "toolyard.passed"
 """In the scope of a request that another gateway has passed on to this one."""
 
+_NO_MATCH = Match.NONE
+"""Looking up a member of an Enum is not cheap, and this is asked for every request."""
+
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
@@ -202,7 +205,7 @@ class Door:
                 self._check_key(Request(scope, receive, send, self._options))
             for route in self._routes:
                 match, child = route.matches(scope)
-                if match is not Match.NONE:
+                if match is not _NO_MATCH:
                     scope.update(child)
                     await route.handle(scope, receive, send)
                     return

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from toolyard import Environment, TextBlock, ToolOutput, Toolset, terminal, tool
 from toolyard.core.errors import DefinitionError
+from toolyard.core.tool import Given
 
 
 class Params(BaseModel):
@@ -56,6 +58,12 @@ def tool_of(name):
     return Every._definition.tools[name]
 
 
+def call(env, name, written, said={}, task={}):
+    tool = env._definition.tools[name]
+    positional, named = tool.fit(written, said, task)
+    return tool.method_of(env)(*positional, **named)
+
+
 def test_a_model_parameter_is_the_schema():
     spec = tool_of("model").spec
     assert spec.description == "Take a model, as ORS does."
@@ -73,7 +81,7 @@ def test_plain_parameters_make_a_schema_with_the_words_of_the_docstring():
 
 def test_a_tool_without_parameters_has_no_schema_and_ignores_what_it_is_given():
     assert tool_of("nothing").spec.input_schema is None
-    assert tool_of("nothing").bind(Every(), {"whatever": 1})() is None
+    assert call(Every(), "nothing", {"whatever": 1}) is None
 
 
 def test_names_and_visibility_come_from_the_decorator():
@@ -90,7 +98,67 @@ def test_names_and_visibility_come_from_the_decorator():
     ],
 )
 def test_arguments_are_taken_as_leniently_as_pydantic_does(name, given, answer):
-    assert tool_of(name).bind(Every(), given)() == answer
+    assert call(Every(), name, given) == answer
+
+
+def by_name_only(fn):
+    @functools.wraps(fn)
+    def wrapper(self, **named):
+        return fn(self, **named)
+
+    return wrapper
+
+
+class Texts(Environment):
+    @tool
+    def two(self, a: str, b: str = "beta") -> str:
+        return f"{a} {b}"
+
+    @tool
+    def odd(self, a: str, b: str = None) -> str:  # noqa: RUF013  # as people write
+        return f"{a} {b}"
+
+    @tool
+    def named(self, *, a: str, b: str = "beta") -> str:
+        return f"{a} {b}"
+
+    @tool
+    @by_name_only
+    def wrapped(self, a: str, b: str = "beta") -> str:
+        return f"{a} {b}"
+
+    @tool
+    def given(self, a: str, b: Annotated[str, Given()] = "beta", c: Annotated[str, Given(open=True)] = "gamma") -> str:
+        return f"{a} {b} {c}"
+
+
+@pytest.mark.parametrize("name", ["two", "named", "wrapped"])
+def test_text_reaches_the_parameter_of_its_name_however_the_method_takes_it(name):
+    assert call(Texts(), name, {"b": "2", "a": "1"}) == "1 2"
+    assert call(Texts(), name, {"a": "1"}) == "1 beta"
+    assert call(Texts(), name, {"a": "1", "more": "x"}) == "1 beta"
+    for wrong in ({}, {"b": "2"}, {"a": None}, {"a": 1}, {"a": "1", "b": None}):
+        with pytest.raises(ValidationError):
+            call(Texts(), name, wrong)
+
+
+def test_a_default_that_is_no_text_is_left_alone():
+    assert call(Texts(), "odd", {"a": "1"}) == "1 None"
+
+
+@pytest.mark.parametrize(
+    ("written", "said", "task", "answer"),
+    [
+        ({"a": "1"}, {}, {}, "1 beta gamma"),
+        ({"a": "1"}, {"b": "2", "c": "3"}, {"b": "4"}, "1 2 3"),
+        ({"a": "1"}, {}, {"b": "4", "c": "5"}, "1 4 5"),
+        ({"a": "1"}, {"b": None}, {"b": "4"}, "1 beta gamma"),
+        ({"a": "1", "b": "mine", "c": "mine"}, {"b": "2", "c": "3"}, {}, "1 2 mine"),
+        ({"a": "1", "b": "mine"}, {}, {}, "1 beta gamma"),
+    ],
+)
+def test_the_trainer_fills_in_what_is_his_and_the_model_only_what_is_open(written, said, task, answer):
+    assert call(Texts(), "given", written, said, task) == answer
 
 
 class Odd:

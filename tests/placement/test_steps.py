@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from toolyard.placement.steps import all_of, rest_of
+from toolyard.placement.steps import all_of, at_once, rest_of
 
 pytestmark = pytest.mark.anyio
 
@@ -135,3 +135,17 @@ async def test_an_exception_reaches_what_was_begun_by_hand():
     await asyncio.sleep(0)
     task.cancel()
     assert await task == "told"
+
+
+async def test_what_never_waits_is_done_at_once_and_the_rest_of_what_waits_is_awaited():
+    passed = asyncio.Event()
+
+    async def work(waits: bool) -> str:
+        if waits:
+            await passed.wait()
+        return "done"
+
+    assert at_once(work(False)) == "done"
+    rest = at_once(work(True))
+    asyncio.get_running_loop().call_soon(passed.set)
+    assert await rest == "done"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
+import weakref
 
 import anyio
 import pytest
@@ -114,12 +116,38 @@ async def test_what_must_always_run_runs_even_if_nobody_waits_any_more():
 
 
 async def test_a_group_of_quick_functions_is_done_by_few_threads():
-    threads = Threads(32)
-    results: list[str | None] = [None] * 200
-    await threads.run_all([lambda: threading.current_thread().name] * 200, results)
+    threads = Threads(256)
+    results: list[str | None] = [None] * 2000
+    await threads.run_all([lambda: threading.current_thread().name] * 2000, results)
     assert None not in results
     assert threads._alive <= 32
     threads.close()
+
+
+class Kept:
+    def work(self) -> str:
+        return "done"
+
+    def fail(self) -> str:
+        raise ValueError("no")
+
+
+async def test_what_was_run_is_kept_by_nobody(threads):
+    """Not even until the garbage collector looks: batches are large, and there are many."""
+    gc.disable()
+    try:
+        kept = Kept()
+        gone = weakref.ref(kept)
+        await threads.run_all([kept.work] * 3, [None] * 3)
+        await threads.run(kept.work)
+        with pytest.raises(ValueError, match="no"):
+            await threads.run(kept.fail)
+        del kept
+        with anyio.fail_after(10):
+            while gone() is not None:  # the thread lets go of it when it has told
+                await anyio.sleep(0.005)
+    finally:
+        gc.enable()
 
 
 async def test_slow_functions_of_a_group_run_side_by_side():

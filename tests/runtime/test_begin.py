@@ -11,6 +11,7 @@ import pytest
 
 from tests.runtime.test_runtime import World, runtime_of, settled, spec
 from toolyard import tool
+from toolyard.core.errors import Overloaded
 from toolyard.core.output import ToolFailure
 from toolyard.runtime.session import Session, State
 
@@ -186,9 +187,51 @@ async def test_one_that_hangs_is_timed_out_and_the_others_keep_their_answers():
         release.set()
 
 
+async def test_those_that_may_not_begin_after_all_give_their_turns_back():
+    async with runtime_of(Plain).running() as runtime:
+        sessions = await several(runtime, 2)
+        calls = [session.plain("double", {"number": 4}, {}) for session in sessions]
+        runtime.shared.draining = True
+        with pytest.raises(Overloaded):
+            await runtime.run_plain(calls)
+        runtime.shared.draining = False
+        assert [session.running for session in sessions] == [0, 0]
+        assert await runtime.run_plain([session.plain("double", {"number": 5}, {}) for session in sessions]) == [
+            "10",
+            "10",
+        ]
+
+
 async def test_coroutines_and_unknown_tools_are_not_plain():
     async with runtime_of(Plain).running() as runtime:
         (session,) = await several(runtime, 1)
         assert session.plain("long", {}, {}) is None
         assert session.plain("nothing_like_it", {}, {}) is None
         assert session.running == 0
+
+
+class Bare(Plain):
+    def __init__(self, task_spec={}, secrets={}):
+        """Keeps nothing, not even its task."""
+
+    async def setup(self):
+        pass
+
+    async def teardown(self):
+        pass
+
+    @tool
+    def twice(self, word: str) -> str:
+        return word * 2
+
+    @tool
+    async def thrice(self, word: str) -> str:
+        return word * 3
+
+
+async def test_a_tool_that_is_given_nothing_does_not_need_the_task():
+    async with runtime_of(Bare).running() as runtime:
+        session = await runtime.open(dataclasses.replace(spec(), environment=Bare))
+        await session.ready()
+        assert session.begin("thrice", {"word": "x"}, {}) == "xxx"
+        assert await runtime.run_plain([session.plain("twice", {"word": "x"}, {})]) == ["xx"]

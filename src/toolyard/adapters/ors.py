@@ -10,7 +10,7 @@ import inspect
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast, get_type_hints
@@ -86,8 +86,10 @@ class _Adapted(Environment):
     def name(cls) -> str:
         return str(cls._theirs.name())
 
-    def run(self, tool: _ForeignTool, *arguments: BaseModel) -> Any:
+    def run(self, tool: _ForeignTool, written: JsonObject, *arguments: BaseModel) -> Any:
         """What the tool answers, or something to await for it."""
+        if self._dispatches:
+            return self.dispatch(tool.name, written)
         owner = self.inner if tool.home is self._theirs else self._toolset(tool.home)
         return translate.translated(
             getattr(owner, tool.method)(*arguments), partial(translate.output, self.types, tool.name)
@@ -113,12 +115,12 @@ class _ForeignTool(Tool):
     home: Foreign
     """The class of theirs that has the method: the environment's, or one of its toolsets."""
 
-    def bind(self, owner: object, written: JsonObject, given: JsonObject = {}) -> Callable[[], Any]:
-        adapted = cast(_Adapted, owner)
+    def method_of(self, owner: object) -> Callable[..., Any]:
+        return partial(cast(_Adapted, owner).run, self)
+
+    def fit(self, written: JsonObject, said: JsonObject, task: JsonObject) -> tuple[Sequence[Any], JsonObject]:
         arguments = () if self.arguments is None else (self.arguments.model_validate(written),)
-        if adapted._dispatches:
-            return partial(adapted.dispatch, self.name, written)
-        return partial(adapted.run, self, *arguments)
+        return (written, *arguments), {}
 
 
 def _adapt_toolset(name: str, theirs: Foreign, base: Foreign) -> type:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from toolyard.core.environment import Environment, lists_task_tools
@@ -18,12 +18,15 @@ log = logging.getLogger("toolyard.actions")
 PLAIN = Plain()
 
 
-class Action(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Action:
     """A call that a text asks for."""
 
     tool: str
     arguments: JsonObject
     form: Form
+    given: Collection[str] = ()
+    """What the trainer is to say with it."""
 
 
 class Actions:
@@ -31,9 +34,9 @@ class Actions:
 
     def __init__(self, tools: Mapping[str, Tool], terminal: Tool | None, *, open_ended: bool) -> None:
         listed = {name: tool for name, tool in tools.items() if not tool.terminal}
-        forms = [(name, tool.form) for name, tool in listed.items() if tool.form]
-        self._forms: Sequence[tuple[str, Form]] = [(name, form) for name, form in forms if not is_late(form)]
-        self._late: Sequence[tuple[str, Form]] = [(name, form) for name, form in forms if is_late(form)]
+        formed = [(tool, tool.form) for tool in listed.values() if tool.form]
+        self._forms: Sequence[tuple[Tool, Form]] = [(tool, form) for tool, form in formed if not is_late(form)]
+        self._late: Sequence[tuple[Tool, Form]] = [(tool, form) for tool, form in formed if is_late(form)]
         self._unformed: Sequence[Tool] = [tool for tool in listed.values() if not tool.form]
         self._tools = tools
         self._terminal = terminal
@@ -58,7 +61,7 @@ class Actions:
                 continue
             name, arguments = call
             if (tool := self._tools.get(name)) is not None:
-                return Action(name, arguments, tool.form or PLAIN)
+                return Action(name, arguments, tool.form or PLAIN, tool.given)
             if self._open_ended:
                 return Action(name, arguments, PLAIN)
         return None
@@ -66,25 +69,25 @@ class Actions:
     def _by_name(self, text: str) -> Action | None:
         for tool in self._unformed:
             if found := tagged(text, tool.name):
-                return Action(tool.name, _arguments(tool, found[-1]), PLAIN)
+                return Action(tool.name, _arguments(tool, found[-1]), PLAIN, tool.given)
         return None
 
     def _last_message(self, text: str) -> Action | None:
         if self._terminal is None or not text.strip():
             return None
         argument = self._terminal.terminal_spec().arg
-        return Action(self._terminal.name, {argument: text} if argument else {}, PLAIN)
+        return Action(self._terminal.name, {argument: text} if argument else {}, PLAIN, self._terminal.given)
 
 
-def _read(forms: Sequence[tuple[str, Form]], text: str) -> Action | None:
-    for name, form in forms:
+def _read(forms: Sequence[tuple[Tool, Form]], text: str) -> Action | None:
+    for tool, form in forms:
         try:
             arguments = form.read(text)
         except Exception:  # a form of the author's: what it cannot read is not its own
-            log.warning("the form of tool %r could not read a text", name, exc_info=True)
+            log.warning("the form of tool %r could not read a text", tool.name, exc_info=True)
             continue
         if arguments is not None:
-            return Action(name, arguments, form)
+            return Action(tool.spec.name, arguments, form, tool.given)
     return None
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, get_type_hints, overload
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_type_hints, overload
 
 import docstring_parser
 from pydantic import BaseModel, Field, create_model
@@ -112,6 +111,15 @@ class ListToolsOutput(Model):
     message_block_types: list[str] | None = None
 
 
+class Text(NamedTuple):
+    """A parameter that takes any text."""
+
+    name: str
+    default: str | None
+    given: Given | None
+    """How the trainer fills it in, if not the model does."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tool:
     spec: ToolSpec
@@ -127,14 +135,10 @@ class Tool:
     terminal: bool
     turn: Turn
     form: Form | None = None
-    given: Sequence[str] = ()
+    given: Mapping[str, Given] = field(default_factory=dict)
     """Parameters that the trainer fills in."""
-    hidden: frozenset[str] = frozenset()
-    """Those of them that the model must not."""
-    everything: Sequence[str] = ()
-    """Those of them that take all that the trainer says."""
-    texts: Mapping[str, bool] = field(default_factory=dict)
-    """If all its parameters are text: their names, and whether each is required. Text needs no validation."""
+    texts: Sequence[Text] = ()
+    """Its parameters in their order, if all of them are text, which needs no validation."""
 
     @property
     def name(self) -> str:
@@ -176,47 +180,60 @@ class Tool:
             terminal=is_terminal,
             turn="exclusive" if mark.exclusive or is_terminal else "concurrent" if mark.concurrent else "serial",
             form=mark.form,
-            given=tuple(given),
-            hidden=hidden,
-            everything=tuple(name for name, marked in given.items() if marked.everything),
-            texts={} if whole else _texts(parameters),
+            given=given,
+            texts=() if whole else _texts(fn, parameters),
         )
 
-    def bind(self, owner: object, written: JsonObject, given: JsonObject = {}) -> Callable[[], Any]:
-        """The call, ready to be made: what the model wrote, and what the trainer gives for parameters marked `Given`.
+    def method_of(self, owner: object) -> Callable[..., Any]:
+        """What is to be called with what `fit` makes of the arguments."""
+        method: Callable[..., Any] = getattr(owner, self.method)
+        return method
+
+    def fit(self, written: JsonObject, said: JsonObject, task: JsonObject) -> tuple[Sequence[Any], JsonObject]:
+        """What to call the method with, by position and by name: what the model wrote, and what the trainer gives for
+        parameters marked `Given`.
 
         Raises pydantic's ValidationError when the arguments do not fit.
         """
-        method = getattr(owner, self.method)
         if self.arguments is None:
-            bound: Callable[[], Any] = method
-            return bound
+            return (), {}
+        if (texts := self.fit_texts(written, said, task)) is not None:
+            return texts, {}
         if self.given:
-            written = self._with_given(written, given)
-        if self.texts and self._is_text(written):
-            return partial(method, **written)
+            written = self._with_given(written, said, task)
         model = self.arguments.model_validate(written)
         if self.whole:
-            return partial(method, model)
-        return partial(method, **{name: getattr(model, name) for name in self.arguments.model_fields})
+            return (model,), {}
+        return (), {name: getattr(model, name) for name in self.arguments.model_fields}
 
-    def _with_given(self, written: JsonObject, given: JsonObject) -> JsonObject:
+    def _with_given(self, written: JsonObject, said: JsonObject, task: JsonObject) -> JsonObject:
+        """What the trainer says counts now, or else said with the task."""
         joined = {**written}
-        for name in self.given:
-            if name in joined and name not in self.hidden:
+        for name, marked in self.given.items():
+            if marked.open and name in written:
                 continue
-            joined.pop(name, None)
-            if (value := given if name in self.everything else given.get(name)) is not None:
+            if marked.everything:
+                joined[name] = {**task, **said}
+            elif (value := said[name] if name in said else task.get(name)) is not None:
                 joined[name] = value
+            else:
+                joined.pop(name, None)
         return joined
 
-    def _is_text(self, written: JsonObject) -> bool:
-        """Whether these arguments are as good as validated."""
-        texts = self.texts
-        for name, value in written.items():
-            if type(value) is not str or name not in texts:
-                return False
-        return len(written) == len(texts) or all(name in written or not needed for name, needed in texts.items())
+    def fit_texts(self, written: JsonObject, said: JsonObject, task: JsonObject) -> Sequence[str] | None:
+        """The arguments by position, if all of them are text and so as good as validated: no code of the author's."""
+        if not self.texts:
+            return None
+        found: list[str] = []
+        for name, default, given in self.texts:
+            if name in written and (given is None or given.open):
+                value = written[name]
+            elif given is None or (value := said[name] if name in said else task.get(name)) is None:
+                value = default
+            if type(value) is not str:
+                return None
+            found.append(value)
+        return found
 
     def terminal_spec(self) -> TerminalToolSpec:
         arg = next(iter(self.arguments.model_fields), None) if self.arguments else None
@@ -317,15 +334,19 @@ def _given(parameters: Mapping[str, Any], where: str) -> Mapping[str, Given]:
     return found
 
 
-def _texts(parameters: Mapping[str, Any]) -> Mapping[str, bool]:
-    texts: dict[str, bool] = {}
+def _texts(fn: Callable[..., object], parameters: Mapping[str, Any]) -> Sequence[Text]:
+    found: list[Text] = []
+    named_only = [p for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    if named_only or hasattr(fn, "__wrapped__"):  # what wraps it may look for the names of the arguments
+        return ()
     for name, value in parameters.items():
-        hint = value[0] if isinstance(value, tuple) else value
-        marks = [mark for mark in getattr(hint, "__metadata__", ()) if not isinstance(mark, Given)]
-        if marks or getattr(hint, "__origin__", hint) is not str:
-            return {}
-        texts[name] = not isinstance(value, tuple)
-    return texts
+        hint, default = value if isinstance(value, tuple) else (value, None)
+        marks = getattr(hint, "__metadata__", ())
+        given = next((mark for mark in marks if isinstance(mark, Given)), None)
+        if len(marks) > (given is not None) or getattr(hint, "__origin__", hint) is not str:
+            return ()
+        found.append(Text(name, default, given))
+    return found
 
 
 def _schema_of(arguments: type[BaseModel] | None, hidden: Set[str], where: str) -> JsonObject | None:

@@ -18,6 +18,20 @@ _BREATH = 128
 """So much is done without waiting before others have their turn on the loop."""
 
 
+def at_once(work: Coroutine[Any, Any, R]) -> Later[R]:
+    """Begin it here and now; if it turns out to wait, the task of the caller has to await the rest."""
+    try:
+        waits_for = work.send(None)
+    except StopIteration as done:
+        result: R = done.value
+        return result
+
+    async def rest() -> R:
+        return await rest_of(work, waits_for)
+
+    return rest()
+
+
 @types.coroutine
 def rest_of(work: Coroutine[Any, Any, R], waits_for: object) -> Generator[object, Any, R]:
     """Go on with a coroutine that was begun with `send(None)`, in the same task, when it turned out to wait."""

@@ -10,91 +10,94 @@ import asyncio
 import contextvars
 import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from operator import length_hint
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from toolyard.core.errors import describe
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True, eq=False)
 class _Job:
-    """A function that somebody waits for."""
+    """Functions whose results are wanted together, so that the loop hears of them once. They raise nothing."""
 
-    function: Callable[[], Any]
-    future: asyncio.Future[Any]
-    context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    always: bool = False
-    """To be run even if nobody waits for it any more, as a teardown is."""
-    started: bool = False
-    """Set by the thread."""
-    given_up: bool = False
-    result: Any = None
-    error: BaseException | None = None
+    __slots__ = ("_begun", "_context", "_done", "_functions", "_results", "always", "future", "given_up")
 
-    def perform(self) -> bool:
-        """In the thread. Whether there is news for the loop."""
-        if self.always or not self.given_up:
-            self.started = True
-            try:
-                self.result = self.context.run(self.function)
-            except BaseException as raised:  # the author's code, SystemExit included: it belongs to the caller
-                self.error = raised
-        return True
+    def __init__(
+        self,
+        functions: Sequence[Callable[[], Any]],
+        results: list[Any],
+        future: asyncio.Future[None],
+        *,
+        always: bool,
+    ) -> None:
+        self.future = future
+        self.always = always
+        """To be run even if nobody waits for them any more, as a teardown is."""
+        self.given_up = False
+        self._functions = functions
+        self._results = results
+        self._context = contextvars.copy_context()
+        self._begun = iter(range(len(functions)))
+        self._done = itertools.count(1)
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def perform(self) -> int | None:
+        """In a thread, once for each function: run the next one. Its number, if there is news for the loop."""
+        if self.given_up and not self.always:
+            return None
+        index = next(self._begun)
+        self._results[index] = self._context.copy().run(self._functions[index])
+        complete = next(self._done) == len(self._functions)
+        return index if complete or self.given_up else None
+
+    def under_way(self) -> Sequence[_Place]:
+        """Those that threads are in."""
+        begun = len(self) - length_hint(self._begun)
+        return [(self, i) for i in range(begun) if self._results[i] is None]
 
     def settle(self) -> None:
         """On the loop."""
-        error = self.error
-        if self.future.done():
-            return  # given up
-        if error is None:
-            self.future.set_result(self.result)
-        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
-            self.future.set_exception(error)
-        else:
-            self.future.set_exception(RuntimeError(describe(error)))  # a future cannot carry those
+        if not self.future.done():  # or it was given up
+            self.future.set_result(None)
 
 
-class _Group:
-    """Functions whose results are wanted together, so that the loop hears of them once."""
-
-    def __init__(
-        self, functions: Sequence[Callable[[], Any]], results: list[Any], future: asyncio.Future[None]
-    ) -> None:
-        self.future = future
-        self.given_up = False
-        self.results = results
-        self.parts = [_Part(self, i, function) for i, function in enumerate(functions)]
-        self._done = itertools.count(1)
-
-    def is_complete(self) -> bool:
-        """Asked once by each part when it is done; exactly one of them is the last."""
-        return next(self._done) == len(self.parts)
+_Place: TypeAlias = tuple[_Job, int]
+"""One function of a job."""
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
-    group: _Group
-    index: int
-    function: Callable[[], Any]
-    context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    started: bool = False
+class _Outcome:
+    """What became of a function that may raise."""
 
-    def perform(self) -> bool:
-        group = self.group
-        if group.given_up:
-            return False
-        self.started = True
-        group.results[self.index] = self.context.run(self.function)
-        return group.is_complete() or group.given_up
+    result: Any = None
+    error: BaseException | None = None
 
-    def settle(self) -> None:
-        if not self.group.future.done():
-            self.group.future.set_result(None)
+    @classmethod
+    def of(cls, function: Callable[[], object]) -> Self:
+        try:
+            return cls(function())
+        except BaseException as error:  # the author's code, SystemExit included: it belongs to the caller
+            return cls(error=error)
+
+    def get(self) -> Any:
+        error, self.error = self.error, None  # or the traceback, which leads here, would keep itself alive
+        if error is None:
+            return self.result
+        try:
+            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                raise error
+            raise RuntimeError(describe(error))  # coroutines cannot raise those
+        finally:
+            del error
 
 
 _PATIENCE = 0.001
@@ -102,6 +105,8 @@ _PATIENCE = 0.001
 _QUICKLY = 4
 """Functions done in that time. Such are best left to the thread that is at work: handing each to another one, and
 Python's lock from one to the other, would cost more than running them."""
+_STUCK = 4
+"""So much has to speak for it before another thread is to help: two looks, or four if each may have been deceived."""
 
 
 class Threads:
@@ -110,11 +115,16 @@ class Threads:
     def __init__(self, most: int) -> None:
         self._most = most
         self._alive = 0
-        self._hung: set[_Job | _Part] = set()
+        self._hung: set[_Place] = set()
         """Given up while a thread was in them, and still there."""
         self._relief: asyncio.TimerHandle | None = None
-        self._jobs: deque[_Job | _Part] = deque()
-        self._done: deque[_Job | _Part] = deque()
+        self._looked = 0.0
+        """When we last looked whether help is needed, and no sooner than that will again."""
+        self._stuck = 0
+        """How surely nothing goes on in the threads: looks in a row that saw hardly anything done."""
+        self._jobs: deque[_Job] = deque()
+        """Each as often as it has functions that have not begun."""
+        self._done: deque[_Place] = deque()
         self._performed = self._seen = 0
         """How many functions have been run, about, and how many had been when we last looked."""
         self._told = False
@@ -131,40 +141,38 @@ class Threads:
         return len(self._hung)
 
     async def run(self, function: Callable[[], T], *, always: bool = False) -> T:
+        outcomes: list[_Outcome | None] = [None]
+        await self.run_all([partial(_Outcome.of, function)], outcomes, always=always)
+        outcome = outcomes.pop()
+        assert outcome is not None
+        result: T = outcome.get()
+        return result
+
+    async def run_all(
+        self, functions: Sequence[Callable[[], T]], results: list[T | None], *, always: bool = False
+    ) -> None:
+        """All of them, side by side as far as they take long. What each returns is put into its place in `results`,
+        which holds None until then. There is at least one, and they must neither raise anything nor return None."""
         loop = asyncio.get_running_loop()
-        job = _Job(function, loop.create_future(), always=always)
-        self._add([job], loop)
+        job = _Job(functions, results, loop.create_future(), always=always)
+        self._add(job, loop)
         try:
-            result: T = await job.future
-            return result
+            await job.future
         except asyncio.CancelledError:
             job.given_up = True
-            self._leave([job] if job.started else [])
+            self._leave(job.under_way())
             raise
 
-    async def run_all(self, functions: Sequence[Callable[[], T]], results: list[T | None]) -> None:
-        """All of them, side by side as far as they take long. What each returns is put into its place in `results`,
-        which holds None until then. There is at least one, and they must not raise anything."""
-        loop = asyncio.get_running_loop()
-        group = _Group(functions, results, loop.create_future())
-        self._add(group.parts, loop)
-        try:
-            await group.future
-        except asyncio.CancelledError:
-            group.given_up = True
-            self._leave([part for part in group.parts if part.started and results[part.index] is None])
-            raise
-
-    def _add(self, jobs: Sequence[_Job | _Part], loop: asyncio.AbstractEventLoop) -> None:
-        self._jobs.extend(jobs)
+    def _add(self, job: _Job, loop: asyncio.AbstractEventLoop) -> None:
+        self._jobs.extend(itertools.repeat(job, len(job)))
         with self._lock:
             helped = self._awake > len(self._hung)
         if not helped:
             self._call(1)
-        if helped or len(jobs) > 1:
+        if helped or len(job) > 1:
             self._relieve_later(loop)
 
-    def _leave(self, hung: Sequence[_Job | _Part]) -> None:
+    def _leave(self, hung: Sequence[_Place]) -> None:
         """Nobody waits for these any more, but threads are in them, and others take their places."""
         self._hung.update(hung)
         if hung and self._jobs:
@@ -172,14 +180,26 @@ class Threads:
 
     def _relieve_later(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._relief is None:
+            self._looked = time.monotonic()
             self._relief = loop.call_later(_PATIENCE, self._relieve, loop)
 
     def _relieve(self, loop: asyncio.AbstractEventLoop) -> None:
         """While functions wait and hardly any gets done, double the threads that work on them, as far as allowed."""
         self._relief = None
-        done, self._seen = self._performed - self._seen, self._performed
-        if self._jobs and (done >= _QUICKLY or self._call(min(len(self._jobs), max(self._awake, 1)))):
+        if self._jobs and (self._get_on() or self._call(min(len(self._jobs), max(self._awake, 1)))):
             self._relieve_later(loop)
+
+    def _get_on(self) -> bool:
+        """Whether the threads that there are will do, as far as one can see."""
+        waited = time.monotonic() - self._looked
+        if waited < _PATIENCE / 2:  # the loop's clock stands still while it is at work
+            return True
+        done, self._seen = self._performed - self._seen, self._performed
+        if done >= _QUICKLY:
+            self._stuck = 0
+        else:  # if we are late, the loop itself was at work, and it had Python's lock
+            self._stuck += 1 if waited > 2 * _PATIENCE else 2
+        return self._stuck < _STUCK
 
     def _call(self, wanted: int) -> bool:
         """Wake threads that sleep, then start new ones. Whether there were any to be had."""
@@ -220,17 +240,16 @@ class Threads:
             self._awake -= 1
         return self._bell.get()
 
-    def _run(self, job: _Job | _Part) -> None:
-        news = job.perform()
+    def _run(self, job: _Job) -> None:
+        index = job.perform()
         self._performed += 1
-        if not news:
+        if index is None:
             return
-        self._done.append(job)
+        self._done.append((job, index))
         if not self._told:  # what is done until the loop looks, it finds all at once
             self._told = True
-            future = job.future if isinstance(job, _Job) else job.group.future
             try:
-                future.get_loop().call_soon_threadsafe(self._collect)
+                job.future.get_loop().call_soon_threadsafe(self._collect)
             except RuntimeError:  # that loop is closed: nobody waits any more
                 self._told = False
 
@@ -239,10 +258,11 @@ class Threads:
     def _collect(self) -> None:
         self._told = False
         while self._done:
-            job = self._done.popleft()
-            if job in self._hung:
-                self._hung.discard(job)
+            place = self._done.popleft()
+            if place in self._hung:
+                self._hung.discard(place)
                 self._end_one_too_many()
+            job, _ = place
             job.settle()
 
     def _end_one_too_many(self) -> None:

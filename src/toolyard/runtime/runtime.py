@@ -20,7 +20,7 @@ from toolyard.core.errors import (
     SessionNotFound,
     ToolsetUnavailable,
 )
-from toolyard.core.output import Reply, Returned, ToolFailure, ToolOutput
+from toolyard.core.output import Reply, Returned
 from toolyard.placement.base import Placement, SessionSpec, Strategy
 from toolyard.runtime.call import Call
 from toolyard.runtime.journal import Journal, Why
@@ -163,9 +163,9 @@ class Runtime:
         whole.task = task = asyncio.current_task()
         whole.began = time.monotonic()
         whole.begin()
-        self.shared.admit(whole, lambda _: None)  # it lets itself be stopped
         results: list[Reply | None] = [None] * len(calls)
         try:
+            self.shared.admit(whole, lambda _: None)  # it lets itself be stopped
             await self.placement.run_all([call.function for call in calls], results)
         except asyncio.CancelledError:
             if whole.stopped is None or task is None:
@@ -178,7 +178,7 @@ class Runtime:
                 call.session.end_plain(call, returned, whole.stopped, whole.began)
                 for call, returned in zip(calls, results, strict=True)
             ]
-        return [one if isinstance(one, str | ToolOutput | ToolFailure) else await one for one in told]
+        return [one if type(one) is str or not isinstance(one, Coroutine) else await one for one in told]
 
     # Life.
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,7 +39,7 @@ from toolyard.core.output import (
     snapshot,
 )
 from toolyard.placement.base import Placed, Placement, SessionSpec, Strategy
-from toolyard.placement.steps import Later, rest_of
+from toolyard.placement.steps import Later
 from toolyard.runtime.call import Call, is_ours
 from toolyard.runtime.journal import Outcome, Why
 from toolyard.runtime.shared import Shared
@@ -68,6 +68,10 @@ class State(Enum):
     CLOSED = "closed"
 
 
+_READY = State.READY
+"""What every call asks for: looking up a member of an Enum takes longer than all else that it asks."""
+
+
 class _Asked(NamedTuple):
     """A call that was made."""
 
@@ -76,7 +80,8 @@ class _Asked(NamedTuple):
     given: JsonObject
 
 
-class PlainCall(NamedTuple):
+@dataclass(slots=True, eq=False)
+class PlainCall:
     """A call of a plain function that is about to run in a thread."""
 
     session: Session
@@ -419,6 +424,8 @@ class Session:
         Otherwise it has begun, and the same task has to await the rest.
         """
         begun = self._try(tool, arguments, given)
+        if type(begun) is str:
+            return begun
         if begun is None:
             call: Call[CallResult] = Call(tool, None, self._deadline(), kept=False)
             return self._start(call, self._follow, (arguments, given)).finished()
@@ -426,39 +433,41 @@ class Session:
 
     def _try(self, tool: str, arguments: JsonObject, given: JsonObject) -> Reply | Begun | None:
         """Begin a call in the task of the caller, and end it if it never waits. None if it cannot begin now."""
-        self.touch()
-        turns = self._turns
-        quiet = self.state is State.READY and not self.finished and (turns is None or turns.idle)
-        at_once = quiet and self._history is None
-        if not at_once or not self._shared.may_run_at_once():
+        self.last_seen = time.monotonic()
+        placed, shared = self._placed, self._shared
+        if placed is None or not self._is_free() or not shared.may_run_at_once():
             return None
-        assert self._placed is not None
-        work = self._placed.call(tool, arguments, given)
-        try:
-            waits_for = work.send(None)
-        except StopIteration as done:
-            result: Reply = done.value
-            if type(result) is not str or len(result) > self._shared.limits.output_bytes:
-                result = self._within_limits(self._checked(tool, result)[0])
-            if self._shared.journal.answered:
-                self._tell(tool, result, self.last_seen, self.last_seen, time.monotonic())
-            return result
-        call: Call[CallResult | AskAgain] = Call(tool, None, self._deadline(), kept=False)
-        return Begun(call, self._go_on(call, rest_of(work, waits_for)))
+        begun = placed.begin(tool, arguments, given)
+        if type(begun) is str and len(begun) <= shared.limits.output_bytes:
+            for told in shared.journal.answered:
+                told(self.spec, tool, "ok", 0.0, time.monotonic() - self.last_seen)
+            return begun
+        if isinstance(begun, Coroutine):
+            call: Call[CallResult | AskAgain] = Call(tool, None, self._deadline(), kept=False)
+            return Begun(call, self._go_on(call, begun))
+        result = self._within_limits(self._checked(tool, begun)[0])
+        self._tell(tool, result, self.last_seen, self.last_seen, time.monotonic())
+        return result
+
+    def _is_free(self) -> bool:
+        """Whether a call of whatever tool may begin at once."""
+        turns = self._turns
+        idle = turns is None or turns.idle
+        return idle and self.state is _READY and not self.finished and self._history is None
 
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> PlainCall | None:
         """The call as a function for a thread, if the tool is one and may begin at once. Then it has its turn already.
 
         To be handed to `Runtime.run_plain`.
         """
-        turns = self._turns = self._turns or Turns()
-        if self.state is not State.READY or self.finished or not turns.idle or self._history is not None:
+        placed = self._placed
+        if placed is None or not self._is_free():
             return None
-        assert self._placed is not None
-        function = self._placed.plain(tool, arguments, given)
+        function = placed.plain(tool, arguments, given)
         if function is None:
             return None
-        claim = Claim(tool, self._placed.tools[tool].turn)
+        turns = self._turns = self._turns or Turns()
+        claim = Claim(tool, placed.tools[tool].turn)
         turns.take_idle(claim)
         self.running += 1
         for told in self._shared.journal.started:
@@ -638,7 +647,7 @@ class Session:
     async def _in_turn(
         self, call: Call[Any], name: str, arguments: JsonObject, given: JsonObject
     ) -> CallResult | AskAgain:
-        placed = self._placed if self.state is State.READY else await self.ready()
+        placed = self._placed if self.state is _READY else await self.ready()
         assert placed is not None
         tool = placed.tools.get(name)
         claim = Claim(name, tool.turn if tool is not None else "serial")

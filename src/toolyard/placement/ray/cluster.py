@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from toolyard.core.errors import ClusterUnavailable
 from toolyard.placement.line import Line, LineLost
-from toolyard.placement.ray.host import Errand, Inside
+from toolyard.placement.ray.host import JOINED, Errand, Inside
 from toolyard.placement.ray.sending import pack
 from toolyard.placement.threads import Threads
 from toolyard.placement.worker import Served
@@ -116,11 +116,11 @@ class Cluster:
             with contextlib.suppress(BrokenPipeError):
                 stdin.write(self._errand)
                 stdin.close()
-            problem = stdout.read().decode().strip()
-        if problem or self._process.poll() is not None:
+            said = stdout.read().decode().strip()
+        if said != JOINED:
             self._sock.close()
             self._bury()
-            raise ClusterUnavailable(problem or "cannot join the Ray cluster: see what was written to stderr")
+            raise ClusterUnavailable(said or "cannot join the Ray cluster: see what was written to stderr")
 
     async def _opened(self) -> Line:
         if self._line is None:

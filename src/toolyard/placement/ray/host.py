@@ -63,6 +63,10 @@ class Errand:
     inside: Inside
 
 
+JOINED = "joined"
+"""What that process says if it can be of use; otherwise it says why not."""
+
+
 class HostActor:
     """The actor, as Ray sees it."""
 

@@ -16,12 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from toolyard.core.errors import ClusterUnavailable, describe
 from toolyard.placement.line import Line
-from toolyard.placement.ray.host import Errand, HostActor
+from toolyard.placement.ray.host import JOINED, Errand, HostActor
 
 log = logging.getLogger("toolyard.placement")
 
@@ -50,7 +49,7 @@ class Keeper:
     async def _answer(self, what: str, about: Sequence[Any]) -> Any:
         try:
             return await self._doing[what](*about)
-        except RayError as error:  # with all that Ray knows about it; what was raised in an actor is its cause
+        except Exception as error:  # Ray's, with all that it knows; what was raised in an actor is its cause
             raise ClusterUnavailable(describe(getattr(error, "cause", None) or error).partition("\n")[0]) from None
 
     async def _nodes(self) -> Sequence[Any]:
@@ -70,8 +69,9 @@ class Keeper:
         return [handle._actor_id.hex(), *opened]
 
     async def _kill(self, actor: str) -> None:
-        """Nothing, if it has ended already."""
-        await asyncio.to_thread(ray.kill, self._handles.pop(actor))
+        """Nothing, if it has ended already, or is of a keeper before us."""
+        if (handle := self._handles.pop(actor, None)) is not None:
+            await asyncio.to_thread(ray.kill, handle)
 
     def _create(self, node: str, resources: dict[str, float]) -> Any:
         return self._actor.options(
@@ -111,6 +111,7 @@ def main(end: int) -> None:
     except ClusterUnavailable as error:
         print(error, file=told, flush=True)
         os._exit(1)
+    print(JOINED, file=told, flush=True)
     told.close()
     try:
         asyncio.new_event_loop().run_until_complete(keeper.live(socket.socket(fileno=end)))

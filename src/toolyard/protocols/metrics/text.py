@@ -27,6 +27,11 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    def add_least(self, count: int, total: float) -> None:
+        """So many values of the first bucket, which come to that."""
+        self._counts[0] += count
+        self._sum += total
+
     def samples(self, labels: Labels) -> Iterator[Sample]:
         total = 0
         for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from toolyard.asgi import PASSED, Headers, HttpError, HttpOptions, Request
 from toolyard.core.encoding import encode
 from toolyard.protocols.verl import batches
-from toolyard.protocols.verl.observations import Observed, lost
+from toolyard.protocols.verl.observations import Told, lost
 from toolyard.protocols.verl.repeats import Repeats
 from toolyard.protocols.verl.spread import PART, Spread, first_trajectory
 from toolyard.protocols.verl.trajectories import Trajectories
@@ -24,6 +24,9 @@ log = logging.getLogger("toolyard.verl")
 
 _PROMPT = 0.05
 """Seconds within which nobody gives up waiting, so that one need not look whether somebody did."""
+
+_OURS: tuple[Match, Scope] = (Match.FULL, {})
+_NOT_OURS: tuple[Match, Scope] = (Match.NONE, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Verl(BaseRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         path = scope["path"]
-        return (Match.FULL if path in self._endpoints or path.rstrip("/") in self._endpoints else Match.NONE), {}
+        return _OURS if path in self._endpoints or path.rstrip("/") in self._endpoints else _NOT_OURS
 
     def says_in_body(self, scope: Scope) -> bool:
         """Whether the body says which trajectories a request is about."""
@@ -174,7 +177,8 @@ def headers_of(seconds: float) -> Headers:
     return ((b"content-type", b"application/json"), (b"x-process-time", b"%.3f" % seconds))
 
 
-def as_answer(observed: Sequence[Observed], seconds: float) -> bytes:
+def as_answer(told: Sequence[Told], seconds: float) -> bytes:
+    observed = [(one, False, True) if isinstance(one, str) else one for one in told]
     observations, dones, valids = zip(*observed, strict=True)
     return encode(
         {

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, TypeAlias
 
 from toolyard.asgi import HttpError, decode
 from toolyard.core.output import JsonObject
 
-_KNOWN = frozenset({"trajectory_ids", "actions", "extra_fields"})
+_KNOWN = frozenset({"trajectory_ids", "actions", "extra_fields", "finish", "is_last_step"})
 
 
-class Item(NamedTuple):
-    """One action of one trajectory."""
+Item: TypeAlias = tuple[str, str, JsonObject, bool, bool]
+"""One action of one trajectory: the trajectory's name, the text, what the trainer says besides; whether the trajectory
+is over, so that there is no action, only something to clean up; and whether there will be no action after this one.
 
-    trajectory: str
-    text: str
-    extra: JsonObject
-    """What the trainer says beside the action."""
-    finish: bool
-    """The trajectory is over: there is no action, only something to clean up."""
-    last: bool
-    """There will be no action after this one."""
+A bare tuple, since there are many, and each is taken apart at once.
+"""
 
 
 def parse(body: bytes) -> list[Item]:
@@ -43,8 +38,9 @@ def parse(body: bytes) -> list[Item]:
     if len(actions) != len(names):
         raise _invalid([], "value_error", "Value error, Length of actions must match trajectory_ids")
     extras = _extras(value, len(names))
-    finish, last = _flags(value, "finish", extras), _flags(value, "is_last_step", extras)
-    return list(map(Item, names, actions, extras, finish, last))
+    said: set[str] = set().union(*extras)
+    finish, last = _flags(value, "finish", extras, said), _flags(value, "is_last_step", extras, said)
+    return list(zip(names, actions, extras, finish, last, strict=True))
 
 
 def _extras(value: dict[str, Any], count: int) -> Sequence[JsonObject]:
@@ -58,13 +54,13 @@ def _extras(value: dict[str, Any], count: int) -> Sequence[JsonObject]:
             extras = [_extra(extra, i) for i, extra in enumerate(extras)]
         if len(extras) != count:
             raise _invalid([], "value_error", "Value error, Length of extra_fields must match trajectory_ids")
-    for key in value.keys() - _KNOWN - {"finish", "is_last_step"}:
-        if isinstance(column := value[key], list) and len(column) == count:
+    for key, column in value.items():
+        if key not in _KNOWN and isinstance(column, list) and len(column) == count:
             extras = [{key: one, **extra} for one, extra in zip(column, extras, strict=True)]
     return extras
 
 
-def _flags(value: dict[str, Any], key: str, extras: Sequence[JsonObject]) -> Sequence[bool]:
+def _flags(value: dict[str, Any], key: str, extras: Sequence[JsonObject], said: Collection[str]) -> Sequence[bool]:
     """Set for an item if either place says so. The list may be shorter than the batch."""
     listed = [] if value.get(key) is None else _list(value, key)
     if not _only(bool, listed):
@@ -72,10 +68,10 @@ def _flags(value: dict[str, Any], key: str, extras: Sequence[JsonObject]) -> Seq
         if wrong is not None:
             message = "Input should be a valid boolean, unable to interpret input"
             raise _invalid([key, wrong], "bool_parsing", message)
-    flags = [bool(flag) for flag in listed[: len(extras)]] + [False] * (len(extras) - len(listed))
-    for i, extra in enumerate(extras):
-        if extra.get(key):
-            flags[i] = True
+        listed = list(map(bool, listed))
+    flags = listed[: len(extras)] + [False] * (len(extras) - len(listed))
+    if key in said:
+        flags = [flag or bool(extra.get(key)) for flag, extra in zip(flags, extras, strict=True)]
     return flags
 
 
@@ -89,7 +85,10 @@ def _list(value: dict[str, Any], key: str) -> list[Any]:
 
 def _only(kind: type, values: list[Any]) -> bool:
     """Whether all are of exactly this type, which is the usual case and quickly seen."""
-    return not values or set(map(type, values)) == {kind}
+    for value in values:  # noqa: SIM110  # all() with a generator takes longer
+        if type(value) is not kind:
+            return False
+    return True
 
 
 def _extra(given: object, i: int) -> JsonObject:

@@ -17,6 +17,9 @@ class Observed(NamedTuple):
     valid: bool
 
 
+Told: TypeAlias = Observed | str
+"""Bare text is an observation of a trajectory that goes on, and valid, as most are."""
+
 FINISHED = Observed("", done=True, valid=True)
 
 

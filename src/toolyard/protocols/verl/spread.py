@@ -11,7 +11,7 @@ import orjson
 from toolyard.asgi import decode
 from toolyard.core.encoding import encode
 from toolyard.protocols.verl.batches import Item
-from toolyard.protocols.verl.observations import Observed, lost
+from toolyard.protocols.verl.observations import Observed, Told, lost
 from toolyard.protocols.verl.trajectories import Trajectories
 from toolyard.runtime.owners import GatewayLost
 from toolyard.runtime.runtime import Runtime
@@ -38,29 +38,30 @@ class Spread:
         self._runtime = runtime
         self._trajectories = trajectories
 
-    async def act(self, items: Sequence[Item]) -> list[Observed]:
+    async def act(self, items: Sequence[Item]) -> list[Told]:
         """Everything at once, wherever it is; the observations are in the order of the items."""
         parts: dict[int, list[int]] = {}
-        for i, item in enumerate(items):
-            parts.setdefault(self._runtime.owners.of(item.trajectory), []).append(i)
-        told = await asyncio.gather(*(self._ask(owner, [items[i] for i in places]) for owner, places in parts.items()))
-        observed = {
+        for i, (trajectory, *_) in enumerate(items):
+            parts.setdefault(self._runtime.owners.of(trajectory), []).append(i)
+        asked = await asyncio.gather(*(self._ask(owner, [items[i] for i in places]) for owner, places in parts.items()))
+        told = {
             i: one
-            for places, part in zip(parts.values(), told, strict=True)
+            for places, part in zip(parts.values(), asked, strict=True)
             for i, one in zip(places, part, strict=True)
         }
-        return [observed[i] for i in range(len(items))]
+        return [told[i] for i in range(len(items))]
 
     async def act_here(self, body: bytes) -> bytes:
         """What another gateway asks for."""
-        return encode([list(one) for one in await self._trajectories.act([Item(*item) for item in decode(body)])])
+        told = await self._trajectories.act([tuple(item) for item in decode(body)])
+        return encode([one if isinstance(one, str) else list(one) for one in told])
 
-    async def _ask(self, owner: int, items: Sequence[Item]) -> Sequence[Observed]:
+    async def _ask(self, owner: int, items: Sequence[Item]) -> Sequence[Told]:
         owners = self._runtime.owners
         if owner == owners.number:
             return await self._trajectories.act(items)
         try:
-            answer = await owners.ask(owner, "POST", PART, encode([list(item) for item in items]))
+            answer = await owners.ask(owner, "POST", PART, encode(items))
         except GatewayLost as error:
             return [lost(str(error))] * len(items)
-        return [Observed(*one) for one in decode(answer)]
+        return [one if isinstance(one, str) else Observed(*one) for one in decode(answer)]

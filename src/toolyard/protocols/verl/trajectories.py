@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from typing import TypeVar
 
-from toolyard.core.actions import Action, actions_of
+from toolyard.core.actions import actions_of
 from toolyard.core.environment import Environment
 from toolyard.core.errors import SessionExists, SessionFailed, ToolyardError, describe
-from toolyard.core.output import JsonObject, Returned, TextBlock, ToolFailure, ToolOutput, as_output
+from toolyard.core.forms import Form
+from toolyard.core.output import JsonObject, Returned, TextBlock
 from toolyard.placement.base import SessionSpec, Task
-from toolyard.placement.steps import Later, all_of
+from toolyard.placement.steps import Later, all_of, at_once
 from toolyard.protocols.verl.batches import Item
-from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, observe, refused
+from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Told, observe, refused
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import PlainCall, Session
 from toolyard.tools.environment import ToolsEnvironment
 
 log = logging.getLogger("toolyard.verl")
 
+T = TypeVar("T")
+
+_MANY = 256
+"""Plain functions that are handed to threads at a time."""
+_NO_TIME = 0.002
+"""Seconds in which so many are done, if they do next to nothing."""
 _PREFIX = "verl:"
 """Trainers number their trajectories as they like; other clients of the server must not meet them by chance."""
 
@@ -40,115 +48,151 @@ class Trajectories:
         """How many there are now."""
         return sum(session_id.startswith(_PREFIX) for session_id in self._runtime.sessions)
 
-    async def act(self, items: Sequence[Item]) -> list[Observed]:
+    async def act(self, items: Sequence[Item]) -> list[Told]:
         """Everything at once, but the actions of one trajectory in their order."""
-        if len(items) == 1:
-            begun = self._begin(items[0])
-            return [begun if isinstance(begun, Observed) else await begun]
-        if len({item.trajectory for item in items}) == len(items):
-            if self._has_plain:
-                return await self._act_in_threads(items)
-            return await all_of(items, self._begin)
+        if len(items) == 1 and not self._has_plain:
+            return [await self._do(items[0])]
+        if len({item[0] for item in items}) < len(items):
+            return await self._act_in_order(items)
+        if self._has_plain:
+            return await self._act_in_threads(items)
+        return await self._act_at_once(items)
+
+    async def _act_at_once(self, items: Sequence[Item]) -> list[Told]:
+        return await all_of(items, self._begin)
+
+    async def _act_in_order(self, items: Sequence[Item]) -> list[Told]:
+        """Some trajectories have several actions."""
         trajectories: dict[str, list[int]] = {}
-        for i, item in enumerate(items):
-            trajectories.setdefault(item.trajectory, []).append(i)
-        observed: dict[int, Observed] = {}
+        for i, (trajectory, *_) in enumerate(items):
+            trajectories.setdefault(trajectory, []).append(i)
+        told: dict[int, Told] = {}
 
         async def follow(places: Sequence[int]) -> None:
             for i in places:
-                begun = self._begin(items[i])
-                observed[i] = begun if isinstance(begun, Observed) else await begun
+                told[i] = await self._do(items[i])
 
         await asyncio.gather(*map(follow, trajectories.values()))
-        return [observed[i] for i in range(len(items))]
+        return [told[i] for i in range(len(items))]
 
-    async def _act_in_threads(self, items: Sequence[Item]) -> list[Observed]:
-        """Hand all plain functions to the threads at once, and take care of the other items meanwhile."""
-        plain: dict[int, tuple[PlainCall, Action]] = {}
+    async def _act_in_threads(self, items: Sequence[Item]) -> list[Told]:
+        """Plain functions go to the threads many at a time; all of them at once as soon as they take their time.
+
+        Those that take none come back while what they need is still in the processor's caches.
+        """
+        if len(items) <= _MANY:
+            return await self._act_together(items)
+        acting: list[asyncio.Task[list[Told]]] = []
+        async with asyncio.TaskGroup() as group:
+            for start in range(0, len(items), _MANY):
+                acting.append(group.create_task(self._act_together(items[start : start + _MANY])))
+                await asyncio.wait(acting, timeout=_NO_TIME)
+        return [one for acted in acting for one in acted.result()]
+
+    async def _act_together(self, items: Sequence[Item]) -> list[Told]:
+        """Hand all plain functions to the threads, and take care of the other items meanwhile."""
+        told: dict[int, Told] = {**await self._open_missing(items)}
+        plain: dict[int, tuple[PlainCall, Form]] = {}
+        others: list[int] = []
         for i, item in enumerate(items):
-            if (found := self._plain(item)) is not None:
-                plain[i] = found
-        if not plain:
-            return await all_of(items, self._begin)
-        others = [i for i in range(len(items)) if i not in plain]
-        told, observed = await asyncio.gather(
-            self._runtime.run_plain([call for call, _ in plain.values()]),
-            all_of([items[i] for i in others], self._begin),
-        )
-        whole = dict(zip(others, observed, strict=True))
-        for (i, (call, action)), returned in zip(plain.items(), told, strict=True):
-            whole[i] = self._observe(call.session, items[i], action, returned)
-        return [whole[i] for i in range(len(items))]
+            if i in told:
+                continue
+            if (call := self._plain(item)) is not None:
+                plain[i] = call
+            else:
+                others.append(i)
+        works = [self._run(items, plain)] if plain else []
+        if others:
+            works.append(self._act_on(items, others))
+        for done in [await works[0]] if len(works) == 1 else await asyncio.gather(*works):
+            told.update(done)
+        return [told[i] for i in range(len(items))]
 
-    def _plain(self, item: Item) -> tuple[PlainCall, Action] | None:
+    async def _act_on(self, items: Sequence[Item], places: Sequence[int]) -> Mapping[int, Told]:
+        return dict(zip(places, await self._act_at_once([items[i] for i in places]), strict=True))
+
+    async def _run(self, items: Sequence[Item], plain: Mapping[int, tuple[PlainCall, Form]]) -> Mapping[int, Told]:
+        try:
+            returned = await self._runtime.run_plain([call for call, _ in plain.values()])
+        except Exception as error:  # ours: the others go on
+            return {i: _refused(items[i][0], error) for i in plain}
+        calls = zip(plain.items(), returned, strict=True)
+        return {i: _tell(call.session, items[i], form, one) for (i, (call, form)), one in calls}
+
+    async def _open_missing(self, items: Sequence[Item]) -> Mapping[int, Observed]:
+        """Open the trajectories that begin here and will go on. What is told of those that cannot be opened."""
+        sessions = self._runtime.sessions
+        places = [
+            i
+            for i, (trajectory, _, _, finish, last) in enumerate(items)
+            if _PREFIX + trajectory not in sessions and not finish and not last
+        ]
+        if not places:
+            return {}
+        opened = await all_of([items[i] for i in places], self._begin_to_open)
+        return {i: one for i, one in zip(places, opened, strict=True) if isinstance(one, Observed)}
+
+    def _begin_to_open(self, item: Item) -> Later[Session | Observed]:
+        trajectory, _, extra, _, _ = item
+        return at_once(_guarded(trajectory, self._open(_PREFIX + trajectory, extra)))
+
+    def _plain(self, item: Item) -> tuple[PlainCall, Form] | None:
         """The call of an item, if it is a plain function that may begin."""
-        session = self._runtime.sessions.get(_PREFIX + item.trajectory)
-        if session is None or item.finish or item.last:
+        trajectory, text, extra, finish, last = item
+        session = self._runtime.sessions.get(_PREFIX + trajectory)
+        if session is None or finish or last:
             return None
-        action = self._actions[session.spec.environment].read(item.text)
+        action = self._actions[session.spec.environment].read(text)
         if action is None:
             return None
-        call = session.plain(action.tool, action.arguments, self._given(session, item, action))
-        return None if call is None else (call, action)
+        given = {**extra, "trajectory_id": trajectory, "is_last_step": last} if action.given else {}
+        call = session.plain(action.tool, action.arguments, given)
+        return None if call is None else (call, action.form)
 
-    def _begin(self, item: Item) -> Later[Observed]:
+    async def _do(self, item: Item) -> Told:
+        begun = self._begin(item)
+        return await begun if isinstance(begun, Coroutine) else begun
+
+    def _begin(self, item: Item) -> Later[Told]:
         """The usual case on the spot: a tool that never waits, in a session that is there and stays."""
-        session = self._runtime.sessions.get(_PREFIX + item.trajectory)
-        if session is None or item.finish or item.last:
-            return self._guarded(item, self._open_and_close(item))
+        trajectory, _, _, finish, last = item
+        session = self._runtime.sessions.get(_PREFIX + trajectory)
+        if session is None or finish or last:
+            return _guarded(trajectory, self._open_and_close(item))
         try:
             begun = self._perform(session, item)
         except Exception as error:  # ours: other trajectories go on
-            return _refused(item, error)
-        return begun if isinstance(begun, Observed) else self._guarded(item, begun)
+            return _refused(trajectory, error)
+        return begun if isinstance(begun, (str, Observed)) else _guarded(trajectory, begun)
 
-    async def _guarded(self, item: Item, work: Awaitable[Observed]) -> Observed:
-        """Whatever goes wrong is the answer to this one action."""
-        try:
-            return await work
-        except Exception as error:  # ours, or an environment's constructor: other trajectories go on
-            return _refused(item, error)
-
-    async def _open_and_close(self, item: Item) -> Observed:
-        session_id = _PREFIX + item.trajectory
-        if item.finish:
+    async def _open_and_close(self, item: Item) -> Told:
+        trajectory, _, extra, finish, last = item
+        session_id = _PREFIX + trajectory
+        if finish:
             await self._runtime.close(session_id)
             return FINISHED
-        session = self._runtime.sessions.get(session_id) or await self._open(session_id, item.extra)
+        session = self._runtime.sessions.get(session_id) or await self._open(session_id, extra)
         begun = self._perform(session, item)
-        observed = begun if isinstance(begun, Observed) else await begun
-        if item.last:
+        told = await begun if isinstance(begun, Coroutine) else begun
+        if last:
             await self._runtime.close(session_id)
-        return observed
+        return told
 
-    def _perform(self, session: Session, item: Item) -> Later[Observed]:
+    def _perform(self, session: Session, item: Item) -> Later[Told]:
+        trajectory, text, extra, _, last = item
         environment = session.spec.environment
-        action = self._actions[environment].read(item.text)
+        action = self._actions[environment].read(text)
         if action is None:
-            if not item.text and not issubclass(environment, ToolsEnvironment):
+            if not text and not issubclass(environment, ToolsEnvironment):
                 return self._prompt(session)
             return Observed(self._no_tool(environment), self._done_if_invalid, valid=False)
-        begun = session.begin(action.tool, action.arguments, self._given(session, item, action))
-        if isinstance(begun, str):
-            return Observed(action.form.answer(item.text, begun), False, True)
-        if isinstance(begun, ToolOutput | ToolFailure):
-            return self._observe(session, item, action, begun)
-        return self._rest(session, item, action, begun)
-
-    def _given(self, session: Session, item: Item, action: Action) -> JsonObject:
-        """What the trainer says with the call, if the tool wants to know."""
-        tool = session.spec.environment._definition.tools.get(action.tool)
-        if tool is None or not tool.given:
-            return {}
-        return {**item.extra, "trajectory_id": item.trajectory, "is_last_step": item.last}
-
-    async def _rest(self, session: Session, item: Item, action: Action, begun: Awaitable[Returned]) -> Observed:
-        return self._observe(session, item, action, await begun)
-
-    def _observe(self, session: Session, item: Item, action: Action, returned: Returned) -> Observed:
-        result = as_output(returned) if isinstance(returned, str) else returned
-        sent_images = "images" in item.extra or "images" in session.spec.task.spec
-        return observe(result, action.form, item.text, with_images=sent_images)
+        given = {**extra, "trajectory_id": trajectory, "is_last_step": last} if action.given else {}
+        begun = session.begin(action.tool, action.arguments, given)
+        if type(begun) is str:
+            return action.form.answer(text, begun)
+        if isinstance(begun, Coroutine):
+            return _rest(session, item, action.form, begun)
+        return _tell(session, item, action.form, begun)
 
     async def _prompt(self, session: Session) -> Observed:
         """An empty text is no action: whoever has nothing to say is shown the task."""
@@ -190,9 +234,30 @@ class Trajectories:
                 return environment, Task(extra)
 
 
-def _refused(item: Item, error: Exception) -> Observed:
+async def _rest(session: Session, item: Item, form: Form, begun: Awaitable[Returned]) -> Told:
+    return _tell(session, item, form, await begun)
+
+
+def _tell(session: Session, item: Item, form: Form, returned: Returned) -> Told:
+    """What came of an action, written after its text."""
+    _, text, extra, _, _ = item
+    if isinstance(returned, str):
+        return form.answer(text, returned)
+    sent_images = "images" in extra or "images" in session.spec.task.spec
+    return observe(returned, form, text, with_images=sent_images)
+
+
+async def _guarded(trajectory: str, work: Awaitable[T]) -> T | Observed:
+    """Whatever goes wrong is the answer to this one action."""
+    try:
+        return await work
+    except Exception as error:  # ours, or an environment's constructor: other trajectories go on
+        return _refused(trajectory, error)
+
+
+def _refused(trajectory: str, error: Exception) -> Observed:
     if isinstance(error, ToolyardError):
-        log.warning("trajectory %s: %s", item.trajectory, error)
+        log.warning("trajectory %s: %s", trajectory, error)
         return refused(str(error))
-    log.error("trajectory %s", item.trajectory, exc_info=error)
+    log.error("trajectory %s", trajectory, exc_info=error)
     return refused(describe(error))
