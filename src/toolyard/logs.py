@@ -57,7 +57,12 @@ def following(journal: Journal) -> Iterator[None]:
     if log.isEnabledFor(logging.INFO):
         heard += [(journal.closed, _closed), (journal.rebuilt, _rebuilt)]
     if log.isEnabledFor(logging.DEBUG):
-        heard += [(journal.opened, _opened), (journal.settled, _settled), (journal.started, _started), (journal.answered, _answered)]
+        heard += [
+            (journal.opened, _opened),
+            (journal.settled, _settled),
+            (journal.started, _started),
+            (journal.answered, _answered),
+        ]
     for listeners, listener in heard:
         listeners.append(listener)
     try:

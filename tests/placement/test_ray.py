@@ -29,7 +29,8 @@ from toolyard.testing import Running, running
 pytestmark = pytest.mark.anyio
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
-NODES, EACH = 3, 2
+HEAD = {**NODE, "include_dashboard": False}
+NODES, EACH = 2, 2
 
 
 class Special(Counting):
@@ -53,9 +54,8 @@ class Fatal(Counting):
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    made = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    made = Cluster(initialize_head=True, head_node_args={**HEAD, "resources": {"special": 1}})
     made.add_node(**NODE)
-    made.add_node(**NODE, resources={"special": 1})
     yield made
     made.shutdown()
 
@@ -254,7 +254,7 @@ async def test_an_actor_that_is_killed_under_load_takes_only_its_own_sessions_an
 
 
 async def test_a_node_that_is_lost_under_load_takes_only_its_own_sessions(cluster, served, wire):
-    removed = next(node for node in cluster.worker_nodes if "special" not in (node._ray_params.resources or {}))
+    (removed,) = cluster.worker_nodes
     async with loaded(wire, 200) as load:
         gone = {actor.pid for actor in actors(served) if actor.node.id == removed.node_id}
         assert len(gone) == EACH
@@ -278,8 +278,7 @@ async def test_when_the_process_that_asks_ray_is_killed_there_is_another_one(ser
 
 
 async def test_the_server_outlives_its_cluster_and_joins_the_one_that_takes_its_place():
-    head = {**NODE, "include_dashboard": False}
-    first = Cluster(initialize_head=True, head_node_args=head)
+    first = Cluster(initialize_head=True, head_node_args=HEAD)
     options, port = {"ray_address": first.address, "ray_actors": 1}, int(first.address.rpartition(":")[2])
     with running([Counting], placement="ray", **options) as server:
         async with Wire(server.url) as wire:
@@ -288,7 +287,7 @@ async def test_the_server_outlives_its_cluster_and_joins_the_one_that_takes_its_
             first.shutdown()
             assert "its actor has ended" in (await wire.call(sid, "add", env="counting")).error
             assert (await wire.get("/health")).status_code == 503
-            second = Cluster(initialize_head=True, head_node_args={**head, "gcs_server_port": port})
+            second = Cluster(initialize_head=True, head_node_args={**HEAD, "gcs_server_port": port})
             await until(lambda: actors(server), 60)
             again = await wire.open(task_spec={})
             assert await text(wire, again, "add") == "1"

@@ -13,7 +13,8 @@ from tests.runtime.test_runtime import World, runtime_of, settled, spec
 from toolyard import tool
 from toolyard.core.errors import Overloaded
 from toolyard.core.output import ToolFailure
-from toolyard.runtime.session import Session, State
+from toolyard.runtime.life import State
+from toolyard.runtime.session import Session
 
 pytestmark = pytest.mark.anyio
 

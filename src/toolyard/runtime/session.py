@@ -8,18 +8,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from toolyard.core.encoding import encode
-from toolyard.core.environment import Environment, needs_teardown, overrides
+from toolyard.core.environment import needs_teardown
 from toolyard.core.errors import (
     CallNotFound,
     CannotFork,
     NotSupported,
     Overloaded,
     SessionClosed,
-    SessionFailed,
     ToolyardError,
     describe,
 )
@@ -33,15 +31,13 @@ from toolyard.core.output import (
     Returned,
     ToolFailure,
     ToolOutput,
-    as_output,
-    cut,
-    cut_text,
-    snapshot,
 )
-from toolyard.placement.base import Placed, Placement, SessionSpec, Strategy
+from toolyard.placement.base import Placed, SessionSpec, Strategy
 from toolyard.placement.steps import Later
 from toolyard.runtime.call import Call, is_ours
 from toolyard.runtime.journal import Outcome, Why
+from toolyard.runtime.life import Asked, Life, State
+from toolyard.runtime.outcomes import fitted, refused, stopped, within
 from toolyard.runtime.shared import Shared
 from toolyard.runtime.turns import Claim, Turns
 
@@ -61,23 +57,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 """Seconds before a tool that had no answer yet is asked again."""
 
 
-class State(Enum):
-    STARTING = "starting"
-    READY = "ready"
-    FAILED = "failed"
-    CLOSED = "closed"
-
-
 _READY = State.READY
 """What every call asks for: looking up a member of an Enum takes longer than all else that it asks."""
-
-
-class _Asked(NamedTuple):
-    """A call that was made."""
-
-    tool: str
-    arguments: JsonObject
-    given: JsonObject
 
 
 @dataclass(slots=True, eq=False)
@@ -96,30 +77,17 @@ class Begun(NamedTuple):
     rest: Awaitable[None]
 
 
-class Session:
+class Session(Life):
     """All the state of a session is here. It is a lease: unseen for long enough, the runtime closes it."""
 
     __slots__ = (
         "_calls",
-        "_error",
         "_forgotten",
-        "_history",
-        "_placed",
-        "_placement",
-        "_rebuilding",
-        "_settled",
-        "_setup",
-        "_shared",
-        "_teardown",
         "_turns",
         "finished",
-        "last_seen",
         "on_idle",
-        "opened",
         "provisional",
         "running",
-        "spec",
-        "state",
     )
 
     def __init__(
@@ -130,9 +98,7 @@ class Session:
         provisional: bool = False,
         on_idle: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
-        self.spec = spec
-        self.state = State.STARTING
-        self.opened = self.last_seen = time.monotonic()
+        super().__init__(spec, shared)
         self.finished = False
         """A tool said that the episode is over."""
         self.provisional = provisional
@@ -140,109 +106,11 @@ class Session:
         self.on_idle = on_idle
         """What to do in the place of closing it when nobody has used it for long."""
         self.running = 0
-        self._shared = shared
-        self._placed: Placed | None = None
-        self._placement: Placement | None = None
-        self._history: list[_Asked] | None = [] if spec.environment.replayable else None
-        """The calls that led to its state, if they can be repeated."""
-        self._rebuilding: asyncio.Task[None] | None = None
-        self._setup: asyncio.Task[None] | None = None
-        self._teardown: asyncio.Task[None] | None = None
-        """Under way already, because setup() failed."""
-        self._settled: asyncio.Event | None = None
-        self._error = ""
         self._turns: Turns | None = None
         self._calls: dict[str, Call[Any]] | None = None
         self._forgotten: OrderedDict[str, None] | None = None
 
-    @property
-    def id(self) -> str:
-        return self.spec.session_id
-
-    @property
-    def _about(self) -> dict[str, dict[str, str]]:
-        """For log lines."""
-        return {"about": {"session": self.id, "environment": self.spec.environment.name().lower()}}
-
     # From open to close.
-
-    async def build(self, placement: Placement) -> None:
-        """Run the author's constructor, then let setup() go on in the background."""
-        self._tell_opened()
-        try:
-            placed = await self._construct(placement)
-        except BaseException as error:  # whoever waits on the session already must not wait for ever
-            self._error = str(error) if isinstance(error, SessionFailed) else describe(error)
-            if self.state is State.STARTING:
-                self._settle(State.FAILED)
-                self._tell_closed("failed")
-            raise
-        if self.state is State.CLOSED:
-            await self._give_back(placed)
-            raise SessionClosed("Session deleted")
-        self._placed, self._placement = placed, placement
-        if not needs_setup(self.spec.environment):
-            self._settle(State.READY)
-        else:
-            self._setup = self._shared.background.start(self._set_up(placed))
-
-    async def _construct(self, placement: Placement) -> Placed:
-        if not overrides(self.spec.environment, "__init__") and self.spec.toolset is None:
-            return await placement.place(self.spec)  # there is nothing of the author's in it that could hang
-        seconds = self._shared.limits.setup_seconds
-        try:
-            async with asyncio.timeout(seconds) as limit:
-                return await placement.place(self.spec)
-        except TimeoutError:
-            if not limit.expired():
-                raise  # the author's own
-            raise SessionFailed(f"the constructor took more than {seconds:g} s") from None
-
-    async def ready(self) -> Placed:
-        """The environment, once setup() is over."""
-        self.touch()
-        if self.state is State.STARTING:
-            if self._settled is None:
-                self._settled = asyncio.Event()
-            await self._settled.wait()
-        if self.state is State.FAILED:
-            raise SessionFailed(self._error)
-        if self.state is State.CLOSED or self._placed is None:
-            raise SessionClosed("Session deleted")
-        if self._placed.lost and self._history is not None:
-            await self._rebuilt()
-        return self._placed
-
-    async def _rebuilt(self) -> None:
-        """Make an environment that was lost again, by repeating its calls. Many may wait for that."""
-        if self._rebuilding is None:
-            self._rebuilding = asyncio.ensure_future(self._rebuild())
-        rebuilding = self._rebuilding
-        try:
-            await asyncio.shield(rebuilding)
-        finally:
-            if rebuilding.done():
-                self._rebuilding = None
-
-    async def _rebuild(self) -> None:
-        assert self._placed is not None
-        assert self._placement is not None
-        what = f"{self._placed.lost}; repeating its {len(self._history or ())} calls"
-        log.warning("session %s: %s", self.id, what, extra=self._about)
-        await self._placed.teardown()
-        async with asyncio.timeout(self._shared.limits.setup_seconds):
-            (placed,) = await self._repeated(self._placement, [self.spec])
-        if self.state is State.CLOSED:
-            await self._give_back(placed)
-            raise SessionClosed("Session deleted")
-        self._placed = placed
-        for told in self._shared.journal.rebuilt:
-            told(self.spec)
-
-    @property
-    def condition(self) -> str:
-        """Its state, or that its environment is lost."""
-        return "lost" if self._placed is not None and self._placed.lost else self.state.value
 
     @property
     def waiting(self) -> int:
@@ -262,9 +130,6 @@ class Session:
         holds = self._placed is not None and self._placed.holds
         trivial = not holds and not needs_teardown(self.spec.environment, self.spec.toolset)
         return trivial and not self.running and self._setup is None
-
-    def touch(self) -> None:
-        self.last_seen = time.monotonic()
 
     async def close(self, why: Why = "deleted") -> None:
         """End calls and setup, then let the author's teardown() run; once, and for a bounded time."""
@@ -323,75 +188,12 @@ class Session:
         finally:
             turns.give_back(claim)
 
-    async def _repeated(self, placement: Placement, specs: Sequence[SessionSpec]) -> Sequence[Placed]:
-        """Environments that are made to come to where this one is."""
-        made: list[Placed] = []
-        try:
-            for spec in specs:
-                made.append(placed := await placement.place(spec))
-                if needs_setup(spec.environment):
-                    await placed.setup()
-                for asked in self._history or ():
-                    await placed.call(*asked)
-        except BaseException:
-            for placed in made:
-                await self._give_back(placed)
-            raise
-        return made
-
     def _continue(self, other: Session, placed: Placed) -> None:
         """From where another session is, with a copy of its environment."""
         self._placed, self._placement, self.finished = placed, other._placement, other.finished
         self._history = None if other._history is None else [*other._history]
         self._tell_opened()
         self._settle(State.READY)
-
-    async def _set_up(self, placed: Placed) -> None:
-        seconds = self._shared.limits.setup_seconds
-        try:
-            async with asyncio.timeout(seconds) as limit:
-                await placed.setup()
-        except Exception as error:  # the author's setup(): reported to whoever waits on the session
-            late = isinstance(error, TimeoutError) and limit.expired()
-            self._error = f"setup() took more than {seconds:g} s" if late else describe(error)
-            log.warning("session %s: setup() failed: %s", self.id, self._error, exc_info=error, extra=self._about)
-            if self.state is State.STARTING:
-                self._placed = None
-                self._teardown = self._shared.background.start(self._give_back(placed))
-                self._settle(State.FAILED)
-        else:
-            if self.state is State.STARTING:
-                self._settle(State.READY)
-        finally:
-            self._setup = None
-
-    async def _give_back(self, placed: Placed) -> None:
-        if not placed.holds and not needs_teardown(self.spec.environment, self.spec.toolset):
-            return
-        seconds = self._shared.limits.teardown_seconds
-        try:
-            async with asyncio.timeout(seconds):
-                await placed.teardown()
-        except TimeoutError:
-            log.error("session %s: teardown() took over %g s and was given up", self.id, seconds, extra=self._about)
-        except Exception as error:  # the author's teardown(): the session is over all the same
-            log.error("session %s: teardown() raised %s", self.id, describe(error), exc_info=error, extra=self._about)
-
-    def _settle(self, state: State) -> None:
-        self.state = state
-        if self._settled is not None:
-            self._settled.set()
-        if state is not State.CLOSED:
-            for told in self._shared.journal.settled:
-                told(self.spec, self._error, time.monotonic() - self.opened)
-
-    def _tell_opened(self) -> None:
-        for told in self._shared.journal.opened:
-            told(self.spec)
-
-    def _tell_closed(self, why: Why) -> None:
-        for told in self._shared.journal.closed:
-            told(self.spec, why, time.monotonic() - self.opened)
 
     # Calls.
 
@@ -445,7 +247,7 @@ class Session:
         if isinstance(begun, Coroutine):
             call: Call[CallResult | AskAgain] = Call(tool, None, self._deadline(), kept=False)
             return Begun(call, self._go_on(call, begun))
-        result = self._within_limits(self._checked(tool, begun)[0])
+        result = within(self._checked(tool, begun)[0], self._shared.limits.output_bytes)
         self._tell(tool, result, self.last_seen, self.last_seen, time.monotonic())
         return result
 
@@ -485,7 +287,7 @@ class Session:
         limits = self._shared.limits
         tool, result = call.claim.tool, returned
         if result is None:
-            result = _stopped(tool, reason, limits.call_seconds)
+            result = stopped(tool, reason, limits.call_seconds)
         elif type(result) is not str or len(result) > limits.output_bytes:
             result = self._checked(tool, result)[0]
         if self._shared.journal.answered:
@@ -584,14 +386,14 @@ class Session:
             *(self.id, call.name, call.task),
             extra=self._about,
         )
-        self._finish(call, _stopped(call.name, call.stopped, self._shared.limits.call_seconds))
+        self._finish(call, stopped(call.name, call.stopped, self._shared.limits.call_seconds))
 
     async def _run(self, call: Call[Any], work: Callable[[Call[Any], A], Awaitable[Any]], given: A) -> None:
         try:
             call.begin()
             result = await work(call, given)
         except asyncio.CancelledError:
-            result = _stopped(call.name, call.stopped, self._shared.limits.call_seconds)
+            result = stopped(call.name, call.stopped, self._shared.limits.call_seconds)
             task = asyncio.current_task()
             if call.stopped is not None and task is not None:
                 task.uncancel()  # that was meant for the call alone
@@ -606,7 +408,7 @@ class Session:
 
     def _finish(self, call: Call[Any], result: Any) -> None:
         if isinstance(result, ToolFailure):
-            result = self._within_limits(result)
+            result = within(result, self._shared.limits.output_bytes)
             call.size = len(result.message)
         call.finish(result)
         self.running -= 1
@@ -655,7 +457,7 @@ class Session:
         await turns.take(claim)
         try:
             if self.finished and (tool is not None or await placed.has_tool(name)):
-                return self._refused(name)
+                return refused(name)
             await self._shared.slots.take()
             if self._shared.journal.answered and not call.began:
                 call.began = time.monotonic()
@@ -663,7 +465,7 @@ class Session:
                 if self._history is None:
                     returned = await placed.call(name, arguments, given)
                 else:
-                    returned = await self._call_and_remember(_Asked(name, arguments, given), self._history)
+                    returned = await self._call_and_remember(Asked(name, arguments, given), self._history)
             finally:
                 self._shared.slots.give_back()
             result, call.size = self._checked(name, returned)
@@ -671,7 +473,7 @@ class Session:
         finally:
             turns.give_back(claim)
 
-    async def _call_and_remember(self, asked: _Asked, history: list[_Asked]) -> Reply:
+    async def _call_and_remember(self, asked: Asked, history: list[Asked]) -> Reply:
         """In a session whose calls can be repeated. One that is lost in the middle of a call is as before that call."""
         placed = await self.ready()
         returned = await placed.call(*asked)
@@ -687,28 +489,12 @@ class Session:
         if isinstance(returned, ToolFailure | AskAgain):
             return returned, 0
         if self.finished:
-            return self._refused(tool), 0  # another call ended the episode meanwhile: the first grade counts
+            return refused(tool), 0  # another call ended the episode meanwhile: the first grade counts
         limits = self._shared.limits
-        try:
-            result, size = snapshot(as_output(returned))
-        except (TypeError, ValueError, RecursionError) as error:  # what the author put into metadata or detail
-            return ToolFailure("tool_raised", f"the tool's output cannot be written as JSON: {error}"), 0
-        if result.finished and limits.latch_finished and self.spec.environment.latch_finished:
-            self.finished = True
-        if size > limits.output_bytes:
-            return cut(result, limits.output_bytes), limits.output_bytes
+        result, size = fitted(returned, limits.output_bytes)
+        if isinstance(result, ToolOutput) and result.finished and limits.latch_finished:
+            self.finished = self.spec.environment.latch_finished
         return result, size
-
-    def _within_limits(self, result: CallResult | AskAgain) -> CallResult | AskAgain:
-        """An output is already; the message of a failure is cut."""
-        if not isinstance(result, ToolFailure):
-            return result
-        most, said = self._shared.limits.output_bytes, result.said
-        if isinstance(said, str):
-            said = cut_text(said, most)
-        elif said is not None and len(encode(said)) > most:
-            said = None
-        return replace(result, message=cut_text(result.message, most), said=said)
 
     async def _score(
         self, call: Call[Sequence[GroupScore] | ToolFailure], candidates: Sequence[GroupCandidate]
@@ -718,21 +504,3 @@ class Session:
         scores = await placed.score_group(candidates)
         call.size = len(encode([score.metadata for score in scores]))
         return scores
-
-    def _refused(self, tool: str) -> ToolFailure:
-        return ToolFailure(
-            "episode_finished",
-            f"{tool!r} was not run: the episode has finished (a tool returned finished=True), so no further "
-            f"tool calls are accepted.",
-        )
-
-
-def needs_setup(environment: type[Environment]) -> bool:
-    return bool(environment.toolsets) or overrides(environment, "setup")
-
-
-def _stopped(tool: str, why: Reason | None, seconds: float) -> ToolFailure:
-    reason: Reason = why or "cancelled"
-    if reason == "timed_out":
-        return ToolFailure(reason, f"Tool {tool!r} failed: no answer within {seconds:g} s, so it was stopped")
-    return ToolFailure(reason, f"Tool {tool!r} was stopped: the session ended before the call did")

@@ -70,13 +70,12 @@ JOINED = "joined"
 class HostActor:
     """The actor, as Ray sees it."""
 
-    def __init__(self, packed: bytes, inside: Inside) -> None:
-        self._packed = packed
+    def __init__(self, inside: Inside) -> None:
         self._inside = inside
 
-    def open(self, key: bytes) -> tuple[str, int, int]:
+    def open(self, key: bytes, *packed: bytes) -> tuple[str, int, int]:
         """Load the environments, and listen for the server that has this key: where, and in which process."""
-        served: Served = cloudpickle.loads(self._packed)
+        served: Served = cloudpickle.loads(b"".join(packed))
         listener = listen(_ray.util.get_node_ip_address())
         # Not a thread of Ray's: a template process ends with the thread that forked it.
         threading.Thread(target=_live, args=(served, self._inside, listener, key), name="toolyard", daemon=True).start()

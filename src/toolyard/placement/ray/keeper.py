@@ -26,7 +26,7 @@ log = logging.getLogger("toolyard.placement")
 
 _ray: Any = ray  # which has types for some of its functions only
 
-_SMALL = 64 * 2**10
+_PIECE, _SMALL = 64 * 2**10, 4 * 2**20
 _REACH_SECONDS = 5.0
 _OURS = ("", "local")
 
@@ -34,8 +34,7 @@ _OURS = ("", "local")
 class Keeper:
     def __init__(self, errand: Errand) -> None:
         _join(errand.address)
-        # What is small goes with each actor: a node that is gone, and not yet known to be, may have the nearest copy.
-        self._served = errand.served if len(errand.served) <= _SMALL else ray.put(errand.served)
+        self._served = _pieces(errand.served)
         self._inside = errand.inside
         self._actor = ray.remote(HostActor)
         self._handles: dict[str, Any] = {}
@@ -61,7 +60,7 @@ class Keeper:
         """An actor on that node, once it listens. It ends with this process, or with the node."""
         handle = await asyncio.to_thread(self._create, node, resources)
         try:
-            opened = await handle.open.remote(bytes.fromhex(key))
+            opened = await handle.open.remote(bytes.fromhex(key), *self._served)
         except BaseException:
             ray.kill(handle)
             raise
@@ -81,7 +80,15 @@ class Keeper:
             resources=resources,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             max_restarts=0,
-        ).remote(self._served, self._inside)
+        ).remote(self._inside)
+
+
+def _pieces(served: bytes) -> Sequence[Any]:
+    """Small enough for Ray to pass them on as they are, if it is not too much in all. What goes through its store may
+    take a while: a node that is gone, and not yet known to be, may have the nearest copy."""
+    if len(served) > _SMALL:
+        return [ray.put(served)]
+    return [served[start : start + _PIECE] for start in range(0, len(served), _PIECE)]
 
 
 def _join(address: str) -> None:

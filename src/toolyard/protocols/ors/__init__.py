@@ -36,9 +36,10 @@ from toolyard.core.search import search
 from toolyard.placement.base import Placed, SessionSpec, Task, list_tools
 from toolyard.protocols.ors import bodies, events
 from toolyard.runtime.call import Call
+from toolyard.runtime.life import State
 from toolyard.runtime.readiness import health
 from toolyard.runtime.runtime import Runtime
-from toolyard.runtime.session import Session, State
+from toolyard.runtime.session import Session
 from toolyard.version import __version__
 
 log = logging.getLogger("toolyard.ors")

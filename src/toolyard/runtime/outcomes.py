@@ -1,0 +1,57 @@
+"""What is told of a call: its output within limits, or why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from toolyard.core.encoding import encode
+from toolyard.core.output import (
+    AskAgain,
+    CallResult,
+    Reason,
+    Returned,
+    ToolFailure,
+    ToolOutput,
+    as_output,
+    cut,
+    cut_text,
+    snapshot,
+)
+
+
+def fitted(returned: Returned, most: int) -> tuple[ToolOutput | ToolFailure, int]:
+    """An output as it is now, and its size; cut if that is more than `most`."""
+    if isinstance(returned, ToolFailure):
+        return returned, 0
+    try:
+        result, size = snapshot(as_output(returned))
+    except (TypeError, ValueError, RecursionError) as error:  # what the author put into metadata or detail
+        return ToolFailure("tool_raised", f"the tool's output cannot be written as JSON: {error}"), 0
+    return (cut(result, most), most) if size > most else (result, size)
+
+
+def within(result: CallResult | AskAgain, most: int) -> CallResult | AskAgain:
+    """The same with the message of a failure cut. An output is cut already."""
+    if not isinstance(result, ToolFailure):
+        return result
+    said = result.said
+    if isinstance(said, str):
+        said = cut_text(said, most)
+    elif said is not None and len(encode(said)) > most:
+        said = None
+    return replace(result, message=cut_text(result.message, most), said=said)
+
+
+def refused(tool: str) -> ToolFailure:
+    return ToolFailure(
+        "episode_finished",
+        f"{tool!r} was not run: the episode has finished (a tool returned finished=True), so no further tool calls "
+        f"are accepted.",
+    )
+
+
+def stopped(tool: str, why: Reason | None, seconds: float) -> ToolFailure:
+    reason: Reason = why or "cancelled"
+    if reason == "timed_out":
+        return ToolFailure(reason, f"Tool {tool!r} failed: no answer within {seconds:g} s, so it was stopped")
+    return ToolFailure(reason, f"Tool {tool!r} was stopped: the session ended before the call did")
