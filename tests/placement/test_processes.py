@@ -122,6 +122,17 @@ async def test_what_an_author_raises_is_told_as_it_is_here(wire):
     await wire.end(failed)
 
 
+async def test_a_session_that_is_given_up_in_its_constructor_is_torn_down_when_that_is_over(tmp_path):
+    told = tmp_path / "told"
+    with running([Counting], placement="pool", pool_processes=1, setup_seconds=0.3) as server:
+        async with Wire(server.url) as wire:
+            body = {"task_spec": {"slow": 1, "tell": str(told)}}
+            response = await wire.post("/create", headers=H("s"), json=body)
+            assert "the constructor took more than 0.3 s" in response.json()["detail"]
+            await until(told.exists)
+    assert told.read_text() == "0\n"
+
+
 # What hangs, crashes and is killed.
 
 

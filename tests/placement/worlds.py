@@ -23,6 +23,11 @@ class Counting(Environment):
     def get_prompt(self):
         return f"count from {self.count}"
 
+    def __init__(self, task_spec={}, secrets={}):
+        super().__init__(task_spec, secrets)
+        self.count = 0
+        time.sleep(task_spec.get("slow", 0))
+
     def setup(self):
         if self.task_spec.get("fail"):
             raise ValueError("setup boom")

@@ -49,6 +49,9 @@ class Worker:
         """Where the ends of new lines come from, if this process may be forked."""
         self._local = LocalPlacement(served.threads)
         self._placed: dict[str, LocalEnvironment] = {}
+        self._placing: set[str] = set()
+        self._unwanted: set[str] = set()
+        """Of those, the ones that nobody waits for any more."""
         self._calls = 0
         self._sock: socket.socket | None = None
         self._selector: selectors.EpollSelector | None = None
@@ -107,7 +110,16 @@ class Worker:
             secrets,
             None if toolset is None else self._served.toolsets[toolset],
         )
-        self._placed[session] = await self._local.place(spec)
+        self._placing.add(session)
+        try:
+            placed = await self._local.place(spec)
+            if session in self._unwanted:
+                await placed.teardown()
+            else:
+                self._placed[session] = placed
+        finally:
+            self._placing.discard(session)
+            self._unwanted.discard(session)
 
     async def _setup(self, session: str) -> None:
         await self._placed[session].setup()
@@ -157,6 +169,8 @@ class Worker:
         placed = self._placed.pop(session, None)
         if placed is not None:
             await placed.teardown()
+        elif session in self._placing:
+            self._unwanted.add(session)
 
     async def _fork_here(self, session: str, new: Sequence[str]) -> None:
         """By the author's fork(): the copies live in this process too."""
