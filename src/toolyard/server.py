@@ -34,7 +34,6 @@ from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime, by_name
 from toolyard.sandboxes.provider import Provider
 from toolyard.settings import Settings, SettingsError, is_loopback
-from toolyard.tools.apis.environment import api_environment
 from toolyard.tools.environment import named_toolsets
 from toolyard.tools.sandboxed import SandboxedToolset
 
@@ -258,7 +257,10 @@ def protocols_of(settings: Settings, *, runs_code: bool) -> Sequence[str]:
 
 
 def apis_of(settings: Settings) -> list[type]:
-    found = api_environment(settings.apis, base_url=settings.api_base_url, keys=settings.api_keys)
+    if not settings.apis:
+        return []  # what they need takes memory, and a tenth of the time to start
+    module = importlib.import_module("toolyard.tools.apis.environment")
+    found = module.api_environment(settings.apis, base_url=settings.api_base_url, keys=settings.api_keys)
     return [] if found is None else [found]
 
 

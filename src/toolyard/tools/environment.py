@@ -42,7 +42,6 @@ class ToolsEnvironment(Environment):
         specs = [tool.spec for tool in type(self)._definition.tools.values()]
         return "\n".join(["You have these tools:", "", *(f"- {spec.name}: {spec.description}" for spec in specs)])
 
-
     async def fork(self) -> Environment:
         made = type(self)(self.task_spec, self.secrets)
         await SessionSandbox.of(self).fork_for(made)
