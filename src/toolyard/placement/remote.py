@@ -39,29 +39,56 @@ class RemoteEntry:
     size: int
 
 
-class Process:
-    """A worker, from the server's side: the line to it, and its end."""
+class Host:
+    """Another process with sessions in it, from the server's side: the line to it, and its end."""
 
-    def __init__(self, pid: int, line: Line, kin: socket.socket, template: Template) -> None:
+    def __init__(self, pid: int, line: Line) -> None:
         self.pid = pid
         self.line = line
-        self.kin = kin
         self.sessions = 0
         self.retired = False
         """It takes no more sessions: something in it hangs."""
         self.ended = ""
         """Why it is no more."""
-        self._template = template
         self._ending: asyncio.Task[None] | None = None
         self._watching = asyncio.ensure_future(self._watch())
+
+    async def ask(self, what: str, *about: Any) -> Any:
+        return await self.line.ask(what, *about)
+
+    async def end(self, why: str) -> None:
+        """Kill it, if it is still there. Whoever waits for it is told why."""
+        if self._ending is None:
+            self.ended = why
+            self._ending = asyncio.ensure_future(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        """Once; afterwards `ended` says why."""
+        raise NotImplementedError
+
+    async def _watch(self) -> None:
+        """It may end by itself, which is not as it should be."""
+        await asyncio.shield(self.line.lost)
+        await self.end("")
+
+    def _hang_up(self) -> None:
+        self.line.fail(self.ended)
+        self.line.close(self.ended)
+
+
+class Process(Host):
+    """A worker that was forked from a template on this machine."""
+
+    def __init__(self, pid: int, line: Line, kin: socket.socket, template: Template) -> None:
+        super().__init__(pid, line)
+        self.kin = kin
+        self._template = template
 
     @classmethod
     async def start(cls, template: Template) -> Process:
         pid, sock, kin = await template.start()
         return cls(pid, await Line.on(sock, _nothing), kin, template)
-
-    async def ask(self, what: str, *about: Any) -> Any:
-        return await self.line.ask(what, *about)
 
     async def fork(self, session: str, new: str) -> Process:
         """Another process, in which the session goes on under a new name."""
@@ -79,13 +106,6 @@ class Process:
         await self._template.know(pid)
         return Process(pid, opened, kin, self._template)
 
-    async def end(self, why: str) -> None:
-        """Kill it, if it is still there. Whoever waits for it is told why."""
-        if self._ending is None:
-            self.ended = why
-            self._ending = asyncio.ensure_future(self._end())
-        await asyncio.shield(self._ending)
-
     async def _end(self) -> None:
         try:
             code = await self._template.end(self.pid)
@@ -93,14 +113,8 @@ class Process:
                 self.ended = f"its process ended {_how(code)}"
         except TemplateLost as lost:
             self.ended = self.ended or str(lost)
-        self.line.fail(self.ended)
-        self.line.close(self.ended)
+        self._hang_up()
         self.kin.close()
-
-    async def _watch(self) -> None:
-        """It may end by itself, which is not as it should be."""
-        await asyncio.shield(self.line.lost)
-        await self.end("")
 
 
 class RemoteEnvironment:
@@ -109,7 +123,7 @@ class RemoteEnvironment:
     holds = True
     grace = _GRACE
 
-    def __init__(self, spec: SessionSpec, process: Process, *, alone: bool) -> None:
+    def __init__(self, spec: SessionSpec, process: Host, *, alone: bool) -> None:
         self.tools: Mapping[str, Tool] = tools_with(spec.environment, spec.toolset)
         self.process = process
         self.alone = alone
@@ -161,19 +175,20 @@ class RemoteEnvironment:
         return RemoteWorkspace(self._ask)
 
     async def fork(self, specs: Sequence[SessionSpec]) -> tuple[Sequence[RemoteEnvironment], Strategy]:
-        if self.alone and not needs_sandbox(specs[0].environment):
-            return await self._fork_process(specs), "process"
+        process = self.process
+        if self.alone and isinstance(process, Process) and not needs_sandbox(specs[0].environment):
+            return await self._fork_process(process, specs), "process"
         await self._ask("fork_here", [spec.session_id for spec in specs])
-        self.process.sessions += len(specs)
-        self.alone = False  # from now on, ending its process would end others
-        self.process.retired = True
+        process.sessions += len(specs)
+        if self.alone:  # from now on, ending its process would end others: it ends with the last of them
+            self.alone, process.retired = False, True
         return [RemoteEnvironment(spec, self.process, alone=False) for spec in specs], "hook"
 
-    async def _fork_process(self, specs: Sequence[SessionSpec]) -> Sequence[RemoteEnvironment]:
+    async def _fork_process(self, origin: Process, specs: Sequence[SessionSpec]) -> Sequence[RemoteEnvironment]:
         made: list[RemoteEnvironment] = []
         try:
             for spec in specs:
-                process = await self.process.fork(self._session, spec.session_id)
+                process = await origin.fork(self._session, spec.session_id)
                 process.sessions = 1
                 made.append(RemoteEnvironment(spec, process, alone=True))
         except BaseException:

@@ -16,7 +16,7 @@ from toolyard.placement.base import SessionSpec, Strategy
 from toolyard.placement.line import Line, LineLost
 from toolyard.placement.ray.cluster import Cluster, Listening, Node
 from toolyard.placement.ray.handshake import connect
-from toolyard.placement.remote import Process, RemoteEnvironment
+from toolyard.placement.remote import Host, RemoteEnvironment
 
 log = logging.getLogger("toolyard.placement")
 
@@ -30,21 +30,15 @@ _GRACE = 3.0
 """Seconds that a call which is to stop has for it. If it has a process there, that is ended meanwhile."""
 
 
-class Actor(Process):
+class Actor(Host):
     """A process of the cluster with many sessions."""
 
     def __init__(self, listening: Listening, node: Node, group: Group, line: Line, bury: Bury) -> None:
+        super().__init__(listening.pid, line)
         self.id = listening.actor
-        self.pid = listening.pid
         self.node = node
         self.group = group
-        self.line = line
-        self.sessions = 0
-        self.retired = False
-        self.ended = ""
         self._bury = bury
-        self._ending = None
-        self._watching = asyncio.ensure_future(self._watch())
 
     @classmethod
     async def open(cls, cluster: Cluster, node: Node, group: Group, bury: Bury) -> Self:
@@ -72,8 +66,7 @@ class Actor(Process):
                 self.pid,
                 self.sessions,
             )
-        self.line.fail(self.ended)
-        self.line.close(self.ended)
+        self._hang_up()
         await self._bury(self)
 
 
