@@ -200,7 +200,7 @@ async def test_what_a_session_started_ends_with_it(served, wire):
 
 
 async def test_hundreds_of_sessions_live_while_others_are_killed(served, wire):
-    count = 60 if served.server.settings.placement == "process" else 300
+    count = 200 if served.server.settings.placement == "process" else 300
     sids = [await wire.open(task_spec={"start": n}) for n in range(count)]
     pids = [int(await value(wire, sid, "where")) for sid in sids]
     victims = set(pids[: count // 10]) if served.server.settings.placement == "process" else {pids[0]}
@@ -298,6 +298,7 @@ def test_a_session_is_forked_with_its_process(served):
             return
         forks = session.fork(3)
         assert len({session.sid, *(fork.sid for fork in forks)}) == 4
+        assert (session.forked_by, {fork.forked_by for fork in forks}) == ("", {"process"})
         assert len({one.call_tool("where").text for one in (session, *forks)}) == 4
         for n, fork in enumerate(forks):
             with fork:

@@ -135,6 +135,11 @@ class AsyncSession:
     def sid(self) -> str:
         return self._talk.sid
 
+    @property
+    def forked_by(self) -> str:
+        """How it came from another session: "process", "hook" or "replay"; empty if it did not."""
+        return self._talk.forked_by
+
     async def __aenter__(self) -> Self:
         self._talk.check_closed()
         try:

@@ -133,6 +133,11 @@ class Session:
     def sid(self) -> str:
         return self._talk.sid
 
+    @property
+    def forked_by(self) -> str:
+        """How it came from another session: "process", "hook" or "replay"; empty if it did not."""
+        return self._talk.forked_by
+
     def __enter__(self) -> Self:
         self._talk.check_closed()
         try:

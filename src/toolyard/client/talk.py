@@ -106,16 +106,18 @@ class SessionTalk:
     sid: str = ""
     """Empty unless the session is open, or may be."""
     listed: ListToolsOutput | None = None
-    forked: bool = False
-    """It was open when it was made, and has not been entered yet."""
+    forked_by: str = ""
+    """How it came from another session, if it did: "process", "hook" or "replay"."""
+    entered: bool = True
+    """Not yet, if it is a fork, which is open when it is made."""
 
     def check_closed(self) -> None:
-        if self.sid and not self.forked:
+        if self.sid and self.entered:
             raise RuntimeError("this session is open already; make another one with environment.session(…)")
 
     def open(self) -> Flow[None]:
-        if self.forked:
-            self.forked = False
+        if not self.entered:
+            self.entered = True
             return
         self.listed = None
         self.sid = meaning.session_id((yield from ask(self.peer, Ask("POST", "/create_session", {}))))
@@ -184,8 +186,9 @@ class SessionTalk:
     def fork(self, count: int) -> Flow[list[SessionTalk]]:
         """If the answer is lost and we ask again, the server closes those that nobody knows of when they are idle."""
         step = Ask("POST", path(self.environment, "fork"), {"count": count}, self._open_sid(), WAITING)
-        ids = read(self._inside((yield from ask(self.peer, step))), lambda said: meaning.names(said["sids"]))
-        return [replace(self, sid=sid, forked=True) for sid in ids]
+        answer = self._inside((yield from ask(self.peer, step)))
+        ids, how = read(answer, lambda said: (meaning.names(said["sids"]), str(said["strategy"])))
+        return [replace(self, sid=sid, forked_by=how, entered=False) for sid in ids]
 
     def _ask(self, endpoint: str) -> Flow[Answer]:
         return (yield from ask(self.peer, Ask("GET", path(self.environment, endpoint), None, self._open_sid())))
