@@ -118,10 +118,10 @@ def test_a_setting_that_makes_no_sense_is_said_as_everywhere():
 
 def test_a_package_that_is_not_there_is_said_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch):
     there = doctor.installed
-    monkeypatch.setattr(doctor, "installed", lambda name: None if name in ("mcp", "pandas", "ray") else there(name))
+    monkeypatch.setattr(doctor, "installed", lambda name: None if name in ("mcp", "nbformat", "ray") else there(name))
     extras = {finding.text: finding.hint for finding in doctor.extras() if finding.grade == "no"}
     assert extras["mcp: without mcp"] == "pip install 'toolyard[mcp]'"
-    assert extras["scientific: without pandas"] == "pip install 'toolyard[scientific]'"
+    assert extras["notebook: without nbformat"] == "pip install 'toolyard[notebook]'"
     for chosen, grade in (("local", "no"), ("ray", "FAIL")):
         *_, ray = doctor.placements(Settings(placement=chosen))
         assert (ray.grade, ray.hint) == (grade, "pip install 'toolyard[ray]'")
