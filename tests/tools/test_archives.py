@@ -8,7 +8,6 @@ import json
 import os
 import random
 import stat
-import sys
 import tarfile
 import time
 import zipfile
@@ -85,7 +84,7 @@ async def another(provider: Provider) -> AsyncIterator[SessionSandbox]:
 async def run(workspace: SessionSandbox, code: str) -> str:
     sandbox = await workspace.get()
     limits = dataclasses.replace(sandbox.limits, output_bytes=2**22, wall_seconds=30)
-    finished = await sandbox.run([sys.executable, "-c", "import os\n" + code], limits=limits)
+    finished = await sandbox.run(["python3", "-c", "import os\n" + code], limits=limits)
     assert finished.exit_code == 0, finished
     return finished.stdout.decode()
 

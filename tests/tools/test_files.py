@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -29,7 +28,7 @@ class Programs(SandboxedToolset):
     @tool
     async def run(self, code: str) -> str:
         """Run Python to its end."""
-        finished = await (await self.sandbox()).run([sys.executable, "-c", code], timeout=60)
+        finished = await (await self.sandbox()).run(["python3", "-c", code], timeout=60)
         if finished.exit_code:
             raise ToolError(finished.stderr.decode())
         return finished.stdout.decode()

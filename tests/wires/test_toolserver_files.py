@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 import time
 import zipfile
 from collections.abc import AsyncIterator, Iterator
@@ -31,7 +30,7 @@ class Programs(SandboxedToolset):
     @tool
     async def run(self, code: str) -> str:
         """Run Python to its end."""
-        finished = await (await self.sandbox()).run([sys.executable, "-c", "import os\n" + code], timeout=60)
+        finished = await (await self.sandbox()).run(["python3", "-c", "import os\n" + code], timeout=60)
         if finished.exit_code:
             raise ToolError(finished.stderr.decode())
         return finished.stdout.decode()
