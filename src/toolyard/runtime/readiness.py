@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
+from toolyard.core.environment import needs_sandbox
 from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes.output import isolation
 from toolyard.sandboxes.provider import in_force, provided
@@ -47,6 +48,11 @@ def _found(runtime: Runtime) -> Iterator[Obstacle]:
         yield Obstacle("full", f"{runtime.calls} calls are running or waiting, and no more are taken")
     if problem := runtime.placement.problem:
         yield Obstacle("unavailable", problem)
-    provider = provided()
-    if provider is not None and provider.failed is not None and time.monotonic() - provider.failed < _RECENTLY:
+    if any(map(needs_sandbox, runtime.environments.values())) and _has_no_sandboxes():
         yield Obstacle("unavailable", "sandboxes could not be started")
+
+
+def _has_no_sandboxes() -> bool:
+    provider = provided()
+    failed = provider.failed if provider is not None else None
+    return failed is not None and time.monotonic() - failed < _RECENTLY
