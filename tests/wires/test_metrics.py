@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +14,7 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.sandboxes.worlds import Runner
+from tests.sandboxes.worlds import Declared, Runner
 from tests.wires.verl_wire import Steps, Trainer
 from tests.wires.wire import H, Wire, until
 from tests.worlds import MathEnv, OtherEnv
@@ -302,13 +303,17 @@ async def test_a_server_that_cannot_start_processes_says_so_until_it_can():
             assert (await wire.get("/health")).json() == {"status": "ok"}
 
 
-async def test_a_server_whose_sandboxes_do_not_start_says_so_but_not_why():
+async def test_a_server_whose_sandboxes_do_not_start_says_so_but_not_why_if_it_needs_them():
     with running([Runner], sandbox="podman") as server:
         async with Wire(server.url) as wire:
             sid = await wire.open(task_spec={})
-            assert (await wire.get("/health")).json() == {"status": "ok"}
             answer = await wire.call(sid, "python", {"code": "1"}, env="runner")
             assert "podman" in str(answer.events[-1].data)
+            assert (await wire.get("/health")).json() == {"status": "ok"}, "other environments do not need any"
+    with running([Declared]) as server:
+        async with Wire(server.url) as wire:
+            assert (await wire.get("/health")).json()["status"] == "ok"
+            server.server.sandboxes.failed = time.monotonic()
             health = await wire.get("/health")
     assert health.status_code == 503
     assert health.json() == {"status": "unavailable", "reasons": ["sandboxes could not be started"]}
