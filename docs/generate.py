@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from toolyard.cli import build_parser
+from toolyard.cli import build_parser, command_names
 from toolyard.settings import Settings, flag_of, variable_of
 
 PAGE = Path(__file__).parent / "reference.md"
@@ -44,7 +44,7 @@ def reference() -> str:
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    return dict(commands_of(build_parser(), ()))
+    return dict(commands_of(build_parser(command_names()), ()))
 
 
 def commands_of(parser: argparse.ArgumentParser, above: Sequence[str]) -> Iterator[tuple[str, argparse.ArgumentParser]]:

@@ -18,7 +18,10 @@ from toolyard.version import __version__
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; an error that we raised on purpose is a paragraph on the terminal, not a traceback."""
-    args = build_parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    # Only the module that is run: the others would take time and memory that a server keeps.
+    asked = [name for name in command_names() if name in argv[:1]]
+    args = build_parser(asked or command_names()).parse_args(argv)
     try:
         code: int = args.run(args)
         return code
@@ -29,11 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(names: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="toolyard", description="Agent tools and RL environments, served.")
     parser.add_argument("--version", action="version", version=f"toolyard {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in command_names():
+    for name in names:
         module = importlib.import_module(f"{__name__}.{name}")
         command = commands.add_parser(name, help=module.HELP, description=module.HELP)
         module.arguments(command)
