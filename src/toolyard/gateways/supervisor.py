@@ -96,7 +96,8 @@ class Supervisor:
         reports = [one.report for one in self._running.values() if not one.ready]
         told, _, _ = select.select([pipe, *reports], [], [], min(max(0.0, until - now), 3600.0))
         for one in [one for one in self._running.values() if one.report in told]:
-            self._read(one)
+            if one.pid in self._running:  # still: reading of another may have told that this one has ended too
+                self._read(one)
         if pipe in told:
             for number in set(os.read(pipe, _LONGEST)) - {signal.SIGCHLD}:
                 self._stop(number)
