@@ -111,7 +111,8 @@ class SharedBrowser:
     def stop(self) -> None:
         """From any thread; `stopped` says when nothing is left."""
         if self._loop is not None and self._end is not None and not self.stopped.done():
-            self._loop.call_soon_threadsafe(self._end.set)
+            with suppress(RuntimeError):  # its loop has ended by itself just now
+                self._loop.call_soon_threadsafe(self._end.set)
 
     def _drive(self) -> None:
         try:
