@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 SECONDS = 1.5
 """How long each hook blocks; those of the second half of the list below, a third of it."""
 
-MOST = 0.4
+MOST = 0.25
 """The slowest ping that scheduling on a busy machine may explain."""
 
 USUAL = 0.02

@@ -245,8 +245,9 @@ async def test_a_signal_that_comes_while_gateways_start_ends_them_all(start, num
     pids: list[int] = []
     await until(lambda: pids.extend(several.gateways()) or pids)
     several.process.send_signal(number)
-    assert several.wait(30) == (130 if number == signal.SIGINT else -signal.SIGTERM)
+    assert several.wait(10) == (130 if number == signal.SIGINT else -signal.SIGTERM)
     assert not any(map(alive, pids))
+    assert "Stop with Ctrl-C" not in several.output
 
 
 def test_what_keeps_a_gateway_from_starting_is_said_once_in_one_paragraph(start):

@@ -54,9 +54,7 @@ def loop(request: pytest.FixtureRequest) -> Iterator[Callable[[Work], None]]:
                 await work()
             await asyncio.sleep(0)
             assert asyncio.all_tasks() == {asyncio.current_task()}
-            async with asyncio.timeout(5):
-                while _open_files() > before:  # what is closed may take its time on a busy machine
-                    await asyncio.sleep(0.01)
+            assert _open_files() == before
 
         def run(work: Work) -> None:
             runner.run(checked(work))
