@@ -198,5 +198,6 @@ async def test_who_hangs_up_at_once_harms_nobody(several):
             sock.sendall(request_bytes("POST", "/get_observation", JSON, body))
     async with Trainer(several.url) as trainer:
         told = await trainer.batch(ids, [call("tell", text="y")] * len(ids))
-        assert all(one.text.endswith(" y\n</tool_response>\n") for one in told)
+        last = [one.text.removesuffix("\n</tool_response>\n").split()[-1] for one in told]
+        assert last == ["y"] * len(ids), "whatever of the others was still acted on"
         await trainer.finish(*ids)

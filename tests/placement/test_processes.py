@@ -122,6 +122,21 @@ async def test_what_an_author_raises_is_told_as_it_is_here(wire):
     await wire.end(failed)
 
 
+async def test_a_result_that_is_no_json_is_the_tools_fault_and_nobody_waits_for_it(wire):
+    sid = await wire.open(task_spec={})
+    assert "cannot be written as JSON" in await lost(wire, sid, "no_json")
+    assert await value(wire, sid, "add") == "1"
+    await wire.end(sid)
+
+
+async def test_numbers_that_json_does_not_have_come_through(served):
+    async with AsyncClient(served.url) as client:
+        environment = client.environments.get("counting")
+        async with environment.session({"number": float("-inf")}) as session:
+            output = await session.call_tool("tell_kind", {"number": float("nan")})
+    assert output.blocks[0].text == "nan -inf"
+
+
 async def test_a_session_that_is_given_up_in_its_constructor_is_torn_down_when_that_is_over(tmp_path):
     told = tmp_path / "told"
     with running([Counting], placement="pool", pool_processes=1, setup_seconds=0.3) as server:
@@ -249,9 +264,14 @@ async def test_a_template_that_was_killed_is_replaced():
             await until(lambda: not is_alive(pid))
             assert "template" in await lost(wire, sid, "add")
             await wire.end(sid)
-            again = await wire.open(task_spec={})
-            assert await value(wire, again, "add") == "1"
-            await wire.end(again)
+            several = [f"again{n}" for n in range(8)]
+            async with anyio.create_task_group() as group:  # and by one that is the same for all
+                for again in several:
+                    group.start_soon(wire.open, again)
+            pids = [int(await value(wire, again, "where")) for again in several]
+            assert len({parent_of(pid) for pid in pids}) == 1
+            for again in several:
+                await wire.end(again)
 
 
 @pytest.mark.parametrize("placement", PLACES)
@@ -366,6 +386,29 @@ async def test_a_replayable_session_is_made_again_when_its_process_dies(wire):
             await anyio.sleep(0.01)
     assert answer.text == "18"
     assert (await wire.get("/repeating/prompt", headers=H(sid))).json()[0]["text"] == "count from 18"
+    await wire.end(sid)
+
+
+async def test_a_call_that_is_lost_again_when_it_is_repeated_is_no_reason_for_a_reward(wire, tmp_path):
+    trap = tmp_path / "trap"
+    sid = await wire.open(env_name="repeating", task_spec={})
+    assert await value(wire, sid, "lean_on", env="repeating", path=str(trap)) == "held"
+    trap.touch()
+    assert await lost(wire, sid, "crash", env="repeating", how="exit")
+    told = await wire.call(sid, "finish", env="repeating")
+    assert "'lean_on' could not be repeated" in str(told.events[-1].data)
+    assert "reward" not in str(told.events[-1].data)
+    trap.unlink()
+    assert await value(wire, sid, "add", env="repeating") == "1"
+    await wire.end(sid)
+
+
+async def test_a_call_that_was_stopped_half_way_ends_what_can_be_repeated(served, wire):
+    sid = await wire.open(env_name="repeating", task_spec={})
+    assert (await wire.call(sid, "wait", {"seconds": 600}, env="repeating")).failure["reason"] == "timed_out"
+    assert await value(wire, sid, "add", env="repeating") == "1"
+    assert await lost(wire, sid, "crash", env="repeating", how="exit")
+    assert await lost(wire, sid, "finish", env="repeating")
     await wire.end(sid)
 
 

@@ -63,6 +63,14 @@ class Counting(Environment):
         ]
 
     @tool
+    async def no_json(self) -> ToolOutput:
+        return ToolOutput(metadata={"loop": object()}, reward=1.0, finished=True)
+
+    @tool
+    async def tell_kind(self, number: float) -> str:
+        return f"{number} {self.task_spec.get('number')}"
+
+    @tool
     async def refuse(self) -> str:
         raise ToolError("not today", detail={"code": 7})
 
@@ -120,6 +128,13 @@ class Repeating(Counting):
     """The same calls lead to the same state."""
 
     replayable = True
+
+    @tool
+    def lean_on(self, path: str) -> str:
+        """Ends its process once there is such a file."""
+        if os.path.exists(path):
+            os._exit(4)
+        return "held"
 
 
 class Forking(Counting):

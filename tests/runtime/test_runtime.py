@@ -597,6 +597,31 @@ async def test_on_the_way_out_calls_end_and_every_session_is_torn_down():
     assert not runtime.sessions
 
 
+class Forking(World):
+    async def fork(self):
+        self.log.append("forking")
+        await self.gate.wait()
+        return Forking(self.task_spec, self.secrets)
+
+
+async def test_forks_that_are_made_on_the_way_out_are_torn_down_too():
+    async with runtime_of(Forking).running() as runtime:
+        session = await runtime.open(dataclasses.replace(spec(), environment=Forking))
+        task = session.spec.task.spec
+        async with anyio.create_task_group() as group:
+
+            async def fork() -> None:
+                with pytest.raises(Overloaded, match="shutting down"):
+                    await runtime.fork(session, ["a", "b"])
+
+            group.start_soon(fork)
+            await settled(runtime, task["log"], "forking")
+            runtime.shared.draining = True
+            task["gate"].set()
+        assert list(runtime.sessions) == ["s"]
+        assert task["log"][-2:] == ["teardown", "teardown"]
+
+
 async def test_a_call_that_does_not_end_in_time_is_stopped_on_the_way_out():
     began = time.monotonic()
     async with runtime_of(drain_seconds=0.1).running() as runtime:

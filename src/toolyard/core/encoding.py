@@ -18,6 +18,14 @@ def encode(value: object) -> bytes:
         return encode_ascii(value)
 
 
+def encode_exactly(value: object) -> bytes:
+    """The same for a reader of ours, for whom NaN and the infinities stay what they are."""
+    data = encode(value)
+    if b"null" not in data or _is_finite(value):  # and so none of them has become null
+        return data
+    return json.dumps(value, separators=(",", ":"), default=_plain).encode()
+
+
 def encode_ascii(value: object) -> bytes:
     """The same in ASCII only, so that any slice of it is text."""
     return json.dumps(_finite(value), separators=(",", ":"), default=lambda v: _finite(_plain(v))).encode()
@@ -31,6 +39,18 @@ def _plain(value: object) -> object:
     if hasattr(value, "tolist"):  # numpy's scalars and arrays
         return value.tolist()
     return to_jsonable_python(value)
+
+
+def _is_finite(value: object) -> bool:
+    match value:
+        case float():
+            return math.isfinite(value)
+        case dict():
+            return all(map(_is_finite, value.values()))
+        case list() | tuple():
+            return all(map(_is_finite, value))
+        case _:
+            return True
 
 
 def _finite(value: object) -> object:

@@ -220,6 +220,11 @@ def toolset_tears_down(toolset: type) -> bool:
     return issubclass(toolset, Toolset) and toolset.teardown is not Toolset.teardown
 
 
+def full_name(owner: type, tool: str) -> str:
+    """What a tool is called where several toolsets are told apart."""
+    return f"{owner.__name__}_{tool}" if getattr(owner, "prefixed", False) else tool
+
+
 def lists_task_tools(owner: type) -> bool:
     """Whether an environment or toolset has tools that only a session knows."""
     base: type = Environment if issubclass(owner, Environment) else Toolset

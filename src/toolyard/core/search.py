@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from toolyard.core.environment import Environment
+from toolyard.core.environment import Environment, full_name
 from toolyard.core.retrieval import ToolIndex
 from toolyard.core.tool import ToolSpec
 
@@ -45,10 +45,6 @@ def _specs(environment: type[Environment]) -> Iterator[tuple[str, ToolSpec]]:
     definition = environment._definition
     for known in definition.tools.values():
         if not known.terminal and known.name != SEARCH:
-            yield _full_name(known.owner, known.name), known.spec
+            yield full_name(known.owner, known.name), known.spec
     for owner, spec in definition.catalogue.values():
-        yield _full_name(owner, spec.name), spec
-
-
-def _full_name(owner: type, name: str) -> str:
-    return f"{owner.__name__}_{name}" if getattr(owner, "prefixed", False) else name
+        yield full_name(owner, spec.name), spec

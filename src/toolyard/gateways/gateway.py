@@ -63,10 +63,10 @@ class Gateway:
         line = await self._line(owner)
         await line.ask(request.scope, body).bring_back(request, receive, send)
 
-    async def ask(self, owner: int, method: str, path: str, body: bytes) -> bytes:
-        """The body of a gateway's answer to a request that we make ourselves."""
+    async def ask(self, owner: int, question: str, about: bytes) -> bytes:
+        """The body of a gateway's answer to a request that we make ourselves: `POST /path`, and its body."""
         line = await self._line(owner)
-        status, answer = await line.ask(self._scope(method, path), body).whole()
+        status, answer = await line.ask(self._scope(*question.split()), about).whole()
         if status != OK:
             raise GatewayLost(f"gateway {owner} answered {status}: {answer[:200].decode(errors='replace')}")
         return answer

@@ -19,7 +19,8 @@ from typing import Any, TypeAlias, cast
 import orjson
 
 from toolyard.core import errors
-from toolyard.core.encoding import encode
+from toolyard.core.encoding import encode, encode_exactly
+from toolyard.core.errors import NotSupported
 
 log = logging.getLogger("toolyard.placement")
 
@@ -34,6 +35,11 @@ _OURS = {name: value for name, value in vars(errors).items() if isinstance(value
 
 class LineLost(Exception):
     """The other side has gone; the message says why, as far as that is known."""
+
+
+async def nothing(what: str, about: Sequence[Any]) -> Any:
+    """Of a side that only asks."""
+    raise NotSupported(f"{what} is not asked of this side")
 
 
 class Line(asyncio.Protocol):
@@ -52,7 +58,7 @@ class Line(asyncio.Protocol):
         """Done when the other side is gone."""
 
     @classmethod
-    async def on(cls, sock: socket.socket, serve: Serve) -> Line:
+    async def on(cls, sock: socket.socket, serve: Serve = nothing) -> Line:
         sock.setblocking(False)
         line = cls(serve)
         await asyncio.get_running_loop().create_connection(lambda: line, sock=sock)
@@ -65,15 +71,15 @@ class Line(asyncio.Protocol):
             future.set_exception(LineLost("it has ended"))
             return future
         number = next(self._numbers)
+        self._send(encode_exactly([_ASKS, number, what, *about]))
         self._asked[number] = future
-        self._send([_ASKS, number, what, *about])
         return future
 
     def cancel(self, asked: asyncio.Future[Any]) -> None:
         """Let the other side stop what it does for this. It answers all the same, once it has."""
         for number, future in self._asked.items():
             if future is asked:
-                self._send([_CANCELS, number])
+                self._send(encode([_CANCELS, number]))
                 future.add_done_callback(_look_at)  # nobody may be waiting for it any more
                 return
 
@@ -135,15 +141,15 @@ class Line(asyncio.Protocol):
 
     async def _answer(self, number: int, what: str, about: Sequence[Any]) -> None:
         try:
-            answer = [_ANSWERS, number, await self._serve(what, about)]
+            answer = _written([_ANSWERS, number, await self._serve(what, about)])
         except BaseException as error:  # the author's, or our own cancelling: it is the answer
-            answer = [_REFUSES, number, type(error).__name__, str(error), "".join(traceback.format_exception(error))]
+            told = "".join(traceback.format_exception(error))
+            answer = encode([_REFUSES, number, type(error).__name__, str(error), told])
         finally:
             self._serving.pop(number, None)
         self._send(answer)
 
-    def _send(self, message: Sequence[Any]) -> None:
-        data = encode(message)
+    def _send(self, data: bytes) -> None:
         if not self._leaving:
             self._loop.call_soon(self._flush)
         self._leaving += (_LENGTH.pack(len(data)), data)
@@ -157,6 +163,13 @@ class Line(asyncio.Protocol):
 def _look_at(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()
+
+
+def _written(answer: Sequence[Any]) -> bytes:
+    try:
+        return encode_exactly(answer)
+    except (TypeError, ValueError, RecursionError) as error:  # what the author put into it
+        raise TypeError(f"what was returned cannot be written as JSON: {error}") from error
 
 
 def _decoded(data: memoryview[int]) -> Any:

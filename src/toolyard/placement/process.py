@@ -72,11 +72,11 @@ class ProcessPlacement:
 
     async def stop(self) -> None:
         """End every process that is left."""
+        template, self._template = self._template, None  # at once: whoever starts one meanwhile gets to keep it
         self._here.close()
         await asyncio.gather(*(process.end("the server is stopping") for process in list(self._processes)))
-        if self._template is not None:
-            self._template.close()
-            self._template = None
+        if template is not None:
+            template.close()
 
     async def _placed(self, spec: SessionSpec, process: Process, *, alone: bool) -> RemoteEnvironment:
         environment = RemoteEnvironment(spec, process, alone=alone)
@@ -96,18 +96,18 @@ class ProcessPlacement:
         """A new process; from a new template, if that has ended."""
         self.prepare()
         assert self._template is not None
+        template = self._template
         try:
-            process = await Process.start(self._template)
+            process = await Process.start(template, self._processes)
         except TemplateLost as lost:
-            log.error("%s, and all sessions in its processes; starting another one", lost)
-            await self.stop()
+            if self._template is template:  # nobody else has seen to it
+                log.error("%s, and all sessions in its processes; starting another one", lost)
+                await self.stop()
             return await self._start()
         except OSError as error:  # as a fork that the kernel refuses
             self._failed = time.monotonic()
             raise Overloaded(f"no process for a session could be started: {error}", retry_after=5) from error
         self._failed = -math.inf
-        self._processes.add(process)
-        process.line.lost.add_done_callback(lambda _: self._processes.discard(process))
         return process
 
 

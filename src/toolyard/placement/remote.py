@@ -80,15 +80,18 @@ class Host:
 class Process(Host):
     """A worker that was forked from a template on this machine."""
 
-    def __init__(self, pid: int, line: Line, kin: socket.socket, template: Template) -> None:
+    def __init__(self, pid: int, line: Line, kin: socket.socket, template: Template, all_: set[Process]) -> None:
         super().__init__(pid, line)
         self.kin = kin
         self._template = template
+        self._all = all_
+        """Every process that is there, those too that were forked from others."""
+        all_.add(self)
 
     @classmethod
-    async def start(cls, template: Template) -> Process:
+    async def start(cls, template: Template, all_: set[Process]) -> Process:
         pid, sock, kin = await template.start()
-        return cls(pid, await Line.on(sock, _nothing), kin, template)
+        return cls(pid, await Line.on(sock), kin, template, all_)
 
     async def fork(self, session: str, new: str) -> Process:
         """Another process, in which the session goes on under a new name."""
@@ -101,10 +104,10 @@ class Process(Host):
                 line.close()
                 kin.close()
                 raise
-        opened = await Line.on(line, _nothing)
+        opened = await Line.on(line)
         pid = await opened.ask("pid")
         await self._template.know(pid)
-        return Process(pid, opened, kin, self._template)
+        return Process(pid, opened, kin, self._template, self._all)
 
     async def _end(self) -> None:
         try:
@@ -115,6 +118,7 @@ class Process(Host):
             self.ended = self.ended or str(lost)
         self._hang_up()
         self.kin.close()
+        self._all.discard(self)
 
 
 class RemoteEnvironment:
@@ -262,7 +266,3 @@ def _block(block: JsonObject) -> TextBlock | ImageBlock:
 
 def _how(code: int) -> str:
     return f"by itself, with exit code {code}" if code >= 0 else f"by signal {signal.Signals(-code).name}"
-
-
-async def _nothing(what: str, about: Sequence[Any]) -> Any:
-    raise NotImplementedError(what)

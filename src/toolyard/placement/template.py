@@ -85,6 +85,8 @@ class Template:
         if self._reading:
             asyncio.get_running_loop().remove_reader(self._control)
         self._control.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)  # it has nothing to do any more, and is not waited for
         with contextlib.suppress(ChildProcessError):  # somebody reaps all children of this process
             os.waitpid(self.pid, 0)
 

@@ -49,9 +49,8 @@ class Worker:
         """Where the ends of new lines come from, if this process may be forked."""
         self._local = LocalPlacement(served.threads)
         self._placed: dict[str, LocalEnvironment] = {}
-        self._placing: set[str] = set()
-        self._unwanted: set[str] = set()
-        """Of those, the ones that nobody waits for any more."""
+        self._placing: dict[str, bool] = {}
+        """Whose constructor runs now, and whether somebody still waits for it."""
         self._calls = 0
         self._sock: socket.socket | None = None
         self._selector: selectors.EpollSelector | None = None
@@ -110,16 +109,15 @@ class Worker:
             secrets,
             None if toolset is None else self._served.toolsets[toolset],
         )
-        self._placing.add(session)
+        self._placing[session] = True
         try:
             placed = await self._local.place(spec)
-            if session in self._unwanted:
-                await placed.teardown()
-            else:
-                self._placed[session] = placed
         finally:
-            self._placing.discard(session)
-            self._unwanted.discard(session)
+            wanted = self._placing.pop(session)
+        if wanted:
+            self._placed[session] = placed
+        else:
+            await placed.teardown()
 
     async def _setup(self, session: str) -> None:
         await self._placed[session].setup()
@@ -170,7 +168,7 @@ class Worker:
         if placed is not None:
             await placed.teardown()
         elif session in self._placing:
-            self._unwanted.add(session)
+            self._placing[session] = False
 
     async def _fork_here(self, session: str, new: Sequence[str]) -> None:
         """By the author's fork(): the copies live in this process too."""

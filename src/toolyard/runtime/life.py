@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from toolyard.core.environment import Environment, needs_teardown, overrides
 from toolyard.core.errors import SessionClosed, SessionFailed, describe
-from toolyard.core.output import JsonObject
+from toolyard.core.output import JsonObject, Reply, ToolFailure
 from toolyard.placement.base import Placed, Placement, SessionSpec
 from toolyard.runtime.journal import Why
 from toolyard.runtime.shared import Shared
@@ -136,7 +136,7 @@ class Life:
     async def _rebuilt(self) -> None:
         """Make an environment that was lost again, by repeating its calls. Many may wait for that."""
         if self._rebuilding is None:
-            self._rebuilding = asyncio.ensure_future(self._rebuild())
+            self._rebuilding = self._shared.background.start(self._rebuild())
         rebuilding = self._rebuilding
         try:
             await asyncio.shield(rebuilding)
@@ -149,9 +149,8 @@ class Life:
         assert self._placement is not None
         what = f"{self._placed.lost}; repeating its {len(self._history or ())} calls"
         log.warning("session %s: %s", self.id, what, extra=self._about)
-        await self._placed.teardown()
-        async with asyncio.timeout(self._shared.limits.setup_seconds):
-            (placed,) = await self._repeated(self._placement, [self.spec])
+        await self._give_back(self._placed)
+        (placed,) = await self._repeated(self._placement, [self.spec])
         if self.state is State.CLOSED:
             await self._give_back(placed)
             raise SessionClosed("Session deleted")
@@ -162,16 +161,20 @@ class Life:
     async def _repeated(self, placement: Placement, specs: Sequence[SessionSpec]) -> Sequence[Placed]:
         """Environments that are made to come to where this one is."""
         made: list[Placed] = []
+        seconds = self._shared.limits.setup_seconds
         try:
-            for spec in specs:
-                made.append(placed := await placement.place(spec))
-                if needs_setup(spec.environment):
-                    await placed.setup()
-                for asked in self._history or ():
-                    await placed.call(*asked)
-        except BaseException:
+            async with asyncio.timeout(seconds) as limit:
+                for spec in specs:
+                    made.append(placed := await placement.place(spec))
+                    if needs_setup(spec.environment):
+                        await placed.setup()
+                    for asked in self._history or ():
+                        _check_repeated(asked, await placed.call(*asked))
+        except BaseException as error:
             for placed in made:
                 await self._give_back(placed)
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise SessionFailed(f"repeating its calls took more than {seconds:g} s") from None
             raise
         return made
 
@@ -221,6 +224,12 @@ class Life:
     def _tell_closed(self, why: Why) -> None:
         for told in self._shared.journal.closed:
             told(self.spec, why, time.monotonic() - self.opened)
+
+
+def _check_repeated(asked: Asked, reply: Reply) -> None:
+    """A call that was lost when it was repeated leaves the session somewhere else, and no reward may come of that."""
+    if isinstance(reply, ToolFailure) and reply.retryable:
+        raise SessionFailed(f"{asked.tool!r} could not be repeated: {reply.message}")
 
 
 def needs_setup(environment: type[Environment]) -> bool:

@@ -6,15 +6,16 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 from zlib import crc32
 
-Ask: TypeAlias = Callable[[int, str, str, bytes], Awaitable[bytes]]
-"""Ask another gateway, with a method, a path and a body, as a client would; what it answers. Raises `GatewayLost`."""
+Ask: TypeAlias = Callable[[int, str, bytes], Awaitable[bytes]]
+"""Ask another gateway a question, which some protocol there understands, and hear what it answers. Raises
+`GatewayLost`."""
 
 
 class GatewayLost(Exception):
     """The gateway has ended, and its sessions with it."""
 
 
-async def _nobody(owner: int, method: str, path: str, body: bytes) -> bytes:
+async def _nobody(owner: int, question: str, about: bytes) -> bytes:
     raise GatewayLost(f"there is no gateway {owner}")
 
 

@@ -123,6 +123,9 @@ class Runtime:
         spec = session.spec
         made, strategy = await session.fork([dataclasses.replace(spec, session_id=each) for each in ids])
         self.sessions |= {each.id: each for each in made}
+        if self.shared.draining:  # which has closed all others meanwhile
+            await asyncio.gather(*map(self.close, ids))
+            raise Overloaded("the server is shutting down")
         return strategy
 
     def _check_room(self, wanted: int) -> None:

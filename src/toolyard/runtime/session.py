@@ -168,18 +168,19 @@ class Session(Life):
 
     async def fork(self, specs: Sequence[SessionSpec]) -> tuple[Sequence[Session], Strategy]:
         """As many sessions that continue from here. It waits until no call runs, and none begins meanwhile."""
-        placed = await self.ready()
-        assert self._placement is not None
+        await self.ready()
         turns = self._turns = self._turns or Turns()
         claim = Claim("fork", "exclusive")
         await turns.take(claim)
         try:
+            placed = await self.ready()  # as it is now, after the calls before us
+            assert self._placement is not None
             sessions = [Session(spec, self._shared) for spec in specs]
             try:
                 made, strategy = await placed.fork(specs)
             except (NotSupported, CannotFork) as error:
                 if self._history is None:
-                    raise type(error)(f"{error}; and it does not say replayable = True") from error
+                    raise type(error)(f"{error}; and its calls cannot be repeated (replayable = True)") from error
                 strategy = "replay"
                 made = await self._repeated(self._placement, specs)
             for session, one in zip(sessions, made, strict=True):
@@ -476,7 +477,12 @@ class Session(Life):
     async def _call_and_remember(self, asked: Asked, history: list[Asked]) -> Reply:
         """In a session whose calls can be repeated. One that is lost in the middle of a call is as before that call."""
         placed = await self.ready()
-        returned = await placed.call(*asked)
+        try:
+            returned = await placed.call(*asked)
+        except asyncio.CancelledError:
+            if not placed.lost:  # it goes on from wherever the call was stopped, to where no repetition leads
+                self._history = None
+            raise
         if not isinstance(returned, ToolFailure) or returned.reason in ("tool_failed", "tool_raised"):
             history.append(asked)
         elif returned.reason == "lost" and placed.lost:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import keyword
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolyard.core.environment import Environment, lists_task_tools, resolved
+from toolyard.core.environment import Environment, full_name, lists_task_tools, resolved
 from toolyard.core.errors import ToolError, WorkspaceError
 from toolyard.core.output import JsonObject
 from toolyard.core.tool import ListToolsOutput, ToolSpec, tool
@@ -130,20 +130,13 @@ class ToolMaker(SandboxedToolset):
     async def _taken(self) -> set[str]:
         """Every name that something else in this session goes by, on any wire."""
         definition = type(self.env)._definition
-        taken = {*definition.tools, *definition.catalogue, *_full_names(type(self.env))}
+        taken = {*definition.tools, *definition.catalogue}
+        taken |= {full_name(known.owner, known.name) for known in definition.tools.values()}
+        taken |= {full_name(owner, name) for name, (owner, _) in definition.catalogue.items()}
         if lists_task_tools(type(self.env)):
             listed = await resolved(self.env.list_task_tools())
             taken.update(spec.name for spec in listed.tools)
         return taken
-
-
-def _full_names(environment: type[Environment]) -> Iterator[str]:
-    definition = environment._definition
-    owners = [
-        *((tool.owner, tool.name) for tool in definition.tools.values()),
-        *((owner, name) for name, (owner, _) in definition.catalogue.items()),
-    ]
-    return (f"{owner.__name__}_{name}" for owner, name in owners if getattr(owner, "prefixed", False))
 
 
 async def _described(sandbox: Sandbox, name: str, code: str) -> ToolSpec:

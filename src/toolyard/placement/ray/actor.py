@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias
 
 from toolyard.core.errors import Overloaded, SessionFailed
 from toolyard.core.output import JsonObject, Reply, ToolFailure
@@ -46,7 +46,7 @@ class Actor(Host):
         key = secrets.token_bytes(32)
         listening = await cluster.open(node, dict(group), key)
         try:
-            line = await Line.on(await connect((listening.address, listening.port), key), _nothing)
+            line = await Line.on(await connect((listening.address, listening.port), key))
         except BaseException:
             await cluster.kill(listening.actor)
             raise
@@ -116,7 +116,3 @@ class ActorEnvironment(RemoteEnvironment):
         ids = [spec.session_id for spec in specs]
         strategy: Strategy = await self._ask("fork_inside", self._name, self._toolset, ids)
         return [ActorEnvironment(spec, self._actor) for spec in specs], strategy
-
-
-async def _nothing(what: str, about: Sequence[Any]) -> Any:
-    raise NotImplementedError(what)

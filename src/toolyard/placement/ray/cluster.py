@@ -124,7 +124,7 @@ class Cluster:
 
     async def _opened(self) -> Line:
         if self._line is None:
-            self._line = line = await Line.on(self._sock, _nothing)
+            self._line = line = await Line.on(self._sock)
             line.lost.add_done_callback(lambda _: line.fail("the process that asks Ray has ended"))
         return self._line
 
@@ -141,7 +141,3 @@ def _answer(asked: asyncio.Future[Any]) -> Any:
         return asked.result()
     except LineLost as lost:
         raise ClusterUnavailable(str(lost)) from None
-
-
-async def _nothing(what: str, about: Sequence[Any]) -> Any:
-    raise NotImplementedError(what)

@@ -121,7 +121,7 @@ class Metrics(BaseRoute):
         """Of every gateway that answers; one that has just ended is not among them."""
         owners = self._runtime.owners
         others = [number for number in range(owners.count) if number != owners.number]
-        asked = [owners.ask(number, "GET", PATHS[-1], b"") for number in others]
+        asked = [owners.ask(number, f"GET {PATHS[-1]}", b"") for number in others]
         told = dict(zip(others, await asyncio.gather(*asked, return_exceptions=True), strict=True))
         texts = {number: one.decode() for number, one in told.items() if isinstance(one, bytes)}
         return merged(dict(sorted({owners.number: text, **texts}.items())))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolyard.core.environment import Environment, Toolset
+from toolyard.core.environment import Environment, Toolset, full_name
 from toolyard.core.output import JsonObject
 from toolyard.core.retrieval import ToolIndex
 from toolyard.core.tool import ToolSpec
@@ -128,7 +128,7 @@ def _offered(environment: type[Environment]) -> Iterator[tuple[Offer, World | No
         if not issubclass(environment, ToolsEnvironment) or not issubclass(owner, Toolset):
             yield named_in(environment, spec.name, spec, hidden=hidden), whole
         elif owner.prefixed:
-            name = f"{owner.__name__}_{spec.name}"
+            name = full_name(owner, spec.name)
             yield Offer(name, environment, spec.name, spec, hidden), World(owner.__name__, _words(owner))
         else:
             yield Offer(spec.name, environment, spec.name, spec, hidden), None

@@ -61,7 +61,7 @@ class Spread:
         if owner == owners.number:
             return await self._trajectories.act(items)
         try:
-            answer = await owners.ask(owner, "POST", PART, encode(items))
+            answer = await owners.ask(owner, f"POST {PART}", encode(items))
         except GatewayLost as error:
             return [lost(str(error))] * len(items)
         return [one if isinstance(one, str) else Observed(*one) for one in decode(answer)]
