@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import httpx2
@@ -9,6 +10,12 @@ import pytest
 
 from tests.worlds import ManyEnv, MathEnv, OtherEnv
 from toolyard.testing import Running, running
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay to the end: looking through them again and again would hold up the servers in here."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
