@@ -87,8 +87,8 @@ class Request:
 
     async def body(self) -> bytes:
         limit = self.options.body_bytes
-        length = self.header(b"content-length")
-        if length.isascii() and length.isdigit() and int(length) > limit:
+        length = self._headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > limit:
             raise self._too_large(limit)
         message = await self._receive()
         if not message.get("more_body") and message["type"] == "http.request":

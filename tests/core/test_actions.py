@@ -9,7 +9,7 @@ from typing import Annotated
 import pytest
 
 from toolyard import Environment, ToolOutput, tool
-from toolyard.core.actions import Action, actions_of, tool_call
+from toolyard.core.actions import actions_of, tool_call
 from toolyard.core.environment import Toolset
 from toolyard.core.errors import DefinitionError
 from toolyard.core.forms import Plain, Tagged, fenced, tagged
@@ -74,7 +74,7 @@ class OpenEnded(World):
 
 def read(text: str, world: type[Environment] = World) -> tuple[str, dict] | None:
     action = actions_of(world).read(text)
-    return action and (action.tool, dict(action.arguments))
+    return action and (action[0], dict(action[1]))
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,9 @@ def test_forms_are_tried_in_the_order_of_the_toolsets():
 def test_the_result_follows_the_text_as_the_form_has_it():
     def follows(text: str) -> str:
         action = actions_of(World).read(text)
-        assert isinstance(action, Action)
-        return action.form.answer(text, "R")
+        assert action is not None
+        _, _, form, _ = action
+        return form.answer(text, "R")
 
     assert follows("<search>q</search>") == "\n<information>R</information>\n"
     assert follows("<say>q</say>") == "\n<result>\nR\n</result>\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from toolyard.core.environment import Environment, lists_task_tools
@@ -18,15 +18,9 @@ log = logging.getLogger("toolyard.actions")
 PLAIN = Plain()
 
 
-@dataclass(slots=True, eq=False)
-class Action:
-    """A call that a text asks for."""
-
-    tool: str
-    arguments: JsonObject
-    form: Form
-    given: Collection[str] = ()
-    """What the trainer is to say with it."""
+Action: TypeAlias = tuple[str, JsonObject, Form, bool]
+"""A call that a text asks for: the tool's name and arguments, how the result is to be written, and whether the trainer
+has something to say with it. A bare tuple, since there are many, and each is taken apart at once."""
 
 
 class Actions:
@@ -34,9 +28,9 @@ class Actions:
 
     def __init__(self, tools: Mapping[str, Tool], terminal: Tool | None, *, open_ended: bool) -> None:
         listed = {name: tool for name, tool in tools.items() if not tool.terminal}
-        formed = [(tool, tool.form) for tool in listed.values() if tool.form]
-        self._forms: Sequence[tuple[Tool, Form]] = [(tool, form) for tool, form in formed if not is_late(form)]
-        self._late: Sequence[tuple[Tool, Form]] = [(tool, form) for tool, form in formed if is_late(form)]
+        formed = [(name, tool.form, bool(tool.given)) for name, tool in listed.items() if tool.form]
+        self._forms = [one for one in formed if not is_late(one[1])]
+        self._late = [one for one in formed if is_late(one[1])]
         self._unformed: Sequence[Tool] = [tool for tool in listed.values() if not tool.form]
         self._tools = tools
         self._terminal = terminal
@@ -45,12 +39,11 @@ class Actions:
 
     def read(self, text: str) -> Action | None:
         """The call that the text asks for, if any."""
-        if (action := _read(self._forms, text)) is not None:
-            return action
         return (
-            self._tool_call(text)
+            _read(self._forms, text)
+            or self._tool_call(text)
             or self._by_name(text)
-            or (_read(self._late, text) if self._late else None)
+            or _read(self._late, text)
             or self._last_message(text)
         )
 
@@ -61,33 +54,33 @@ class Actions:
                 continue
             name, arguments = call
             if (tool := self._tools.get(name)) is not None:
-                return Action(name, arguments, tool.form or PLAIN, tool.given)
+                return name, arguments, tool.form or PLAIN, bool(tool.given)
             if self._open_ended:
-                return Action(name, arguments, PLAIN)
+                return name, arguments, PLAIN, False
         return None
 
     def _by_name(self, text: str) -> Action | None:
         for tool in self._unformed:
             if found := tagged(text, tool.name):
-                return Action(tool.name, _arguments(tool, found[-1]), PLAIN, tool.given)
+                return tool.name, _arguments(tool, found[-1]), PLAIN, bool(tool.given)
         return None
 
     def _last_message(self, text: str) -> Action | None:
         if self._terminal is None or not text.strip():
             return None
         argument = self._terminal.terminal_spec().arg
-        return Action(self._terminal.name, {argument: text} if argument else {}, PLAIN, self._terminal.given)
+        return self._terminal.name, {argument: text} if argument else {}, PLAIN, bool(self._terminal.given)
 
 
-def _read(forms: Sequence[tuple[Tool, Form]], text: str) -> Action | None:
-    for tool, form in forms:
+def _read(forms: Sequence[tuple[str, Form, bool]], text: str) -> Action | None:
+    for tool, form, given in forms:
         try:
             arguments = form.read(text)
         except Exception:  # a form of the author's: what it cannot read is not its own
-            log.warning("the form of tool %r could not read a text", tool.name, exc_info=True)
+            log.warning("the form of tool %r could not read a text", tool, exc_info=True)
             continue
         if arguments is not None:
-            return Action(tool.spec.name, arguments, form, tool.given)
+            return tool, arguments, form, given
     return None
 
 

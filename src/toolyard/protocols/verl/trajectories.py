@@ -51,7 +51,8 @@ class Trajectories:
     async def act(self, items: Sequence[Item]) -> list[Told]:
         """Everything at once, but the actions of one trajectory in their order."""
         if len(items) == 1 and not self._has_plain:
-            return [await self._do(items[0])]
+            begun = self._begin(items[0])
+            return [await begun if isinstance(begun, Coroutine) else begun]
         if len({item[0] for item in items}) < len(items):
             return await self._act_in_order(items)
         if self._has_plain:
@@ -145,9 +146,10 @@ class Trajectories:
         action = self._actions[session.spec.environment].read(text)
         if action is None:
             return None
-        given = {**extra, "trajectory_id": trajectory, "is_last_step": last} if action.given else {}
-        call = session.plain(action.tool, action.arguments, given)
-        return None if call is None else (call, action.form)
+        tool, arguments, form, wants_given = action
+        given = {**extra, "trajectory_id": trajectory, "is_last_step": last} if wants_given else {}
+        call = session.plain(tool, arguments, given)
+        return None if call is None else (call, form)
 
     async def _do(self, item: Item) -> Told:
         begun = self._begin(item)
@@ -186,13 +188,14 @@ class Trajectories:
             if not text and not issubclass(environment, ToolsEnvironment):
                 return self._prompt(session)
             return Observed(self._no_tool(environment), self._done_if_invalid, valid=False)
-        given = {**extra, "trajectory_id": trajectory, "is_last_step": last} if action.given else {}
-        begun = session.begin(action.tool, action.arguments, given)
+        tool, arguments, form, wants_given = action
+        given = {**extra, "trajectory_id": trajectory, "is_last_step": last} if wants_given else {}
+        begun = session.begin(tool, arguments, given)
         if type(begun) is str:
-            return action.form.answer(text, begun)
+            return form.answer(text, begun)
         if isinstance(begun, Coroutine):
-            return _rest(session, item, action.form, begun)
-        return _tell(session, item, action.form, begun)
+            return _rest(session, item, form, begun)
+        return _tell(session, item, form, begun)
 
     async def _prompt(self, session: Session) -> Observed:
         """An empty text is no action: whoever has nothing to say is shown the task."""
