@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -41,6 +42,14 @@ async def everything(process: Process) -> bytes:
     while (came := await process.read(10)) != (b"", b""):
         whole += came[0]
     return bytes(whole)
+
+
+async def test_the_time_of_a_program_counts_while_nobody_looks(box):
+    running = asyncio.ensure_future(box.run(["sleep", "0.3"]))
+    for _ in range(5):
+        await asyncio.sleep(0)  # it is asked for, and has not begun
+    time.sleep(0.6)  # noqa: ASYNC251  # as a loop that is held up; that it began and that it ended is heard at once
+    assert (await running).usage.wall_seconds >= 0.3
 
 
 async def test_several_readers_get_each_byte_once(box):

@@ -43,7 +43,7 @@ class Python:
         async with self.turn:
             program = await self.program()
             assert program.channel is not None
-            watch.check_wanted()
+            watch.begin()
             for stream in (program.stdout, program.stderr):
                 stream.begin(self._limits.output_bytes)
             payload = code.encode("utf-8", "surrogatepass")

@@ -62,14 +62,14 @@ class Watch:
         if not self._over.done():
             self._over.set_result(limit)
 
-    def check_wanted(self) -> None:
-        """To be asked before something is begun that had to wait for its turn."""
+    def begin(self) -> None:
+        """To be called before something is begun that had to wait for its turn: its time counts from here."""
         if self._over.done():
             raise SandboxLost("it was given up before it was begun")
+        self._began = time.monotonic()
 
     async def until(self, guest: Guest, program: Program, *ends: asyncio.Future[Any]) -> Limit | None:
         """Wait until one of the ends is done (None), or the program exceeds a limit."""
-        self._began = time.monotonic()
         timer = self._loop.call_later(self._wall_seconds, self.exceed, "wall")
         program.on_full = lambda: self.exceed("output")
         for end in ends:
