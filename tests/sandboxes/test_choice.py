@@ -135,9 +135,8 @@ async def test_each_in_the_table_is_of_the_name_that_it_has_there(name):
 # In a script.
 
 
-async def test_two_who_ask_first_at_once_share_one_backend(caplog, monkeypatch):
+async def test_two_who_ask_first_at_once_share_one_backend(caplog):
     caplog.set_level(logging.INFO, "toolyard.sandbox")
-    monkeypatch.setattr(logging.getLogger("toolyard"), "propagate", True)
     try:
         first, second = await asyncio.gather(open_sandbox(), open_sandbox())
         assert first is not second
