@@ -3,7 +3,8 @@
 FOLDER holds `tools.jsonl` (name, description, parameters), `queries.jsonl` (query, and the names of the relevant tools)
 and, for speed at scale, `catalog.jsonl`, with the same fields as the first. The score is NDCG@5, of our index and of
 plain BM25 over the same words. `--folds` also says what comes of choosing the weights on other questions than those
-they are judged by.
+they are judged by. `--embeddings` says what the model of that extra adds: to these questions, and to the same ones with
+half of the words left out that any tool has, as somebody may ask who does not know what things are called here.
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ import argparse
 import json
 import math
 import random
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
+from toolyard.core.meaning import Model
 from toolyard.core.retrieval import WEIGHTS, ToolIndex, Weights
 from toolyard.core.tool import ToolSpec
 from toolyard.core.words import FILLERS, stem, words
+from toolyard.embeddings import word_vectors
 
 TOP = 5
+DRAWS = 3
+ALONE = 1e6
+"""So much that words only decide between two tools that are equally alike."""
 Search = Callable[[str, int], Sequence[ToolSpec]]
 
 
@@ -55,11 +62,16 @@ class PlainBM25:
         return [self._specs[tool] for tool, _ in scores.most_common(top_k)]
 
 
-def main() -> None:
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--folds", type=int, default=0, metavar="WEIGHTS", help="try this many sets of weights")
-    options = parser.parse_args()
+    parser.add_argument("--embeddings", action="store_true", help="compare with an index that has a model")
+    return parser
+
+
+def main() -> None:
+    options = arguments().parse_args()
     specs, queries = read_specs(options.folder / "tools.jsonl"), read_queries(options.folder / "queries.jsonl")
     print(f"{len(queries)} questions, {len(specs)} tools")
     for name, search in (("plain BM25", PlainBM25(specs).search), ("ToolIndex", ToolIndex(specs).search)):
@@ -67,8 +79,14 @@ def main() -> None:
         print(f"  NDCG@{TOP} {name:<12}{mean(values):.3f}  (standard error {stdev(values) / len(values) ** 0.5:.3f})")
     if options.folds:
         print(f"  NDCG@{TOP} cross-validated: {cross_validated(specs, queries, options.folds)}")
-    if (catalogue := options.folder / "catalog.jsonl").exists():
-        measure_speed(read_specs(catalogue), queries)
+    models: list[Model | None] = [None]
+    if options.embeddings:
+        print(f"the model: loaded in {_seconds(word_vectors):.2f} s")
+        compare(specs, queries, word_vectors())
+        models.append(word_vectors())
+    for path in (options.folder / "tools.jsonl", options.folder / "catalog.jsonl"):
+        for model in models if path.exists() else ():
+            measure_speed(read_specs(path), queries, model)
 
 
 def read_specs(path: Path) -> list[ToolSpec]:
@@ -106,13 +124,44 @@ def cross_validated(specs: Sequence[ToolSpec], queries: Sequence[Query], tries: 
     return f"{mean(judged):.3f}; random weights {means[0]:.3f} to {means[-1]:.3f}, median {median(means):.3f}"
 
 
-def measure_speed(specs: Sequence[ToolSpec], queries: Sequence[Query], rounds: int = 3) -> None:
-    builds = [_seconds(lambda: ToolIndex(specs)) for _ in range(rounds)]
-    index = ToolIndex(specs)
+def compare(specs: Sequence[ToolSpec], queries: Sequence[Query], model: Model) -> None:
+    """What a model adds, how much it ought to count, and what it does where words are wanting."""
+    fewer = [_fewer_words(queries, specs, seed) for seed in range(DRAWS)]
+    for about, several in (("as they are", [queries]), ("with half of the words", fewer)):
+        without = _mean_scores(ToolIndex(specs), several)
+        print(f"  the questions {about}: NDCG@{TOP} {mean(without):.3f} without the model")
+        for weight in (0.1, 0.2, WEIGHTS.meaning, 0.6, 0.8, ALONE):
+            found = _mean_scores(ToolIndex(specs, replace(WEIGHTS, meaning=weight), model=model), several)
+            more = [one - other for one, other in zip(found, without, strict=True)]
+            name = "alone" if weight == ALONE else f"counting {weight}"
+            print(f"    {name:<14}{mean(found):.3f}  ({mean(more):+.3f} ± {stdev(more) / len(more) ** 0.5:.3f})")
+
+
+def measure_speed(specs: Sequence[ToolSpec], queries: Sequence[Query], model: Model | None, rounds: int = 3) -> None:
+    builds = [_seconds(lambda: ToolIndex(specs, model=model)) for _ in range(rounds)]
+    index = ToolIndex(specs, model=model)
     times = sorted(_seconds(lambda text=query.question: index.search(text, TOP)) for query in queries)  # type: ignore[misc]
     usual, long = 1000 * median(times), 1000 * times[-len(times) // 20]
-    print(f"{len(specs)} tools: built in {min(builds):.2f} s")
+    print(f"{len(specs)} tools{', with the model' if model else ''}: built in {min(builds):.2f} s")
     print(f"  a question takes {usual:.2f} ms, 95 % of them less than {long:.2f}")
+
+
+def _fewer_words(queries: Sequence[Query], specs: Sequence[ToolSpec], seed: int) -> list[Query]:
+    """Of the words that a tool has, each is left out of a question or it is not."""
+    chance = random.Random(seed)
+    known = {stem(word) for spec in specs for word in words(f"{spec.name} {spec.description} {_parameters(spec)}")}
+
+    def fewer(question: str) -> str:
+        shared = {word for word in re.findall(r"\w+", question) if known & set(map(stem, words(word)))}
+        gone = {word for word in sorted(shared) if chance.random() < 0.5}
+        return re.sub(r"\w+", lambda found: "" if found[0] in gone else found[0], question)
+
+    return [Query(fewer(query.question), query.relevant) for query in queries]
+
+
+def _mean_scores(index: ToolIndex, several: Sequence[Sequence[Query]]) -> list[float]:
+    """For each question, of all forms of it."""
+    return [mean(forms) for forms in zip(*[scores(index.search, queries) for queries in several], strict=True)]
 
 
 def _near(weights: Weights, chance: random.Random) -> Weights:
@@ -122,9 +171,10 @@ def _near(weights: Weights, chance: random.Random) -> Weights:
 
 
 def _seconds(action: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    """Of the processor, of all threads: what others do beside it makes no difference."""
+    began = time.process_time()
     action()
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def _parameters(spec: ToolSpec) -> str:

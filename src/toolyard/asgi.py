@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic_core import from_json
 from starlette.routing import BaseRoute, Match
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolyard.core.encoding import encode
 from toolyard.core.errors import describe
@@ -240,6 +240,21 @@ class Door:
             await send({"type": f"lifespan.{what}.failed", "message": describe(error)})
             return
         await send({"type": "lifespan.shutdown.complete"})
+
+
+class Within:
+    """An application whose code finds something in its context that `enter` sets, whatever runs it."""
+
+    def __init__(self, app: ASGIApp, enter: Callable[[], Token[Any]]) -> None:
+        self._app = app
+        self._enter = enter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        entered = self._enter()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            entered.var.reset(entered)
 
 
 def explain(error: BaseException, verbosity: Verbosity) -> str:

@@ -15,12 +15,15 @@ from typing import Any
 
 import uvicorn
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from toolyard import logs
 from toolyard.adapters import adapt, session_toolsets, with_tools
-from toolyard.asgi import Door, HttpOptions
+from toolyard.asgi import Door, HttpOptions, Within
 from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
+from toolyard.core.meaning import Model
+from toolyard.core.search import use_model
 from toolyard.gateways.elsewhere import Elsewhere
 from toolyard.gateways.several import Several
 from toolyard.http_protocol import GatheringProtocol
@@ -57,6 +60,8 @@ class Server:
             raise DefinitionError("there is no environment to serve")
         self.environments: Sequence[type[Environment]] = [adapt(environment) for environment in environments]
         offered = [*session_toolsets(environments), *toolsets]
+        load = model_of(self.settings)
+        model = load() if load is not None else None  # before anything is forked, which then shares it
         part = self.settings.part()
         self._placement = placement_of(part, self.environments, offered)
         self.runtime = Runtime(self.environments, self._placement, part.pick(Limits), toolsets=offered)
@@ -67,7 +72,9 @@ class Server:
         routes = [route for protocol in self.protocols for route in routes_of(protocol, self.runtime, part)]
         self._elsewhere = Elsewhere(routes, options)
         first = [self._elsewhere] if part.gateways > 1 else []
-        self.app = Door([*first, *routes], self._lifespan, options, self.sandboxes.enter)
+        self.app: ASGIApp = Door([*first, *routes], self._lifespan, options, self.sandboxes.enter)
+        if model is not None:
+            self.app = Within(self.app, partial(use_model, model))
         self._uvicorn: uvicorn.Server | None = None
 
     def run(self, host: str | None = None, port: int | None = None) -> None:
@@ -264,6 +271,14 @@ def apis_of(settings: Settings) -> list[type]:
     return [] if found is None else [found]
 
 
+def model_of(settings: Settings) -> Callable[[], Model] | None:
+    """What loads the model that tools are found with, once in a process. It is an extra, and takes memory."""
+    if settings.retrieval == "words":
+        return None
+    load: Callable[[], Model] = importlib.import_module("toolyard.embeddings").word_vectors
+    return load
+
+
 def placement_of(settings: Settings, environments: Sequence[type[Environment]], toolsets: Sequence[type]) -> Placement:
     if settings.placement == "local":
         return LocalPlacement(settings.threads)
@@ -275,12 +290,14 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
         limits=settings.sandbox_limits(),
         image=settings.sandbox_image,
     )
-    served = Served(
-        by_name(environments),
-        {toolset.__name__: toolset for toolset in toolsets},
-        settings.threads,
-        lambda: provider().enter(),
-    )
+    load = model_of(settings)
+
+    def enter() -> None:
+        if load is not None:
+            use_model(load())
+        provider().enter()
+
+    served = Served(by_name(environments), {toolset.__name__: toolset for toolset in toolsets}, settings.threads, enter)
     limits = ProcessLimits(settings.process_memory_bytes, settings.process_cpu_seconds)
     if settings.placement == "process":
         return ProcessPlacement(served, limits)

@@ -44,6 +44,9 @@ class Settings:
     )
     api_base_url: str = knob("", "where those APIs are, if not where they say: URL, or NAME=URL,NAME=URL")
     api_keys: str = knob("", "a JSON file with the keys of those APIs")
+    retrieval: Literal["words", "embeddings"] = knob(
+        "words", "how tools are found for a question: by its words, or by what they mean as well (extra `embeddings`)"
+    )
     # Where sessions live
     placement: Literal["local", "process", "pool", "ray"] = knob(
         "local",

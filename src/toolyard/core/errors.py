@@ -21,6 +21,7 @@
         CannotFork            something in the session cannot be copied
       ServiceUnavailable      a server that a tool asks, such as a search engine, does not answer as it should
       ClusterUnavailable      the cluster that sessions are to be placed on cannot be joined
+      ModelUnavailable        the model that tools are to be found with is not installed, or not whole
       WorkspaceError          a file of a sandbox's workspace cannot be read, written or listed
       ProcessError            a program that goes on in a sandbox does not take what is written to it
       BrowserError            a page could not be looked at, through no fault of its own
@@ -129,6 +130,10 @@ class ServiceUnavailable(ToolyardError):
 
 class ClusterUnavailable(ToolyardError):
     """Sessions are to be placed on a cluster, and there is none, or it cannot be used."""
+
+
+class ModelUnavailable(ToolyardError):
+    """Tools cannot be found by meaning here; the message says what to install."""
 
 
 class WorkspaceError(ToolyardError):

@@ -1,8 +1,10 @@
-"""Which of thousands of tools a question asks for. By words alone: no model, no network, about a millisecond.
+"""Which of thousands of tools a question asks for. By words: no model, no network, about a millisecond.
 
 A word counts by how rare it is and where it stands: in a tool's name, in the name of its family, in its description or
 in its parameters. A family is what the names of several tools share, such as the API that they are of: a tool is ranked
 higher when the tools beside it fit as well. Whoever asks for a tool by its name gets it.
+
+An index may be given a model that knows what words mean. What it finds alike then counts beside the words.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import math
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
+from operator import add
 
 from toolyard.core.families import Name, taken_apart
+from toolyard.core.meaning import Bag, Model, Sums
 from toolyard.core.output import JsonObject
 from toolyard.core.tool import ToolSpec
 from toolyard.core.words import FILLERS, stem, unglued, words
@@ -29,6 +33,8 @@ _LONGEST_TEXT = 4_000
 """Characters of one description that are read."""
 _LONGEST_NAME = 6
 """Words of a question that can be the name of a tool."""
+_LONGEST_WORD = 40
+"""Letters of a word that a model is asked about."""
 _LIKELY = 100
 """Tools that are looked at again, sentence by sentence."""
 
@@ -54,6 +60,8 @@ class Weights:
     """What the full name of a tool, or of a family, counts for when it stands in the question."""
     best_sentence: float = 0.7
     """What the one sentence that fits best counts for, beside the whole question."""
+    meaning: float = 0.4
+    """With a model: what the same meaning counts for, beside a word that only one family has."""
 
 
 WEIGHTS = Weights()
@@ -79,7 +87,7 @@ class _Posting:
 class ToolIndex:
     """Tools, ready to be searched. It never changes; of two tools with the same name it has the first."""
 
-    def __init__(self, specs: Sequence[ToolSpec], weights: Weights = WEIGHTS) -> None:
+    def __init__(self, specs: Sequence[ToolSpec], weights: Weights = WEIGHTS, *, model: Model | None = None) -> None:
         self._specs = list({spec.name: spec for spec in reversed(specs)}.values())[::-1]
         self._weights = weights
         names = taken_apart([spec.name for spec in self._specs])
@@ -95,22 +103,27 @@ class ToolIndex:
         _unglue(fields, self._vocabulary)
         self._add_words(fields)
         self._add_names(names)
+        self._alike = self._read_by(model, fields) if model is not None and specs else None
 
     def search(self, question: str, top_k: int) -> list[ToolSpec]:
         """At most `top_k` tools that have anything to do with the question, best first."""
         if top_k <= 0:
             return []
-        sentences = [self._terms(text) for text in _SENTENCE_ENDS.split(question[:_LONGEST_QUESTION], _MOST_SENTENCES)]
-        scores = self._scores(dict.fromkeys(chain.from_iterable(sentences)))
+        question = question[:_LONGEST_QUESTION]
+        sentences = [self._terms(text) for text in _SENTENCE_ENDS.split(question, _MOST_SENTENCES)]
+        scores = self._scores(dict.fromkeys(chain.from_iterable(sentences)), question)
         if len(sentences) > 1:
             likely = heapq.nlargest(_LIKELY + top_k, scores, key=scores.__getitem__)
             best = self._best_sentence(sentences, likely)
             scores = {tool: scores[tool] + self._weights.best_sentence * best[tool] for tool in likely}
         return [self._specs[tool] for tool in heapq.nlargest(top_k, scores, key=scores.__getitem__)]
 
-    def _scores(self, terms: Iterable[str]) -> dict[int, float]:
-        """Of every tool that is of a family in which one of the terms occurs."""
+    def _scores(self, terms: Iterable[str], question: str) -> dict[int, float]:
+        """Of every tool that is of a family in which one of the terms occurs, or which is like the question."""
         tools, families = self._sums(terms)
+        if self._alike is not None:
+            alike = self._alike(self._bag(words(_QUOTED.sub(" ", question)) or words(question)))
+            tools, families = list(map(add, tools, alike[0])), list(map(add, families, alike[1]))
         relatives = self._weights.relatives
         return {
             tool: tools[tool] + relatives * score
@@ -130,8 +143,8 @@ class ToolIndex:
                 best[tool] = max(best[tool], score)
         return best
 
-    def _sums(self, terms: Iterable[str]) -> tuple[list[float], list[float]]:
-        """What the terms count for, by tool and by family."""
+    def _sums(self, terms: Iterable[str]) -> Sums:
+        """What the terms count for."""
         tools, families = [0.0] * len(self._specs), [0.0] * len(self._members)
         for term in terms:
             posting = self._postings[term]
@@ -212,13 +225,27 @@ class ToolIndex:
             family = self._family_of[tool]
             if value > related.get(family, 0.0):
                 related[family] = value
-        rarity = math.log(1 + (len(self._members) - len(related) + 0.5) / (len(related) + 0.5)) ** self._weights.rarity
+        rarity = self._rarity(len(related))
         self._postings[term] = _Posting(
             array("L", tools),
             array("d", [value * rarity for value in tools.values()]),
             array("L", related),
             array("d", [value * rarity for value in related.values()]),
         )
+
+    def _rarity(self, families: int) -> float:
+        """What a term counts for that so many families have."""
+        return math.pow(math.log(1 + (len(self._members) - families + 0.5) / (families + 0.5)), self._weights.rarity)
+
+    def _read_by(self, model: Model, tools: Sequence[_Fields]) -> Callable[[Bag], Sums]:
+        bags = [self._bag(chain.from_iterable(texts)) for texts in tools]
+        return model.read(bags, self._family_of, weight=self._weights.meaning * self._rarity(1))
+
+    def _bag(self, text: Iterable[str]) -> Bag:
+        """Words that no tool has count for the most: it is these that a model is asked for."""
+        telling = {word for word in text if len(word) <= _LONGEST_WORD} - FILLERS
+        found = {word: self._postings.get(stem(word)) for word in sorted(telling)}
+        return {word: self._rarity(len(known.families) if known else 0) for word, known in found.items()}
 
 
 def _fields(spec: ToolSpec, name: Name) -> _Fields:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from toolyard.core.environment import Environment, full_name
+from toolyard.core.meaning import Model
 from toolyard.core.retrieval import ToolIndex
 from toolyard.core.tool import ToolSpec
 
@@ -24,21 +26,34 @@ class _Known:
     """By the names in the index, which say more than those that tools are called by."""
 
 
-_known: WeakKeyDictionary[type[Environment], _Known] = WeakKeyDictionary()
+_known: WeakKeyDictionary[type[Environment], dict[Model | None, _Known]] = WeakKeyDictionary()
 _building = threading.Lock()
+_model: ContextVar[Model | None] = ContextVar("model", default=None)
+
+
+def use_model(model: Model | None) -> Token[Model | None]:
+    """From here on tools are found with it: in this context, and in what is started from it."""
+    return _model.set(model)
+
+
+def indexed(specs: Sequence[ToolSpec]) -> ToolIndex:
+    """Takes a while if there are many: to be called in a thread."""
+    return ToolIndex(specs, model=_model.get())
 
 
 def search(environment: type[Environment], question: str, top_k: int) -> list[ToolSpec]:
     """Best first. The first time this takes a while if there are many: to be called in a thread."""
+    model = _model.get()
     with _building:
-        if (known := _known.get(environment)) is None:
-            known = _known[environment] = _read(environment)
+        of_class = _known.setdefault(environment, {})
+        if (known := of_class.get(model)) is None:
+            known = of_class[model] = _read(environment)
     return [known.specs[spec.name] for spec in known.index.search(question, top_k)]
 
 
 def _read(environment: type[Environment]) -> _Known:
     specs = dict(_specs(environment))
-    return _Known(ToolIndex([spec.model_copy(update={"name": name}) for name, spec in specs.items()]), specs)
+    return _Known(indexed([spec.model_copy(update={"name": name}) for name, spec in specs.items()]), specs)
 
 
 def _specs(environment: type[Environment]) -> Iterator[tuple[str, ToolSpec]]:

@@ -39,7 +39,10 @@ class SearchTools(Toolset):
 
 
 def _found(environment: type[Environment], own: Sequence[ToolSpec], question: str, top_k: int) -> list[ToolSpec]:
-    """The session's own come first if they fit, but are at most half: there are few of them, and they are for this."""
+    """The session's own come first if they fit, but are at most half: there are few of them, and they are for this.
+
+    Whether they fit, their words say: to a model everything is a little like everything.
+    """
     first = ToolIndex(own).search(question, (top_k + 1) // 2) if own else []
     others = search(environment, question, top_k)
     return list({spec.name: spec for spec in (*first, *others)}.values())[: max(top_k, 0)]

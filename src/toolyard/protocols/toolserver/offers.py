@@ -12,6 +12,7 @@ from typing import Any
 from toolyard.core.environment import Environment, Toolset, full_name
 from toolyard.core.output import JsonObject
 from toolyard.core.retrieval import ToolIndex
+from toolyard.core.search import indexed
 from toolyard.core.tool import ToolSpec
 from toolyard.tools.environment import ToolsEnvironment
 
@@ -87,7 +88,7 @@ class Offers:
         """Those that fit best, hidden ones too."""
         if self._indexing is None:
             specs = [offer.spec.model_copy(update={"name": name}) for name, offer in self.by_name.items()]
-            self._indexing = asyncio.ensure_future(asyncio.to_thread(ToolIndex, specs))
+            self._indexing = asyncio.ensure_future(asyncio.to_thread(indexed, specs))
         index = await asyncio.shield(self._indexing)
         return [self.by_name[spec.name] for spec in index.search(question, top_k)]
 
