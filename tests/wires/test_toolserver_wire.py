@@ -172,6 +172,7 @@ async def test_a_tool_can_be_called_without_the_name_of_its_world_if_it_is_the_o
         ("list", [1, {"a": 2}]),
         ("dict", {"type": "simple", "data": {"a": 1}}),
         ("wrapped", {"type": "simple", "data": 7}),
+        ("wrapped by XAgent", {"type": "composite", "data": ["a", {"type": "binary", "data": "AP8="}]}),
         ("pair", {"type": "composite", "data": ["a", {"type": "simple", "data": {"b": 2}}]}),
         ("single", {"type": "simple", "data": 5}),
         ("empty", {"type": "simple", "data": None}),

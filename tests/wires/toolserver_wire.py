@@ -84,6 +84,7 @@ class Values(Toolset):
             "list": [1, {"a": 2}],
             "dict": {"a": 1},
             "wrapped": {"type": "simple", "data": 7},
+            "wrapped by XAgent": {"type": "composite", "data": ["a", {"type": "binary", "name": None, "data": "AP8="}]},
             "pair": ("a", {"b": 2}),
             "single": (5,),
             "empty": (),

@@ -22,7 +22,7 @@ def told(output: ToolOutput) -> object:
 def _wrapped(value: object) -> object:
     match value:
         case dict() if "data" in value and value.get("type") in _KINDS:
-            return value
+            return _nameless(value)
         case dict():
             return _simple(value)
         case tuple() if len(value) > 1:
@@ -34,6 +34,17 @@ def _wrapped(value: object) -> object:
             return {"type": "binary", "media_type": "bytes", "data": base64.b64encode(value).decode()}
         case _:
             return value
+
+
+def _nameless(wrapped: object) -> object:
+    """What a tool has wrapped itself, as XAgent's do: the client does not survive a name that is null."""
+    match wrapped:
+        case {"type": "composite", "data": list(parts), **more}:
+            return {"type": "composite", "data": [_nameless(part) for part in parts], **more}
+        case {"type": "binary", "name": None, **more}:
+            return {"type": "binary", **more}
+        case _:
+            return wrapped
 
 
 def _blocks(blocks: list[TextBlock | ImageBlock]) -> object:
