@@ -164,6 +164,14 @@ async def test_there_are_so_many_shells_and_no_more(executor):
     assert (await run(executor, "echo on", run_async=True))["shell_id"] == SHELLS_MOST
 
 
+async def test_a_shell_that_does_not_take_its_first_command_is_none(executor):
+    assert "does not take this" in str(await failed(executor, f"#{'x' * 2**20}", run_async=True))
+    assert executor._shells == {}
+    assert (await run(executor, "echo on", run_async=True))["shell_id"] == 0
+    assert "does not take this" in str(await failed(executor, f"#{'x' * 2**20}", run_async=True, shell_id=0))
+    assert (await run(executor, "echo still", run_async=True, shell_id=0))["display"] == "\nstdout:\nstill\n"
+
+
 async def test_sessions_share_nothing_and_leave_nothing(executor):
     number = 9_000_000 + os.getpid()
     other = ShellExecutor(Executors())

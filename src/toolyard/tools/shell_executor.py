@@ -63,9 +63,7 @@ class ShellExecutor(SandboxedToolset):
             raise ToolError(problem)
         if shell_id is None and not run_async:
             return _result(await self._finished(command), kill=kill)
-        number, shell = await self._shell(shell_id)
-        if command:
-            await shell.type(command)
+        number, shell = await self._shell(shell_id, command)
         if run_async or kill:
             return await self._looked_at(number, shell, is_told=not kill or bool(command), kill=kill)
         return await self._closed(number, shell)
@@ -76,16 +74,26 @@ class ShellExecutor(SandboxedToolset):
             return await sandbox.run(["bash", "-c", _READ_AND_RUN], stdin=data, timeout=SECONDS)
         return await sandbox.run(["bash", "-c", command], timeout=SECONDS)
 
-    async def _shell(self, shell_id: int | None) -> tuple[int, LiveShell]:
-        if shell_id is not None:
-            if shell_id not in self._shells:
-                raise ToolError(NO_SUCH_SHELL, detail={"Error": NO_SUCH_SHELL})
-            return shell_id, self._shells[shell_id]
+    async def _shell(self, shell_id: int | None, command: str) -> tuple[int, LiveShell]:
+        """The one with this number, or a new one, which has been given the command."""
+        if shell_id is None:
+            return await self._new_shell(command)
+        if shell_id not in self._shells:
+            raise ToolError(NO_SUCH_SHELL, detail={"Error": NO_SUCH_SHELL})
+        await _give(self._shells[shell_id], command)
+        return shell_id, self._shells[shell_id]
+
+    async def _new_shell(self, command: str) -> tuple[int, LiveShell]:
         async with self._starting:
             if len(self._shells) >= SHELLS_MOST:
                 ids = ", ".join(map(str, self._shells))
                 raise ToolError(f"There are {SHELLS_MOST} shells already: kill one of {ids}.")
             shell = await LiveShell.start(await self.sandbox())
+            try:
+                await _give(shell, command)
+            except BaseException:  # nobody will know its number
+                await shell.end()
+                raise
             number, self._count = self._count, self._count + 1
             self._shells[number] = shell
         return number, shell
@@ -116,6 +124,11 @@ class ShellExecutor(SandboxedToolset):
         if not is_over:
             raise ToolError(f"{TIMED_OUT}{display}")
         return _ended({"ReturnCode": shell.exit_code, "display": display})
+
+
+async def _give(shell: LiveShell, command: str) -> None:
+    if command:
+        await shell.type(command)
 
 
 async def _first_words(shell: LiveShell) -> Heard:
