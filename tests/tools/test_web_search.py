@@ -126,11 +126,12 @@ async def test_a_search_engine_that_fails_costs_the_agent_no_reward(
 
 
 async def test_no_key_is_ever_shown(google: Trainer, service: Service, caplog: pytest.LogCaptureFixture) -> None:
-    service.answers = [lambda: Response("bad key", 401)]
+    service.answers = [lambda: Response(f"bad key {KEY}", 401), lambda: found({**PAGE, "snippet": f"Of {KEY}."})]
     seen = await google.act("<search>q</search>")
     assert KEY not in json.dumps(seen.observation)
-    assert "it answered 401: bad key" in caplog.text
+    assert "it answered 401: bad key ***" in caplog.text
     assert KEY not in caplog.text
+    assert "Of ***." in (await google.act("<search>q</search>")).text
 
 
 async def test_a_service_that_is_not_there_is_told_apart(google: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -20,6 +20,7 @@ from pydantic import Field
 from toolyard.core.errors import ServiceUnavailable, ToolError
 from toolyard.core.output import JsonObject
 from toolyard.tools.corpus import missing_corpus, read_corpus
+from toolyard.tools.http import without
 from toolyard.tools.remote import RemoteToolset, blaming, object_of
 
 CORPUS = "TOOLYARD_SEARCH_CORPUS"
@@ -178,7 +179,8 @@ class SearchToolset(RemoteToolset):
         return [one for _, one in distinct(found)][:most]
 
     async def _asked(self, engine: Engine, query: str, region: Region, seconds: float) -> JsonObject:
-        headers = engine.headers(os.environ.get(engine.key, ""))
+        key = os.environ.get(engine.key, "")
+        headers = engine.headers(key)
         try:
             async with asyncio.timeout(seconds):
                 for pause in (*_PAUSES, None):
@@ -188,7 +190,7 @@ class SearchToolset(RemoteToolset):
                     await asyncio.sleep(pause)
         except TimeoutError:
             raise ServiceUnavailable(f"there was no answer within {seconds:g} seconds") from None
-        return object_of(answer)
+        return object_of(replace(answer, body=without(answer.body, [key])))
 
 
 def found_in(path: str, query: str) -> Sequence[Result]:

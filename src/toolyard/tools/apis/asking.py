@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import quote, quote_plus
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
@@ -19,7 +18,7 @@ from toolyard.core.encoding import encode
 from toolyard.core.errors import ServiceUnavailable, ToolError
 from toolyard.tools import http
 from toolyard.tools.apis.operation import Request
-from toolyard.tools.http import BYTES_MOST, Answer
+from toolyard.tools.http import BYTES_MOST, Answer, without
 
 SECONDS = 30.0
 CONNECT_SECONDS = 10.0
@@ -199,14 +198,3 @@ def _status(status: int) -> str:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
         return str(status)
-
-
-def without(body: bytes, secrets: Iterable[str]) -> bytes:
-    """An API may repeat what it was sent. The agent does not get to read keys."""
-    for written in {form for secret in secrets if len(secret) > 3 for form in _forms(secret)}:
-        body = body.replace(written.encode(), b"***")
-    return body
-
-
-def _forms(secret: str) -> Sequence[str]:
-    return secret, json.dumps(secret)[1:-1], quote(secret, safe=""), quote_plus(secret)
