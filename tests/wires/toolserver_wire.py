@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -11,6 +13,8 @@ from tests.wires.wire import Wire, strict_json
 from toolyard import Environment, ImageBlock, ListToolsOutput, TextBlock, ToolError, ToolOutput, Toolset, ToolSpec, tool
 from toolyard.core.errors import ServiceUnavailable
 from toolyard.core.output import AskAgain
+from toolyard.runtime.runtime import Runtime
+from toolyard.testing import running
 from toolyard.tools.environment import ToolsEnvironment
 
 PNG = b"\x89PNG\r\n\x1a\n a picture"
@@ -188,3 +192,35 @@ class Many(Environment):
 
 class Toolbox(ToolsEnvironment):
     toolsets = [Values, Patience, Alone]
+
+
+class Task(Environment):
+    @classmethod
+    def list_splits(cls) -> Sequence[str]:
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[Any]:
+        return [{}]
+
+    def get_prompt(self) -> str:
+        return "Go."
+
+
+class Described(Task):
+    """All of its tools are those of a task."""
+
+    async def list_task_tools(self) -> ListToolsOutput:
+        return ListToolsOutput(tools=[ToolSpec(name="paint", description="Paint a fence.", input_schema=None)])
+
+    async def call_task_tool(self, name: str, arguments: Any) -> str:
+        return f"{name} ran"
+
+
+@asynccontextmanager
+async def node_of(*environments: type[Environment], **settings: Any) -> AsyncIterator[tuple[Node, Runtime]]:
+    """A node on a server of its own, and that server's runtime."""
+    with running(environments, **settings) as server:
+        async with Node(server.url) as node:
+            await node.cookie()
+            yield node, server.server.runtime

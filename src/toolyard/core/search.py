@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -49,6 +49,15 @@ def search(environment: type[Environment], question: str, top_k: int) -> list[To
         if (known := of_class.get(model)) is None:
             known = of_class[model] = _read(environment)
     return [known.specs[spec.name] for spec in known.index.search(question, top_k)]
+
+
+def own_first(
+    own: Sequence[ToolSpec], others: Callable[[str, int], Sequence[ToolSpec]], question: str, top_k: int
+) -> list[ToolSpec]:
+    """With those that only one session has. They come first if they fit, but are at most half: there are few of them,
+    and they are for this. Whether they fit, their words say: to a model everything is a little like everything."""
+    first = ToolIndex(own).search(question, (top_k + 1) // 2) if own else []
+    return list({spec.name: spec for spec in (*first, *others(question, top_k))}.values())[: max(top_k, 0)]
 
 
 def _read(environment: type[Environment]) -> _Known:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
-from toolyard.core.environment import Environment, Toolset, lists_task_tools, resolved
+from toolyard.core.environment import Toolset, lists_task_tools, resolved
 from toolyard.core.output import JsonObject
-from toolyard.core.retrieval import ToolIndex
-from toolyard.core.search import search
+from toolyard.core.search import own_first, search
 from toolyard.core.tool import ToolSpec, tool
 from toolyard.tools.tool_maker import MadeTools
 
@@ -27,7 +27,8 @@ class SearchTools(Toolset):
             top_k: How many tools to return, defaults to 5.
         """
         own = await self._own()
-        found = await asyncio.to_thread(_found, type(self.env), own, question, min(top_k, TOP_MOST))
+        others = partial(search, type(self.env))
+        found = await asyncio.to_thread(own_first, own, others, question, min(top_k, TOP_MOST))
         return [{"name": one.name, "description": one.description, "parameters": one.input_schema} for one in found]
 
     async def _own(self) -> Sequence[ToolSpec]:
@@ -36,13 +37,3 @@ class SearchTools(Toolset):
         if not lists_task_tools(type(self.env)):
             return made
         return [*(await resolved(self.env.list_task_tools())).tools, *made]
-
-
-def _found(environment: type[Environment], own: Sequence[ToolSpec], question: str, top_k: int) -> list[ToolSpec]:
-    """The session's own come first if they fit, but are at most half: there are few of them, and they are for this.
-
-    Whether they fit, their words say: to a model everything is a little like everything.
-    """
-    first = ToolIndex(own).search(question, (top_k + 1) // 2) if own else []
-    others = search(environment, question, top_k)
-    return list({spec.name: spec for spec in (*first, *others)}.values())[: max(top_k, 0)]

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, explain
+from toolyard.core.environment import Environment
 from toolyard.core.errors import (
     CallNotFound,
     DefinitionError,
@@ -197,7 +198,7 @@ class ToolServer(BaseRoute):
 
     async def get_available_tools(self, request: Request, node: Node) -> None:
         await request.body()
-        offers = [*self._offers.listed, *await node.own_offers()]
+        offers = [*self._offers.listed, *(await node.own_offers()).by_name.values()]
         await request.answer_json(
             {
                 "available_envs": [world.as_json(NAMES_MOST) for world in self._offers.worlds.values()],
@@ -208,7 +209,7 @@ class ToolServer(BaseRoute):
 
     async def retrieving_tools(self, request: Request, node: Node) -> None:
         body = bodies.parse(bodies.Question, await request.body())
-        offers = await self._offers.search(body.question, body.top_k)
+        offers = await self._offers.search(body.question, body.top_k, await node.own_offers())
         await request.answer_json(
             {
                 "retrieved_tools": [offer.name for offer in offers],
@@ -218,8 +219,8 @@ class ToolServer(BaseRoute):
 
     async def get_json_schema_for_tools(self, request: Request, node: Node) -> None:
         names = bodies.parse_names(await request.body(), "tools", "tool_names", "names")
-        own = {offer.name: offer for offer in await node.own_offers()}
-        found = {name: self._offers.find(name) or own.get(name) for name in names}
+        own = await node.own_offers()
+        found = {name: self._offers.find(name, None, own) for name in names}
         await request.answer_json(
             {
                 "tools_json": [offer.as_json() for offer in found.values() if offer is not None],
@@ -242,20 +243,25 @@ class ToolServer(BaseRoute):
     async def execute_tool(self, request: Request, node: Node) -> None:
         body = bodies.parse(bodies.Execution, await request.body())
         if body.tool_name == _GO_ON:
-            call = self._known_call(node, body.arguments)
-            await self._tell(request, node, call.name, await self._in_time(call))
+            environment, call = self._known_call(node, body.arguments)
+            await self._tell(request, node, environment, call.name, await self._in_time(call))
             return
-        offer = self._offers.find(body.tool_name, body.env_name) or await self._own(node, body.tool_name, body.env_name)
+        offer = await self._found(node, body.tool_name, body.env_name)
         session = node.sessions.get(offer.environment) or await self._nodes.session(node, offer.environment)
         asked = session.ask(offer.tool, body.arguments)
         if isinstance(asked, Begun):
-            await self._see_through(request, node, asked)
-        elif isinstance(asked, Call):
-            await self._tell(request, node, offer.tool, await self._in_time(asked))
+            await self._see_through(request, node, offer, asked)
         else:
-            await self._tell(request, node, offer.tool, asked)
+            reply = await self._in_time(asked) if isinstance(asked, Call) else asked
+            await self._tell(request, node, offer.environment, offer.tool, reply)
 
-    async def _see_through(self, request: Request, node: Node, begun: Begun) -> None:
+    async def _found(self, node: Node, name: str, world: str | None) -> Offer:
+        offer = self._offers.named(name, world) or self._offers.find(name, world, await node.own_offers())
+        if offer is None:
+            raise _no_such_tool(f"{world}_{name}" if world else name)
+        return offer
+
+    async def _see_through(self, request: Request, node: Node, offer: Offer, begun: Begun) -> None:
         """The call goes on here, where it began. If that takes long, the client is told meanwhile to come back."""
         late = asyncio.get_running_loop().call_later(
             self._options.toolserver_wait_seconds, self._put_off, request, begun.call
@@ -265,7 +271,7 @@ class ToolServer(BaseRoute):
         finally:
             late.cancel()
         if not request.started:
-            await self._tell(request, node, begun.call.name, begun.call.result)
+            await self._tell(request, node, offer.environment, offer.tool, begun.call.result)
 
     def _put_off(self, request: Request, call: Call[CallResult | AskAgain]) -> None:
         if call.done:  # just now: its result is about to be told
@@ -279,7 +285,9 @@ class ToolServer(BaseRoute):
             raise come_back(call)
         return call.result
 
-    async def _tell(self, request: Request, node: Node, tool: str, result: Reply) -> None:
+    async def _tell(
+        self, request: Request, node: Node, environment: type[Environment], tool: str, result: Reply
+    ) -> None:
         match result:
             case str():
                 await request.answer_json(result)
@@ -288,33 +296,38 @@ class ToolServer(BaseRoute):
             case ToolFailure():
                 raise as_answer(tool, result)
             case AskAgain():
-                offer = self._offers.find(result.tool) or await self._own(node, result.tool, None)
-                raise ask_again(offer.name, result.arguments)
+                raise ask_again(await self._name(node, environment, result.tool), result.arguments)
 
-    def _known_call(self, node: Node, arguments: Mapping[str, Any]) -> Call[CallResult | AskAgain]:
+    async def _name(self, node: Node, environment: type[Environment], tool: str) -> str:
+        """What a client calls it by."""
+        offer = self._offers.of(environment, tool) or (await node.own_offers()).of(environment, tool)
+        if offer is None:
+            raise _no_such_tool(tool)
+        return offer.name
+
+    def _known_call(
+        self, node: Node, arguments: Mapping[str, Any]
+    ) -> tuple[type[Environment], Call[CallResult | AskAgain]]:
         try:
             return node.call(str(arguments.get("call_id", "")))
         except CallNotFound as error:
             raise refused(500, str(error)) from None
 
-    async def _own(self, node: Node, name: str, world: str | None) -> Offer:
-        """A tool that only this node has."""
-        for offer in await node.own_offers():
-            if name in (offer.name, offer.tool) and world is None:
-                return offer
-        raise _no_such_tool(f"{world}_{name}" if world else name)
-
     async def register_new_tool(self, request: Request, node: Node) -> None:
         body = bodies.parse(bodies.NewTool, await request.body())
-        if (offer := self._offers.find(_REGISTER)) is None:
-            raise refused(406, "Error happens when registering new tool:\nno environment that is served here takes any")
+        if (offer := self._offers.named(_REGISTER)) is None:
+            raise _unregistered("no environment that is served here takes any")
+        if self._offers.named(body.tool_name) is not None:
+            raise _unregistered(f"Tool: {body.tool_name} has no labels or replicated! Another tool has this name.")
         session = await self._nodes.session(node, offer.environment)
         result = await session.call(_REGISTER, body.model_dump()).finished()
         if isinstance(result, ToolFailure):
             if result.retryable:
                 raise as_answer(_REGISTER, result)
-            raise refused(406, f"Error happens when registering new tool:\n{result.said or result.message}")
-        made = next(offer for offer in await node.own_offers() if offer.tool == body.tool_name)
+            raise _unregistered(str(result.said or result.message))
+        made = (await node.own_offers()).of(offer.environment, body.tool_name)
+        if made is None:  # the node has been ended meanwhile
+            raise _not_running(node)
         await request.answer_json(made.as_json())
 
     # Files.
@@ -388,6 +401,10 @@ def as_http(error: ToolyardError) -> HttpError:
 
 def _no_such_tool(name: str) -> HttpError:
     return refused(404, f"The tool {_echoed(name)} is not found!")
+
+
+def _unregistered(why: str) -> HttpError:
+    return refused(406, f"Error happens when registering new tool:\n{why}")
 
 
 def _not_running(node: Node) -> HttpError:

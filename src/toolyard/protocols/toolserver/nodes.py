@@ -18,9 +18,10 @@ from toolyard.core.environment import Environment, lists_task_tools, overrides
 from toolyard.core.errors import CallNotFound, NotSupported
 from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Task
-from toolyard.protocols.toolserver.offers import Offer, of_session
+from toolyard.protocols.toolserver.offers import Known, Offer, of_session
 from toolyard.runtime.call import Call
 from toolyard.runtime.journal import Why
+from toolyard.runtime.life import State
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
 
@@ -69,24 +70,25 @@ class Node:
         self.files = {}
         self.size = 0
 
-    def call(self, call_id: str) -> Call[Any]:
-        """A call that was made in one of its sessions."""
-        for session in self.sessions.values():
+    def call(self, call_id: str) -> tuple[type[Environment], Call[Any]]:
+        """A call that was made in one of its sessions, and which that is."""
+        for environment, session in self.sessions.items():
             try:
-                return session.find(call_id)
+                return environment, session.find(call_id)
             except CallNotFound:
                 continue
-        raise CallNotFound(f"there is no call {call_id!r}, or its result was not asked for in time")
+        raise CallNotFound(f"there is no call {call_id[:100]!r}, or its result was not asked for in time")
 
-    async def own_offers(self) -> list[Offer]:
+    async def own_offers(self) -> Known:
         """Tools that only its sessions know, such as those that the agent wrote itself."""
         found: list[Offer] = []
         for environment, session in list(self.sessions.items()):
-            if any(map(lists_task_tools, (environment, *environment.toolsets))):
+            # One that is not there yet, or never will be, has none that could be called.
+            if session.state is State.READY and any(map(lists_task_tools, (environment, *environment.toolsets))):
                 listed = await (await session.ready()).list_tools()
                 specs = [spec for spec in listed.tools if spec.name not in environment._definition.tools]
                 found += of_session(environment, specs)
-        return found
+        return Known(found)
 
     async def workspace(self) -> Workspace:
         """Of the first of its environments that has one."""

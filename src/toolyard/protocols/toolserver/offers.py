@@ -12,7 +12,7 @@ from typing import Any
 from toolyard.core.environment import Environment, Toolset, full_name
 from toolyard.core.output import JsonObject
 from toolyard.core.retrieval import ToolIndex
-from toolyard.core.search import indexed
+from toolyard.core.search import indexed, own_first
 from toolyard.core.tool import ToolSpec
 from toolyard.tools.environment import ToolsEnvironment
 
@@ -59,50 +59,72 @@ class World:
         }
 
 
-class Offers:
+class Known:
+    """Offers by their names."""
+
+    def __init__(self, offers: Iterable[Offer] = ()) -> None:
+        self.by_name: dict[str, Offer] = {}
+        self.by_tool: dict[str, list[Offer]] = {}
+        for offer in offers:
+            self.add(offer)
+
+    def add(self, offer: Offer) -> None:
+        self.by_name[offer.name] = offer
+        self.by_tool.setdefault(offer.tool, []).append(offer)
+
+    def named(self, name: str, world: str | None = None) -> Offer | None:
+        """By its full name, or by that of its world and its own."""
+        if not world:
+            return self.by_name.get(name)
+        offer = self.by_name.get(f"{world}_{name}")
+        return offer if offer is not None and offer.tool == name else None
+
+    def of(self, environment: type[Environment], tool: str) -> Offer | None:
+        return next((offer for offer in self.by_tool.get(tool, ()) if offer.environment is environment), None)
+
+
+class Offers(Known):
     """Everything that the environments of a server offer; read once."""
 
     def __init__(self, environments: Iterable[type[Environment]]) -> None:
+        super().__init__()
         self.worlds: dict[str, World] = {}
-        self.by_name: dict[str, Offer] = {}
-        self._by_tool: dict[str, list[Offer]] = {}
         self._indexing: asyncio.Future[ToolIndex] | None = None
         for environment in environments:
             for offer, world in _offered(environment):
-                self._add(offer, world)
+                self._add_to(world, offer)
+        self.listed: Sequence[Offer] = [offer for offer in self.by_name.values() if not offer.hidden]
 
-    @property
-    def listed(self) -> Sequence[Offer]:
-        return [offer for offer in self.by_name.values() if not offer.hidden]
-
-    def find(self, name: str, world: str | None = None) -> Offer | None:
-        """By its full name; with a world, or where no other tool has it, by the name without the world's."""
-        if world:
-            return self.by_name.get(f"{world}_{name}") if world in self.worlds else None
-        if (found := self.by_name.get(name)) is not None:
-            return found
-        alike = self._by_tool.get(name, [])
+    def find(self, name: str, world: str | None, own: Known) -> Offer | None:
+        """By its full name, also among those that only a node has; or else, if no other has it, by its own name."""
+        if (offer := self.named(name, world) or own.named(name, world)) is not None or world:
+            return offer
+        alike = [*self.by_tool.get(name, ()), *own.by_tool.get(name, ())]
         return alike[0] if len(alike) == 1 else None
 
-    async def search(self, question: str, top_k: int) -> Sequence[Offer]:
-        """Those that fit best, hidden ones too."""
+    async def search(self, question: str, top_k: int, own: Known) -> Sequence[Offer]:
+        """Those that fit best, hidden ones too, and those that only a node has."""
         if self._indexing is None:
-            specs = [offer.spec.model_copy(update={"name": name}) for name, offer in self.by_name.items()]
-            self._indexing = asyncio.ensure_future(asyncio.to_thread(indexed, specs))
+            self._indexing = asyncio.ensure_future(asyncio.to_thread(indexed, _named_in_full(self)))
         index = await asyncio.shield(self._indexing)
-        return [self.by_name[spec.name] for spec in index.search(question, top_k)]
+        found = await asyncio.to_thread(own_first, _named_in_full(own), index.search, question, top_k)
+        by_name = own.by_name | self.by_name
+        return [by_name[spec.name] for spec in found]
 
-    def _add(self, offer: Offer, world: World | None) -> None:
+    def _add_to(self, world: World | None, offer: Offer) -> None:
         if world is not None:
             world = self.worlds.setdefault(world.name, world)
         elif offer.name in self.by_name:  # two environments have the same one: the second is called by both names
             offer = named_in(offer.environment, offer.tool, offer.spec, hidden=offer.hidden)
         if offer.name in self.by_name:
             return
-        self.by_name[offer.name] = offer
-        self._by_tool.setdefault(offer.tool, []).append(offer)
+        self.add(offer)
         if world is not None:
             world.offers.append(offer)
+
+
+def _named_in_full(known: Known) -> list[ToolSpec]:
+    return [offer.spec.model_copy(update={"name": name}) for name, offer in known.by_name.items()]
 
 
 def named_in(environment: type[Environment], tool: str, spec: ToolSpec, *, hidden: bool = False) -> Offer:
