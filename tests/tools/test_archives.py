@@ -24,7 +24,7 @@ from toolyard.core.workspace import Workspace
 from toolyard.sandboxes.base import Entry, Limits
 from toolyard.sandboxes.provider import Provider
 from toolyard.tools import archives
-from toolyard.tools.archives import members, structure_of, zip_name, zip_of
+from toolyard.tools.archives import members, structure_of, write_zip, zip_name
 from toolyard.tools.sandboxed import SessionSandbox
 
 pytestmark = pytest.mark.anyio
@@ -223,6 +223,12 @@ async def test_paths_that_are_too_long_to_use_are_left_out(workspace: SessionSan
 
 
 # As a zip archive.
+
+
+def zip_of(tar: bytes) -> bytes:
+    packed = io.BytesIO()
+    write_zip(tar, packed)
+    return packed.getvalue()
 
 
 def zip_names(data: bytes) -> list[str]:

@@ -6,14 +6,13 @@ and knows no more than it must: files, folders, hard links, and long names in th
 
 from __future__ import annotations
 
-import io
 import stat
 import time
 import zipfile
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from toolyard.core.errors import WorkspaceError
 from toolyard.core.workspace import Entry
@@ -50,9 +49,8 @@ class Member:
     size: int
 
 
-def zip_of(tar: bytes) -> bytes:
+def write_zip(tar: bytes, packed: IO[bytes]) -> None:
     """Its files and folders, as a zip archive that can be unpacked anywhere without harm. Links are left out."""
-    packed = io.BytesIO()
     files: dict[bytes, Member] = {}
     written: set[str] = set()
     size = 0
@@ -73,7 +71,6 @@ def zip_of(tar: bytes) -> bytes:
             about.external_attr = (kind | content.mode & 0o777) << 16 | 0x10 * is_folder
             about.compress_type = zipfile.ZIP_STORED if is_folder else zipfile.ZIP_DEFLATED
             archive.writestr(about, b"" if is_folder else tar[content.start : content.start + content.size])
-    return packed.getvalue()
 
 
 def zip_name(name: bytes) -> str:

@@ -156,11 +156,10 @@ class ToolServer(BaseRoute):
 
     async def get_cookie(self, request: Request) -> None:
         bound = await self._bound(bodies.parse_binding(await request.body()))
-        node = await self._nodes.create(bound)
+        node, prompt = await self._nodes.create(bound)
         answer: dict[str, object] = {"message": "add cookie", "version": _VERSION}
         if bound is not None:
-            blocks = await (await node.sessions[bound.environment].ready()).prompt()
-            answer["prompt"] = [block.model_dump() for block in blocks]
+            answer["prompt"] = [block.model_dump() for block in prompt]
         headers = [
             (b"set-cookie", f"{_COOKIE}={node.id}; Path=/; SameSite=lax".encode()),
             (b"server", f"ToolServerManager/{_VERSION}".encode()),
@@ -339,7 +338,7 @@ class ToolServer(BaseRoute):
         await files.download_file(request, await node.workspace())
 
     async def download_workspace(self, request: Request, node: Node) -> None:
-        await files.download_workspace(request, await node.workspace())
+        await files.download_workspace(request, await node.workspace(), self._nodes.saving)
 
     async def get_workspace_structure(self, request: Request, node: Node) -> None:
         await files.get_workspace_structure(request, await node.workspace())

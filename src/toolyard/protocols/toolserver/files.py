@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import posixpath
 import re
+import tempfile
 from collections.abc import Iterator
+from typing import IO
 from urllib.parse import quote
 
 from pydantic import BaseModel
 
-from toolyard.asgi import HttpError, Request
+from toolyard.asgi import Headers, HttpError, Request
 from toolyard.core.errors import SandboxError, WorkspaceError
 from toolyard.core.workspace import Workspace
 from toolyard.protocols.toolserver.bodies import parse
 from toolyard.protocols.toolserver.forms import BadForm, is_form, parts_of
-from toolyard.tools.archives import ROOT, structure_of, zip_of
+from toolyard.tools.archives import ROOT, structure_of, write_zip
 from toolyard.tools.files import problem_of
 
 _NAME_MOST = 255
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,100}/[\w.+-]{1,100}(?:; ?charset=[\w-]{1,40})?", re.ASCII)
 _ANY_BYTES = "application/octet-stream"
+_PIECE = 256 * 1024
+"""Bytes of an archive that are sent at once."""
 
 
 class Download(BaseModel):
@@ -43,13 +48,21 @@ async def download_file(request: Request, workspace: Workspace) -> None:
     with _answering():
         data = await _content(workspace, wanted.file_path)
     media_type = wanted.file_type if _MEDIA_TYPE.fullmatch(wanted.file_type) else _ANY_BYTES
-    await _attach(request, posixpath.basename(wanted.file_path), media_type, data)
+    await request.answer(200, _headers(posixpath.basename(wanted.file_path), media_type), data)
 
 
-async def download_workspace(request: Request, workspace: Workspace) -> None:
+async def download_workspace(request: Request, workspace: Workspace, saving: asyncio.Semaphore) -> None:
+    """The archive waits on the disk for a client that may be slow: there it is in nobody's way."""
     with _answering(otherwise=413):
-        data = await asyncio.to_thread(zip_of, await workspace.save())
-    await _attach(request, f"{ROOT}.zip", "application/zip", data)
+        async with saving:
+            file = await asyncio.to_thread(_zipped, await workspace.save())
+    with file:
+        headers = _headers(f"{ROOT}.zip", "application/zip")
+        await request.start([*headers, (b"content-length", b"%d" % file.seek(0, os.SEEK_END))])
+        file.seek(0)
+        while piece := await asyncio.to_thread(file.read, _PIECE):
+            await request.write(piece)
+        await request.write(b"", last=True)
 
 
 async def get_workspace_structure(request: Request, workspace: Workspace) -> None:
@@ -116,13 +129,22 @@ async def _content(workspace: Workspace, path: str) -> bytes:
         return await workspace.read(path)
 
 
-async def _attach(request: Request, name: str, media_type: str, data: bytes) -> None:
-    headers = [
+def _zipped(tar: bytes) -> IO[bytes]:
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # who asked for it closes it
+    try:
+        write_zip(tar, file)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _headers(name: str, media_type: str) -> Headers:
+    return [
         (b"content-type", media_type.encode()),
         (b"content-disposition", _disposition(name).encode()),
         (b"x-content-type-options", b"nosniff"),
     ]
-    await request.answer(200, headers, data)
 
 
 def _disposition(name: str) -> str:

@@ -8,14 +8,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
+import resource
 import secrets
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
 from toolyard.core.environment import Environment, lists_task_tools, overrides
-from toolyard.core.errors import CallNotFound, NotSupported
+from toolyard.core.errors import CallNotFound, NotSupported, SandboxError, SessionFailed, ToolyardError
+from toolyard.core.output import Blocks
 from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Task
 from toolyard.protocols.toolserver.offers import Known, Offer, of_session
@@ -29,6 +33,11 @@ log = logging.getLogger("toolyard.toolserver")
 
 _SAVING_MOST = 2
 """Workspaces that are saved or restored at once: each may be in memory for a moment."""
+
+_GONE = (SandboxError, SessionFailed)
+"""What is raised when there is no workspace any more."""
+_SHARE_OF_OPEN_FILES = 4
+"""Of the files that the server may have open, at most one in so many is of a closed node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +68,14 @@ class Node:
         """Of a node that is closed. They have no name, so they are gone when the server is, however it ends."""
         self.size = 0
         """Bytes in them."""
+        self.used = time.monotonic()
+
+    @property
+    def busy(self) -> bool:
+        return any(session.busy for session in self.sessions.values())
 
     def touch(self) -> None:
+        self.used = time.monotonic()
         for session in self.sessions.values():
             session.touch()
 
@@ -103,9 +118,10 @@ class Nodes:
         self._runtime = runtime
         self._keep_seconds = keep_seconds
         self._keep_bytes = keep_bytes
+        self._keep_most = _files_to_keep()
         self._nodes: dict[str, Node] = {}
         """Those that were closed last are last."""
-        self._saving = asyncio.Semaphore(_SAVING_MOST)
+        self.saving = asyncio.Semaphore(_SAVING_MOST)
         runtime.at_end.append(self._forget_all)
 
     def find(self, node_id: str) -> Node | None:
@@ -119,30 +135,31 @@ class Nodes:
                 return False
         return node.open
 
-    async def create(self, bound: Bound | None) -> Node:
+    async def create(self, bound: Bound | None) -> tuple[Node, Blocks]:
+        """A new one, and the prompt of its task."""
         node = Node(self._runtime.owners.draw(lambda: secrets.token_hex(32)), bound)
         self._nodes[node.id] = node
         try:
             await self._start(node)
+            return node, await (await node.sessions[bound.environment].ready()).prompt() if bound else []
         except BaseException:
             await self.release(node)
             raise
-        return node
 
     async def close(self, node: Node, why: Why = "deleted") -> None:
         """Save the files, then end everything. If they cannot be saved, it stays open."""
         async with node.changing:
             if not node.open:
                 return
-            for environment, session in node.sessions.items():
-                await session.stop_calls()
-                if overrides(environment, "workspace"):
-                    node.files[environment] = await self._saved(node, await (await session.ready()).workspace())
+            node.open = False  # what is written from now on would be lost
+            try:
+                await self._save(node)
+            except BaseException:
+                node.forget()
+                node.open = True
+                raise
             await self._end(node, why)
-        asyncio.get_running_loop().call_later(self._keep_seconds, self._expire, node, node.sessions)
-        if self._nodes.pop(node.id, None) is not None:  # it was not released meanwhile
-            self._nodes[node.id] = node
-            self._make_room()
+            self._keep(node)
 
     async def reopen(self, node: Node) -> None:
         await self._start(node)
@@ -164,15 +181,33 @@ class Nodes:
                 await self._open(node, environment)
             return node.sessions[environment]
 
+    async def _close_idle(self, node: Node) -> None:
+        """It is asked for each session that nobody has used for long; another one may be busy."""
+        if node.busy:
+            return
+        try:
+            await self.close(node, "idle")
+        except ToolyardError as error:
+            if time.monotonic() - node.used < self._keep_seconds:
+                log.warning("node %s is idle, and stays open: %s", node.name, error)
+                return
+            log.warning("node %s is idle for %g s: its files are deleted", node.name, self._keep_seconds)
+            await self.release(node)
+
     async def _start(self, node: Node) -> None:
         """Open what a node has from the beginning: files, and its task."""
         async with node.changing:
-            if self.is_running(node):
+            if self.is_running(node) and await self._is_well(node):
                 return
             await self._end(node)  # what may be left of it
-            for environment in self._runtime.environments.values():
-                if overrides(environment, "workspace") or (node.bound and node.bound.environment is environment):
-                    await self._open(node, environment)
+            try:
+                for environment in self._runtime.environments.values():
+                    if overrides(environment, "workspace") or (node.bound and node.bound.environment is environment):
+                        await self._open(node, environment)
+            except BaseException:
+                await self._end(node)
+                self._keep(node)
+                raise
             node.forget()
             node.open = True
 
@@ -181,7 +216,7 @@ class Nodes:
         if node.bound is not None and node.bound.environment is environment:
             task, secrets_ = node.bound.task, dict(node.bound.secrets)
         spec = SessionSpec(f"node:{node.name}:{environment.name().lower()}", environment, task, secrets_)
-        session = await self._runtime.open(spec, on_idle=lambda: self.close(node, "idle"))
+        session = await self._runtime.open(spec, on_idle=lambda: self._close_idle(node))
         node.sessions[environment] = session
         placed = await session.ready()
         if overrides(environment, "workspace"):
@@ -196,15 +231,42 @@ class Nodes:
         ended, node.sessions = node.sessions, {}
         await asyncio.gather(*(self._runtime.close(session.id, why) for session in ended.values()))
 
+    async def _is_well(self, node: Node) -> bool:
+        """Whether its sandboxes answer. One that is gone takes its files with it, and only a new one helps."""
+        for environment, session in node.sessions.items():
+            if overrides(environment, "workspace"):
+                try:
+                    await (await (await session.ready()).workspace()).list()
+                except _GONE as error:
+                    log.warning("node %s is made again, without its files: %s", node.name, error)
+                    return False
+        return True
+
+    async def _save(self, node: Node) -> None:
+        for environment, session in node.sessions.items():
+            await session.stop_calls()
+            if overrides(environment, "workspace"):
+                try:
+                    node.files[environment] = await self._saved(node, await (await session.ready()).workspace())
+                except _GONE as error:
+                    log.warning("node %s is closed without its files: %s", node.name, error)
+
     async def _saved(self, node: Node, workspace: Workspace) -> IO[bytes]:
-        async with self._saving:
+        async with self.saving:
             saved = await workspace.save()
             node.size += len(saved)
             return await asyncio.to_thread(_file_of, saved)
 
     async def _restored(self, workspace: Workspace, file: IO[bytes]) -> None:
-        async with self._saving:
+        async with self.saving:
             await workspace.restore(await asyncio.to_thread(_content_of, file))
+
+    def _keep(self, node: Node) -> None:
+        """The files of a node that is closed, unless it was released meanwhile."""
+        asyncio.get_running_loop().call_later(self._keep_seconds, self._expire, node, node.sessions)
+        if self._nodes.pop(node.id, None) is not None:
+            self._nodes[node.id] = node
+            self._make_room()
 
     def _expire(self, node: Node, sessions: Mapping[type[Environment], Session]) -> None:
         """Forget a node that has been closed all the time since."""
@@ -219,14 +281,22 @@ class Nodes:
 
     def _make_room(self) -> None:
         closed = [node for node in self._nodes.values() if not node.open and node.files]
-        size = sum(node.size for node in closed)
+        size, count = sum(node.size for node in closed), sum(len(node.files) for node in closed)
         for node in closed[:-1]:  # those that were closed first go first
-            if size <= self._keep_bytes:
+            if size <= self._keep_bytes and count <= self._keep_most:
                 return
-            log.warning("closed nodes take %d bytes, too many: the files of node %s are deleted", size, node.name)
-            size -= node.size
+            log.warning(
+                "closed nodes take %d bytes in %d open files, too many: the files of node %s are deleted",
+                *(size, count, node.name),
+            )
+            size, count = size - node.size, count - len(node.files)
             del self._nodes[node.id]
             node.forget()
+
+
+def _files_to_keep() -> float:
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if most == resource.RLIM_INFINITY else most // _SHARE_OF_OPEN_FILES
 
 
 def _file_of(data: bytes) -> IO[bytes]:
