@@ -41,6 +41,9 @@ class Files:
     async def list(self, path="."):
         return [SimpleNamespace(name=name, kind="file", size=len(data)) for name, data in self.files.items()]
 
+    async def stop_programs(self):
+        """There are none."""
+
     async def save(self):
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:

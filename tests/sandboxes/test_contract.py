@@ -74,6 +74,10 @@ class Wrong(RoomSandbox):
         found = await super().list(path)
         return found[::-1] if self.fault == "lists backwards" else found
 
+    async def stop_programs(self) -> None:
+        if self.fault != "stops nothing":
+            await super().stop_programs()
+
     async def fork(self, count: int = 1):
         return [self] * count if self.fault == "is its own branch" else await super().fork(count)
 
@@ -109,6 +113,7 @@ class WrongBackend(SubprocessBackend):
         ("loses output", "run"),
         ("ends what goes on", "process"),
         ("drops what nobody reads", "process"),
+        ("stops nothing", "process"),
         ("ignores the timeout", "limits"),
         ("forgets variables", "python"),
         ("makes files up", "files"),

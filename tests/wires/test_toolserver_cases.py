@@ -55,6 +55,22 @@ async def test_108_109_files_survive_closing_and_nothing_survives_releasing(node
     assert (await node.post("/reconnect_session")).json().startswith("invalid node_id")
 
 
+async def test_108_a_node_whose_programs_leave_no_room_for_others_is_closed_all_the_same(node):
+    await write(node, "kept")
+    await node.asked("ShellEnv_write_stdin", content="while true; do sleep 1000 & done 2>/dev/null")
+    await until_full(node)
+    assert await node.answer("/close_session") == f"Close session: {node.node_id}"
+    await node.answer("/reconnect_session")
+    shown = await node.execute("shell_command_executor", command="cat a.txt; ps ax | grep -c '[s]leep 1000'", kill=True)
+    assert shown["data"]["display"] == "\nstdout:\nkept\n0\n"
+
+
+async def until_full(node: Node) -> None:
+    with anyio.fail_after(30):
+        while (await node.asked("shell_command_executor", command="true")).status_code == 200:
+            pass
+
+
 async def test_113_parameters_are_described(node):
     told = await node.answer("/get_json_schema_for_tools", ["FileSystemEnv_read_from_file", "nope"])
     assert told["missing_tools"] == ["nope"]

@@ -42,6 +42,9 @@ class Shelf(Task):
         self._look()
         return []
 
+    async def stop_programs(self) -> None:
+        self._look()
+
     async def save(self) -> bytes:
         self._look()
         if self.state == "slow":
@@ -180,12 +183,13 @@ async def test_what_is_called_while_a_node_closes_is_refused_and_not_lost(shelf:
         assert await node.execute("Shelf_get") == "first"
 
 
-async def test_a_node_that_cannot_be_saved_stays_open(shelf: Any) -> None:
+async def test_a_node_that_cannot_be_saved_stays_open(shelf: Any, caplog: pytest.LogCaptureFixture) -> None:
     async with node_of(Shelf) as (node, _):
         await node.execute("Shelf_put", text="kept")
         shelf.setattr(Shelf, "state", "unsaved")
         response = await node.post("/close_session")
         assert (response.status_code, response.json()["detail"]) == (503, "it cannot be packed")
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
         assert await node.execute("Shelf_get") == "kept"
 
 

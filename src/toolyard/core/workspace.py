@@ -24,6 +24,9 @@ class Workspace(Protocol):
     async def write(self, path: str, data: bytes) -> None: ...
     async def list(self, path: str = ".") -> Sequence[Entry]: ...
 
+    async def stop_programs(self) -> None:
+        """End whatever runs in it, so that nothing changes it but its callers."""
+
     async def save(self) -> bytes:
         """All of it, as a tar archive made by code that nobody trusts."""
 

@@ -253,6 +253,9 @@ class RemoteWorkspace:
     async def list(self, path: str = ".") -> Sequence[RemoteEntry]:
         return [RemoteEntry(**entry) for entry in await self._ask("workspace", "list", path)]
 
+    async def stop_programs(self) -> None:
+        await self._ask("workspace", "stop_programs")
+
     async def save(self) -> bytes:
         return str(await self._ask("workspace", "save")).encode("latin-1")
 

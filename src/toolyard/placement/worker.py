@@ -157,6 +157,8 @@ class Worker:
                 await workspace.write(about[0], about[1].encode("latin-1"))
             case "list":
                 return [dataclasses.asdict(entry) for entry in await workspace.list(about[0])]  # type: ignore[call-overload]
+            case "stop_programs":
+                await workspace.stop_programs()
             case "save":
                 return (await workspace.save()).decode("latin-1")
             case "restore":

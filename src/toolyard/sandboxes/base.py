@@ -241,6 +241,10 @@ class Sandbox(Protocol):
         code are as those of `run`, and one that could not be started has ended already.
         """
 
+    async def stop_programs(self) -> None:
+        """End every program, the interpreter and the shell too, with everything that they started. Files are kept, and
+        whoever wants to run something again gets it afresh."""
+
     async def read(self, path: str) -> bytes:
         """A file of the workspace. Paths are relative to it, or begin with its own path."""
 

@@ -75,6 +75,10 @@ class SessionSandbox:
     async def list(self, path: str = ".") -> Sequence[Entry]:
         return await (await self.get()).list(path)
 
+    async def stop_programs(self) -> None:
+        if self._opening is not None:
+            await (await self.get()).stop_programs()
+
     async def save(self) -> bytes:
         """Everything in the workspace, as a tar archive; nothing if no sandbox was ever needed.
 

@@ -190,7 +190,17 @@ class ToolServer(BaseRoute):
         if (node := self._nodes.find(node_id or "")) is None:
             await request.answer_json(f"invalid node_id: {_echoed(node_id)}")
             return
-        await asyncio.shield(self._runtime.shared.background.start(change(node)))
+        refusals: list[ToolyardError] = []
+
+        async def changed() -> None:
+            try:
+                await change(node)
+            except ToolyardError as error:  # for the client, and not for the log of what broke
+                refusals.append(error)
+
+        await asyncio.shield(self._runtime.shared.background.start(changed()))
+        if refusals:
+            raise refusals[0]
         await request.answer_json(f"{what} session: {node.id}")
 
     # What a node offers.

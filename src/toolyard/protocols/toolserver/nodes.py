@@ -247,7 +247,9 @@ class Nodes:
             await session.stop_calls()
             if overrides(environment, "workspace"):
                 try:
-                    node.files[environment] = await self._saved(node, await (await session.ready()).workspace())
+                    workspace = await (await session.ready()).workspace()
+                    await workspace.stop_programs()
+                    node.files[environment] = await self._saved(node, workspace)
                 except _GONE as error:
                     log.warning("node %s is closed without its files: %s", node.name, error)
 

@@ -37,10 +37,10 @@ class Bash:
         self._limits = limits
         self._ground = ground
         self._running: _Running | None = None
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
 
     async def execute(self, command: str, watch: Watch) -> Finished:
-        async with self._turn:
+        async with self.turn:
             if problem := refused(command):
                 return Finished.unstarted(problem, self._ground.report().level)
             try:

@@ -145,6 +145,13 @@ class NativeSandbox:
         watch = Watch(self.limits, timeout, self._ground)
         return await self._wind_up_if_cancelled(self._bash.execute(command, watch), watch)
 
+    async def stop_programs(self) -> None:
+        self._check_open()
+        for watch in list(self._watches):
+            watch.exceed("wall")
+        async with self._python.turn, self._bash.turn:  # when what ran there is over
+            await self._end_programs()
+
     async def rehearse(self) -> None:
         """Let the interpreter do once what it will be asked to do. Nothing is left of it but that it is faster."""
         await self._python.rehearse()

@@ -67,6 +67,13 @@ class Bash:
             await end(self._room, program)
             program.close()
 
+    async def stop(self) -> None:
+        """End it, whatever it does. Who waits for that is told how it ended."""
+        if self._running is not None:
+            await end(self._room, self._running.program)
+        async with self.turn:
+            await self.end()
+
     async def _started(self) -> _Running:
         if self._running is None:
             program = await self._room.start(ARGV, env={}, limits=self._limits, lasting=True)

@@ -76,6 +76,14 @@ class Python:
             await end(self._room, program)
             program.close()
 
+    async def stop(self) -> None:
+        """End it, whatever it does. Who waits for that is told how it ended."""
+        if self._program is not None:
+            await end(self._room, self._program)
+        async with self.turn:
+            self.recording.pieces.clear()
+            await self.end()
+
     async def _started(self) -> Program:
         if self._program is None:
             argv = script([*self._room.python, "-X", "utf8"], "interpreter", *self._options)

@@ -117,6 +117,17 @@ class RoomSandbox:
         ending = await end(self._room, program)
         return ending.code, watch.cause(program, exceeded, ending)
 
+    async def stop_programs(self) -> None:
+        self._check_open()
+        await self._end_programs()
+        await self._python.stop()
+        await self._bash.stop()
+
+    async def _end_programs(self) -> None:
+        for program in list(self._programs):
+            await end(self._room, program)
+        await asyncio.gather(*(process.kill() for process in self._processes), return_exceptions=True)
+
     # The workspace.
 
     async def read(self, path: str) -> bytes:
@@ -172,9 +183,7 @@ class RoomSandbox:
             await asyncio.shield(self._free())
 
     async def _free(self) -> None:
-        for program in list(self._programs):
-            await end(self._room, program)
-        await asyncio.gather(*(process.kill() for process in self._processes), return_exceptions=True)
+        await self._end_programs()
         await self._python.end()
         await self._bash.end()
         await self._room.close()

@@ -103,6 +103,30 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "process")
 async def _(box: Sandbox, case: Case) -> None:
+    """All programs can be stopped at once: files are kept, and everything can be used again."""
+    number = a_number()
+    await box.write("file", b"kept")
+    process = await box.start(sh(f"sleep {number} & cat"))
+    await box.exec(f"kept = 1; import subprocess; child = subprocess.Popen(['sleep', '{number}'])")
+    await box.shell(f"kept=1; sleep {number} &")
+    running = asyncio.ensure_future(box.run(["sleep", f"{number}"], timeout=100))
+    code = asyncio.ensure_future(box.exec("import time; time.sleep(1000)", timeout=100))
+    await asyncio.sleep(0.2)
+    await asyncio.wait_for(box.stop_programs(), _SECONDS)
+    await asyncio.wait((running, code), timeout=_SECONDS)
+    case.same("what ended", (process.exit_code, running.done(), code.done()), (-9, True, True))
+    listed = await box.run(["sh", "-c", f"grep -l '^sleep.{number}' /proc/*/cmdline 2>/dev/null | wc -l"])
+    case.same("how many are left", listed.stdout.strip(), b"0")
+    case.same("the file", await box.read("file"), b"kept")
+    case.same("the interpreter", (await box.exec("'kept' in globals()")).value, "False")
+    case.same("the shell", (await box.shell("echo ${kept-none}")).stdout, b"none\n")
+    again = await box.start(["cat"])
+    await again.write(b"on\n")
+    case.same("the next program", await _read(again, 3), (b"on\n", b""))
+
+
+@rule_of(RULES, "process")
+async def _(box: Sandbox, case: Case) -> None:
     """It runs beside everything else, whatever takes too long there, and nothing of that is told to it."""
     process = await box.start(["cat"])
     await box.exec("kept = 1")
