@@ -95,10 +95,22 @@ async def test_a_name_that_makes_no_sense_names_no_tool(node, name):
     assert len(detail) < 300
 
 
-async def test_thousands_of_names_are_answered(node):
+async def test_thousands_of_names_are_answered_but_not_any_number(node):
     names = [f"name_{n}" for n in range(20_000)]
     assert (await node.answer("/get_json_schema_for_tools", names))["missing_tools"] == names
     assert (await node.answer("/get_json_schema_for_envs", names))["missing_envs"] == names
+    for path in ("/get_json_schema_for_tools", "/get_json_schema_for_envs"):
+        response = await node.post(path, json=["x"] * 50_001)
+        assert response.status_code == 422
+        assert "at most 50000 names" in response.json()["detail"][0]["msg"]
+
+
+async def test_what_is_not_there_is_not_told_at_full_length(served):
+    async with Node(served.url) as node:
+        for body in ({"environment": "x" * 10**6}, {"environment": "toolbox", "split": "x" * 10**6, "index": 0}):
+            response = await node.post("/get_cookies", json=body)
+            assert response.status_code in (400, 404), response.text[:200]
+            assert len(response.content) < 1000
 
 
 @pytest.mark.parametrize("question", ["", " ", "\x00", "a " * 100_000, "🙂" * 1000, "' OR 1=1 --", ".*("])

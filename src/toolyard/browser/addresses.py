@@ -78,11 +78,11 @@ class Addresses:
             parts = urlsplit(url)
             scheme, host, port = parts.scheme, parts.hostname, parts.port
         except ValueError as error:
-            raise AddressRefused(f"{url!r} is not an address: {error}") from None
+            raise AddressRefused(f"{url[:200]!r} is not an address: {error}") from None
         if scheme not in _SCHEMES:
             raise AddressRefused(f"only http and https addresses can be opened, not {scheme or url!r}")
         if not host:
-            raise AddressRefused(f"{url!r} names no host")
+            raise AddressRefused(f"{url[:200]!r} names no host")
         await self.resolve(host, port or (443 if scheme == "https" else 80))
 
 
@@ -98,7 +98,7 @@ async def _look_up(host: str, port: int) -> Sequence[Address]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise AddressRefused(f"there is no host {host!r}") from None
+        raise AddressRefused(f"there is no host {host[:200]!r}") from None
     return [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
 
 

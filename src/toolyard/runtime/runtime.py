@@ -80,7 +80,7 @@ class Runtime:
         try:
             return self.environments[name.lower()]
         except KeyError:
-            raise EnvironmentNotFound(f"unknown environment {name!r}") from None
+            raise EnvironmentNotFound(f"unknown environment {name[:200]!r}") from None
 
     def toolset(self, name: str) -> type:
         try:

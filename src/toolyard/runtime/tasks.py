@@ -100,4 +100,4 @@ class Tasks:
     async def _check(self, split: str) -> None:
         names = [known.name for known in await self.splits()]
         if split not in names:
-            raise SplitNotFound(f"no split {split!r}; there are {', '.join(map(repr, names))}")
+            raise SplitNotFound(f"no split {split[:200]!r}; there are {', '.join(map(repr, names))}")

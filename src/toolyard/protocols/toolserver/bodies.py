@@ -11,6 +11,9 @@ from toolyard.asgi import HttpError, decode
 
 B = TypeVar("B", bound=BaseModel)
 
+NAMES_MOST = 50_000
+"""That are asked about at once: a request of a million would hold up all others."""
+
 
 class Execution(BaseModel):
     """A tool call."""
@@ -74,8 +77,8 @@ def parse_names(data: bytes, *keys: str) -> Sequence[str]:
     """A bare list, or an object with the list under one of these keys."""
     body = decode(data)
     names = next((body[key] for key in keys if key in body), None) if isinstance(body, dict) else body
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        wanted = f"a list of names is wanted, bare or as {keys[0]!r}"
+    if not isinstance(names, list) or len(names) > NAMES_MOST or not all(isinstance(name, str) for name in names):
+        wanted = f"a list of at most {NAMES_MOST} names is wanted, bare or as {keys[0]!r}"
         raise HttpError(422, [{"type": "list_type", "loc": ["body"], "msg": wanted}])
     found: Sequence[str] = names
     return found
