@@ -99,3 +99,10 @@ async def test_a_number_is_a_value_where_a_wire_carries_values(calculator):
     output = as_output(await calculator.calculator("1+2"))
     assert isinstance(output, ValueOutput)
     assert output.value == 3
+
+
+async def test_a_value_with_many_parts_is_written_down_where_it_holds_up_nobody(calculator):
+    written = await calculator.calculator("list(range(100_000))")
+    assert isinstance(written, ValueOutput)
+    assert written.value == list(range(100_000))
+    assert await calculator.calculator("list(range(10))") == list(range(10))

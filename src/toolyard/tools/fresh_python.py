@@ -14,13 +14,15 @@ from importlib import resources
 from typing import Any, Literal, TypeAlias
 
 from toolyard.core.errors import ToolError
-from toolyard.core.output import ValueOutput, as_output
+from toolyard.core.output import ToolOutput, ValueOutput, as_output
 from toolyard.sandboxes.base import Finished, Sandbox
 from toolyard.sandboxes.output import ended_by
 
 ANSWER_MOST = 8 * 2**20
 """Bytes."""
 _SCRIPT = resources.files("toolyard.tools").joinpath("python_side.py").read_text(encoding="utf-8")
+_LARGE = 2**18
+"""Bytes."""
 _WORDS_MOST = 1000
 _NO_RESULT = "the code ended without a result"
 
@@ -41,7 +43,7 @@ async def ask_python(sandbox: Sandbox, do: Action, *, seconds: float, **request:
 def value_of(packed: object) -> object:
     """A value as the code had it: any JSON value, bytes, or a tuple of them."""
     match packed:
-        case {"json": value}:
+        case {"json": value} | {"output": ToolOutput() as value}:
             return value
         case {"bytes": str(text)}:
             try:
@@ -65,7 +67,11 @@ def _read(stdout: bytes) -> dict[str, Any] | None:
         answer = json.loads(stdout, parse_constant=lambda _: None)  # NaN is not JSON
     except (ValueError, RecursionError):
         return None
-    return answer if isinstance(answer, dict) else None
+    if not isinstance(answer, dict):
+        return None
+    if len(stdout) > _LARGE and isinstance(value := value_of(answer.get("value", {"json": ""})), list | dict | tuple):
+        answer["value"] = {"output": as_output(value)}  # it may have a million parts, and this is a thread
+    return answer
 
 
 def _why(finished: Finished) -> str:
