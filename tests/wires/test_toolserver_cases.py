@@ -167,16 +167,15 @@ async def test_129_a_new_tool_is_taken_once_and_runs_in_the_sandbox(node, served
     assert set(made["parameters"]["properties"]) == {"who", "loud"}
     assert "greet" in (await node.answer("/get_available_tools", {}))["available_tools"]
     assert await node.execute("greet", who="Ann") == {"type": "simple", "data": {"greeting": "Hello Ann"}}
-    for code, words in (
-        (NEW, "replicated"),
-        ("def x(:", "Failed to execute new tool code"),
-        ("def other(): pass", "Failed to find tool"),
+    for name, code, words in (
+        ("greet", NEW, "Tool: greet has no labels or replicated!"),
+        ("broken", "def broken(:", "Failed to execute new tool code: SyntaxError"),
+        ("absent", "def other(): pass", "Failed to find tool, please verify the tool_name!"),
+        ("bare", "def bare(): pass", "Tool: bare has no labels or replicated!"),
     ):
-        response = await node.post("/register_new_tool", json={"tool_name": "greet", "code": code})
+        response = await node.post("/register_new_tool", json={"tool_name": name, "code": code})
         assert response.status_code == 406, response.text
-        assert words in response.json()["detail"] or code is not NEW
-    plain = {"tool_name": "bare", "code": "def bare(): pass"}
-    assert "no labels" in (await node.post("/register_new_tool", json=plain)).json()["detail"]
+        assert response.json()["detail"].startswith(f"Error happens when registering new tool:\n{words}")
     await node.answer("/close_session")
     await node.answer("/reconnect_session")
     assert await node.execute("greet", who="Bo", loud=True) == {"type": "simple", "data": {"greeting": "Hello Bo!"}}
