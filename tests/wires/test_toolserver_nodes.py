@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import resource
 import zipfile
 from collections.abc import Sequence
@@ -253,6 +254,25 @@ async def test_workspaces_are_packed_two_at_a_time_and_all_that_were_asked_for_c
             Shelf.may_save.set()
         assert Shelf.saves == len(answers) == 5
         assert all(zipfile.ZipFile(io.BytesIO(answer.content)).namelist() == [] for answer in answers)
+
+
+class Mortal(Shelf, Described):
+    @tool
+    async def die(self) -> str:
+        os._exit(9)
+
+
+async def test_a_node_whose_process_has_ended_says_so_and_is_made_anew_by_reconnecting() -> None:
+    async with node_of(Mortal, Quiet, placement="process") as (node, _):
+        await node.execute("Mortal_put", text="gone")
+        assert (await node.asked("Mortal_die")).json()["reason"] == "lost"
+        assert "Quiet_stand_alone" in (await node.answer("/get_available_tools"))["available_tools"]
+        assert await node.detail("nope", 404) == "The tool nope is not found!"
+        response = await node.post("/get_workspace_structure")
+        assert (response.status_code, response.json()["detail"]) == (503, "node is not responding")
+        assert await node.execute("Quiet_stand_alone") == 1
+        await node.answer("/reconnect_session")
+        assert await node.execute("Mortal_get") == ""
 
 
 async def test_closed_nodes_hold_a_part_of_the_open_files_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

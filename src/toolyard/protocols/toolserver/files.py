@@ -15,7 +15,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from toolyard.asgi import Headers, HttpError, Request
-from toolyard.core.errors import SandboxError, WorkspaceError
+from toolyard.core.errors import SandboxError, SessionFailed, WorkspaceError
 from toolyard.core.workspace import Workspace
 from toolyard.protocols.toolserver.bodies import parse
 from toolyard.protocols.toolserver.forms import BadForm, is_form, parts_of
@@ -79,7 +79,7 @@ def _answering(otherwise: int = 400) -> Iterator[None]:
     except WorkspaceError as error:
         statuses = {"outside": 404, "missing": 404, "full": 413}
         raise HttpError(statuses.get(problem_of(error) or "", otherwise), str(error)) from error
-    except SandboxError as error:
+    except (SandboxError, SessionFailed) as error:
         raise HttpError(503, "node is not responding") from error
 
 

@@ -25,7 +25,6 @@ from toolyard.placement.base import SessionSpec, Task
 from toolyard.protocols.toolserver.offers import Known, Offer, of_session
 from toolyard.runtime.call import Call
 from toolyard.runtime.journal import Why
-from toolyard.runtime.life import State
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
 
@@ -98,8 +97,8 @@ class Node:
         """Tools that only its sessions know, such as those that the agent wrote itself."""
         found: list[Offer] = []
         for environment, session in list(self.sessions.items()):
-            # One that is not there yet, or never will be, has none that could be called.
-            if session.state is State.READY and any(map(lists_task_tools, (environment, *environment.toolsets))):
+            # One that is not there yet, or no longer, has none that could be called.
+            if session.condition == "ready" and any(map(lists_task_tools, (environment, *environment.toolsets))):
                 listed = await (await session.ready()).list_tools()
                 specs = [spec for spec in listed.tools if spec.name not in environment._definition.tools]
                 found += of_session(environment, specs)
