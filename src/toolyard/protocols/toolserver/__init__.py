@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -15,21 +14,12 @@ from starlette.types import Receive, Scope, Send
 
 from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, explain
 from toolyard.core.environment import Environment
-from toolyard.core.errors import (
-    CallNotFound,
-    DefinitionError,
-    EnvironmentNotFound,
-    NotSupported,
-    Overloaded,
-    RequestError,
-    SessionClosed,
-    SessionFailed,
-    ToolyardError,
-)
+from toolyard.core.errors import CallNotFound, DefinitionError, SessionClosed, ToolyardError
 from toolyard.core.output import AskAgain, CallResult, Reply, ToolFailure, ToolOutput
 from toolyard.placement.base import Task
-from toolyard.protocols.toolserver import bodies, files, results
-from toolyard.protocols.toolserver.nodes import Bound, Node, Nodes, NotRunning
+from toolyard.protocols.toolserver import answers, bodies, files, results
+from toolyard.protocols.toolserver.node import Bound, Node, NotRunning
+from toolyard.protocols.toolserver.nodes import Nodes
 from toolyard.protocols.toolserver.offers import NAMES_MOST, Offer, Offers
 from toolyard.runtime.call import Call
 from toolyard.runtime.runtime import Runtime
@@ -45,10 +35,7 @@ _VERSION = "0.2"
 _COOKIE = "node_id"
 _OF_NOBODY = ("", "/", "/alive", "/get_cookie", "/get_cookies")
 """Paths that are for no node."""
-_GO_ON = "wait_for_call"
-"""What a client calls, as if it were a tool, for the result of a call that took long."""
 _REGISTER = "register_new_tool"
-_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +110,26 @@ class ToolServer(BaseRoute):
         except (HttpError, Disconnected):
             raise
         except ToolyardError as error:
-            raise as_http(error) from error
+            raise answers.as_http(error) from error
         except Exception as error:
             log.exception("%s %s", scope["method"], scope["path"])
             if request.started:
                 raise
-            raise refused(500, explain(error, self._options.errors)) from error
+            raise answers.refused(500, explain(error, self._options.errors)) from error
 
     def _in_node(self, endpoint: NodeEndpoint) -> Endpoint:
         async def in_node(request: Request) -> None:
             node_id = cookie(request.header(b"cookie"))
             node = self._nodes.find(node_id or "")
             if node is None:
-                raise refused(403, f"invalid node_id: {_echoed(node_id)}")
+                raise answers.refused(403, f"invalid node_id: {answers.echoed(node_id)}")
             if not self._nodes.is_running(node):
-                raise _not_running(node)
+                raise answers.not_running(node)
             node.touch()
             try:
                 await endpoint(request, node)
             except (NotRunning, SessionClosed):
-                raise _not_running(node) from None
+                raise answers.not_running(node) from None
 
         return in_node
 
@@ -188,7 +175,7 @@ class ToolServer(BaseRoute):
         """Beside the request: who hangs up does not leave a node half closed."""
         node_id = cookie(request.header(b"cookie"))
         if (node := self._nodes.find(node_id or "")) is None:
-            await request.answer_json(f"invalid node_id: {_echoed(node_id)}")
+            await request.answer_json(f"invalid node_id: {answers.echoed(node_id)}")
             return
         refusals: list[ToolyardError] = []
 
@@ -251,7 +238,7 @@ class ToolServer(BaseRoute):
 
     async def execute_tool(self, request: Request, node: Node) -> None:
         body = bodies.parse(bodies.Execution, await request.body())
-        if body.tool_name == _GO_ON:
+        if body.tool_name == answers.GO_ON:
             environment, call = self._known_call(node, body.arguments)
             await self._tell(request, node, environment, call.name, await self._in_time(call))
             return
@@ -267,7 +254,7 @@ class ToolServer(BaseRoute):
     async def _found(self, node: Node, name: str, world: str | None) -> Offer:
         offer = self._offers.named(name, world) or self._offers.find(name, world, await node.own_offers())
         if offer is None:
-            raise _no_such_tool(f"{world}_{name}" if world else name)
+            raise answers.no_such_tool(f"{world}_{name}" if world else name)
         return offer
 
     async def _see_through(self, request: Request, node: Node, offer: Offer, begun: Begun) -> None:
@@ -286,12 +273,12 @@ class ToolServer(BaseRoute):
         if call.done:  # just now: its result is about to be told
             return
         request.started = True
-        answer = come_back(call)
+        answer = answers.come_back(call)
         self._runtime.shared.background.start(request.answer_json(answer.body, answer.status))
 
     async def _in_time(self, call: Call[CallResult | AskAgain]) -> CallResult | AskAgain:
         if not await call.wait(self._options.toolserver_wait_seconds):
-            raise come_back(call)
+            raise answers.come_back(call)
         return call.result
 
     async def _tell(
@@ -303,15 +290,15 @@ class ToolServer(BaseRoute):
             case ToolOutput():
                 await request.answer_json(results.told(result))
             case ToolFailure():
-                raise as_answer(tool, result)
+                raise answers.as_answer(tool, result)
             case AskAgain():
-                raise ask_again(await self._name(node, environment, result.tool), result.arguments)
+                raise answers.ask_again(await self._name(node, environment, result.tool), result.arguments)
 
     async def _name(self, node: Node, environment: type[Environment], tool: str) -> str:
         """What a client calls it by."""
         offer = self._offers.of(environment, tool) or (await node.own_offers()).of(environment, tool)
         if offer is None:
-            raise _no_such_tool(tool)
+            raise answers.no_such_tool(tool)
         return offer.name
 
     def _known_call(
@@ -320,23 +307,25 @@ class ToolServer(BaseRoute):
         try:
             return node.call(str(arguments.get("call_id", "")))
         except CallNotFound as error:
-            raise refused(500, str(error)) from None
+            raise answers.refused(500, str(error)) from None
 
     async def register_new_tool(self, request: Request, node: Node) -> None:
         body = bodies.parse(bodies.NewTool, await request.body())
         if (offer := self._offers.named(_REGISTER)) is None:
-            raise _unregistered("no environment that is served here takes any")
+            raise answers.unregistered("no environment that is served here takes any")
         if self._offers.named(body.tool_name) is not None:
-            raise _unregistered(f"Tool: {body.tool_name} has no labels or replicated! Another tool has this name.")
+            raise answers.unregistered(
+                f"Tool: {body.tool_name} has no labels or replicated! Another tool has this name."
+            )
         session = await self._nodes.session(node, offer.environment)
         result = await session.call(_REGISTER, body.model_dump()).finished()
         if isinstance(result, ToolFailure):
             if result.retryable:
-                raise as_answer(_REGISTER, result)
-            raise _unregistered(str(result.said or result.message))
+                raise answers.as_answer(_REGISTER, result)
+            raise answers.unregistered(str(result.said or result.message))
         made = (await node.own_offers()).of(offer.environment, body.tool_name)
         if made is None:  # the node has been ended meanwhile
-            raise _not_running(node)
+            raise answers.not_running(node)
         await request.answer_json(made.as_json())
 
     # Files.
@@ -356,72 +345,6 @@ class ToolServer(BaseRoute):
 
 def cookie(header: str) -> str | None:
     return cookie_parser(header).get(_COOKIE)
-
-
-def refused(status: int, detail: object, **more: object) -> HttpError:
-    """As HttpError, with nothing said twice: the client shows the whole body to its model."""
-    error = HttpError(status, detail)
-    error.body = {"detail": detail, **more}
-    return error
-
-
-def ask_again(name: str, arguments: Mapping[str, Any]) -> HttpError:
-    return refused(450, {"type": "retry", "next_calling": name, "arguments": arguments})
-
-
-def come_back(call: Call[CallResult | AskAgain]) -> HttpError:
-    """The result is kept from now on, for whoever asks with the id of the call."""
-    call.kept = True
-    return ask_again(_GO_ON, {"call_id": call.id})
-
-
-def as_answer(name: str, failure: ToolFailure) -> HttpError:
-    """A failed call. 503 makes the client give up the whole run, so it is only for a node that has ended."""
-    match failure.reason:
-        case "no_such_tool":
-            return _no_such_tool(name)
-        case "tool_failed":
-            said = failure.said or failure.message
-            return refused(500, _COLOURS.sub("", said) if isinstance(said, str) else said)
-        case "cancelled":
-            return refused(503, failure.message, reason=failure.reason)
-        case _:
-            more = {"reason": failure.reason, "retryable": True} if failure.retryable else {}
-            return refused(500, failure.message, **more)
-
-
-def as_http(error: ToolyardError) -> HttpError:
-    match error:
-        case EnvironmentNotFound():
-            return refused(404, str(error))
-        case NotSupported():
-            return refused(404, str(error))
-        case RequestError():
-            return refused(400, str(error))
-        case Overloaded():
-            overloaded = refused(503, str(error))
-            overloaded.headers = [(b"retry-after", b"%d" % error.retry_after)]
-            return overloaded
-        case SessionFailed():
-            return refused(500, f"the environment could not be started: {error}")
-        case _:
-            return refused(503, str(error))
-
-
-def _no_such_tool(name: str) -> HttpError:
-    return refused(404, f"The tool {_echoed(name)} is not found!")
-
-
-def _unregistered(why: str) -> HttpError:
-    return refused(406, f"Error happens when registering new tool:\n{why}")
-
-
-def _not_running(node: Node) -> HttpError:
-    return refused(503, f"node is not running: {node.id}")
-
-
-def _echoed(given: str | None) -> str:
-    return "None" if given is None else given[:200]
 
 
 def _plain(path: str) -> str:

@@ -1,4 +1,4 @@
-"""A node is what one agent has: a session in each environment that it uses, and the files of those that have some.
+"""All nodes of a server, and how they begin and end.
 
 Closing a node ends its sessions and keeps its files; opening it again gives them back. Releasing it leaves nothing.
 """
@@ -6,7 +6,6 @@ Closing a node ends its sessions and keeps its files; opening it again gives the
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import math
 import resource
@@ -14,16 +13,14 @@ import secrets
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
-from toolyard.core.environment import Environment, lists_task_tools, overrides
-from toolyard.core.errors import CallNotFound, NotSupported, SandboxError, SessionFailed, ToolyardError
+from toolyard.core.environment import Environment, overrides
+from toolyard.core.errors import SandboxError, SessionFailed, ToolyardError
 from toolyard.core.output import Blocks
 from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Task
-from toolyard.protocols.toolserver.offers import Known, Offer, of_session
-from toolyard.runtime.call import Call
+from toolyard.protocols.toolserver.node import Bound, Node, NotRunning
 from toolyard.runtime.journal import Why
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
@@ -37,79 +34,6 @@ _GONE = (SandboxError, SessionFailed)
 """What is raised when there is no workspace any more."""
 _SHARE_OF_OPEN_FILES = 4
 """Of the files that the server may have open, at most one in so many is of a closed node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """The task that a node was made for."""
-
-    environment: type[Environment]
-    task: Task
-    secrets: Mapping[str, str]
-
-
-class NotRunning(Exception):
-    """The node is closed, or is being closed."""
-
-
-class Node:
-    def __init__(self, node_id: str, bound: Bound | None) -> None:
-        self.id = node_id
-        """Whoever knows it is let in."""
-        self.name = hashlib.sha256(node_id.encode()).hexdigest()[:16]
-        """For logs and names of sessions, which others may see."""
-        self.bound = bound
-        self.changing = asyncio.Lock()
-        """Held by whoever opens or ends sessions of it."""
-        self.open = False
-        self.sessions: dict[type[Environment], Session] = {}
-        self.files: dict[type[Environment], IO[bytes]] = {}
-        """Of a node that is closed. They have no name, so they are gone when the server is, however it ends."""
-        self.size = 0
-        """Bytes in them."""
-        self.used = time.monotonic()
-
-    @property
-    def busy(self) -> bool:
-        return any(session.busy for session in self.sessions.values())
-
-    def touch(self) -> None:
-        self.used = time.monotonic()
-        for session in self.sessions.values():
-            session.touch()
-
-    def forget(self) -> None:
-        for file in self.files.values():
-            file.close()
-        self.files = {}
-        self.size = 0
-
-    def call(self, call_id: str) -> tuple[type[Environment], Call[Any]]:
-        """A call that was made in one of its sessions, and which that is."""
-        for environment, session in self.sessions.items():
-            try:
-                return environment, session.find(call_id)
-            except CallNotFound:
-                continue
-        raise CallNotFound(f"there is no call {call_id[:100]!r}, or its result was not asked for in time")
-
-    async def own_offers(self) -> Known:
-        """Tools that only its sessions know, such as those that the agent wrote itself."""
-        found: list[Offer] = []
-        for environment, session in list(self.sessions.items()):
-            # One that is not there yet, or no longer, has none that could be called.
-            if session.condition == "ready" and any(map(lists_task_tools, (environment, *environment.toolsets))):
-                listed = await (await session.ready()).list_tools()
-                specs = [spec for spec in listed.tools if spec.name not in environment._definition.tools]
-                found += of_session(environment, specs)
-        return Known(found)
-
-    async def workspace(self) -> Workspace:
-        """Of the first of its environments that has one."""
-        for environment, session in self.sessions.items():
-            if overrides(environment, "workspace"):
-                return await (await session.ready()).workspace()
-        raise NotSupported("no environment that is served here has a workspace")
 
 
 class Nodes:

@@ -1,0 +1,90 @@
+"""Answers of this wire that are not 200, as its client reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from toolyard.asgi import HttpError
+from toolyard.core.errors import (
+    EnvironmentNotFound,
+    NotSupported,
+    Overloaded,
+    RequestError,
+    SessionFailed,
+    ToolyardError,
+)
+from toolyard.core.output import AskAgain, CallResult, ToolFailure
+from toolyard.protocols.toolserver.node import Node
+from toolyard.runtime.call import Call
+
+GO_ON = "wait_for_call"
+"""What a client calls, as if it were a tool, for the result of a call that took long."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def refused(status: int, detail: object, **more: object) -> HttpError:
+    """As HttpError, with nothing said twice: the client shows the whole body to its model."""
+    error = HttpError(status, detail)
+    error.body = {"detail": detail, **more}
+    return error
+
+
+def ask_again(name: str, arguments: Mapping[str, Any]) -> HttpError:
+    return refused(450, {"type": "retry", "next_calling": name, "arguments": arguments})
+
+
+def come_back(call: Call[CallResult | AskAgain]) -> HttpError:
+    """The result is kept from now on, for whoever asks with the id of the call."""
+    call.kept = True
+    return ask_again(GO_ON, {"call_id": call.id})
+
+
+def as_answer(name: str, failure: ToolFailure) -> HttpError:
+    """A failed call. 503 makes the client give up the whole run, so it is only for a node that has ended."""
+    match failure.reason:
+        case "no_such_tool":
+            return no_such_tool(name)
+        case "tool_failed":
+            said = failure.said or failure.message
+            return refused(500, _COLOURS.sub("", said) if isinstance(said, str) else said)
+        case "cancelled":
+            return refused(503, failure.message, reason=failure.reason)
+        case _:
+            more = {"reason": failure.reason, "retryable": True} if failure.retryable else {}
+            return refused(500, failure.message, **more)
+
+
+def as_http(error: ToolyardError) -> HttpError:
+    match error:
+        case EnvironmentNotFound():
+            return refused(404, str(error))
+        case NotSupported():
+            return refused(404, str(error))
+        case RequestError():
+            return refused(400, str(error))
+        case Overloaded():
+            overloaded = refused(503, str(error))
+            overloaded.headers = [(b"retry-after", b"%d" % error.retry_after)]
+            return overloaded
+        case SessionFailed():
+            return refused(500, f"the environment could not be started: {error}")
+        case _:
+            return refused(503, str(error))
+
+
+def no_such_tool(name: str) -> HttpError:
+    return refused(404, f"The tool {echoed(name)} is not found!")
+
+
+def unregistered(why: str) -> HttpError:
+    return refused(406, f"Error happens when registering new tool:\n{why}")
+
+
+def not_running(node: Node) -> HttpError:
+    return refused(503, f"node is not running: {node.id}")
+
+
+def echoed(given: str | None) -> str:
+    return "None" if given is None else given[:200]
