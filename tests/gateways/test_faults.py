@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -88,6 +89,24 @@ async def test_when_a_gateway_is_killed_under_load_only_its_sessions_are_lost_an
     assert outcomes[False, "fine"] > SESSIONS / 3 + 60 - 1
     assert await pid_of(several, 1) in several.gateways()
     assert victim not in several.gateways()
+
+
+async def test_a_gateway_that_was_replaced_tells_when_it_was_started_itself(start):
+    several = start("--log-level", "warning").started()
+    before = await started_at(several)
+    os.kill(await pid_of(several, 1), signal.SIGKILL)
+    several.until("gateway 1 .* has ended by signal 9")
+    await until(lambda: len(several.gateways()) == several.count)
+    async with at(several, 1):  # it serves
+        after = await started_at(several)
+    assert after[0] == before[0]
+    assert before[1] < after[1] <= time.time()
+
+
+async def started_at(several: Several) -> dict[int, float]:
+    async with at(several, 0) as wire:
+        text = (await wire.get("/metrics")).text
+    return {int(n): float(at) for n, at in re.findall(r'process_start_time_seconds\{gateway="(\d)"\} (\S+)', text)}
 
 
 async def test_what_is_under_way_in_a_gateway_that_dies_is_told_to_be_lost_and_nothing_else(start):

@@ -34,7 +34,8 @@ PATHS = ("/metrics", "/toolyard/metrics")
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 3600)
 LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
-_STARTED = time.time()
+_BOOTED = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+"""When the system was started; a process knows how long after that it was itself."""
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
 
 
@@ -254,13 +255,13 @@ def _process() -> Iterator[str]:
         return
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
-    user, system, threads, pages = (int(fields[index]) for index in (11, 12, 17, 21))
+    user, system, threads, started, pages = (int(fields[index]) for index in (11, 12, 17, 19, 21))
     for name, kind, about, value in (
         ("resident_memory_bytes", "gauge", "Memory in use.", pages * _PAGE),
         ("cpu_seconds_total", "counter", "Processor time used.", (user + system) / _TICKS),
         ("threads", "gauge", "Threads.", threads),
         ("open_fds", "gauge", "Open file descriptors.", len(os.listdir("/proc/self/fd"))),
         ("max_fds", "gauge", "How many there may be.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-        ("start_time_seconds", "gauge", "When it started, since 1970.", _STARTED),
+        ("start_time_seconds", "gauge", "When it started, since 1970.", _BOOTED + started / _TICKS),
     ):
         yield from family(f"process_{name}", kind, about, one(value))
