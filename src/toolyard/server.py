@@ -28,10 +28,10 @@ from toolyard.gateways.elsewhere import Elsewhere
 from toolyard.gateways.several import Several
 from toolyard.http_protocol import GatheringProtocol
 from toolyard.placement.base import Placement
+from toolyard.placement.hosting import Served
 from toolyard.placement.local import LocalPlacement
 from toolyard.placement.process import PoolPlacement, ProcessPlacement
 from toolyard.placement.template import ProcessLimits
-from toolyard.placement.worker import Served
 from toolyard.protocols import ALWAYS, PROTOCOLS, RUN_CODE
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime, by_name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from tests.placement.worlds import Counting, Forking, Repeating
 from tests.wires.wire import H, Wire, until
 from toolyard import AsyncClient, Client
 from toolyard.client.errors import RequestRefused, ToolLost
+from toolyard.runtime.session import Session
 from toolyard.testing import Running, running
 
 pytestmark = pytest.mark.anyio
@@ -146,6 +148,15 @@ async def test_a_session_that_is_given_up_in_its_constructor_is_torn_down_when_t
             assert "the constructor took more than 0.3 s" in response.json()["detail"]
             await until(told.exists)
     assert told.read_text() == "0\n"
+
+
+@pytest.mark.parametrize("placement", PLACES)
+async def test_a_constructor_that_never_returns_and_lets_nothing_else_run_keeps_nobody(placement):
+    with running([Counting], placement=placement, pool_processes=1, setup_seconds=0.3) as server:
+        async with Wire(server.url) as wire:
+            with anyio.fail_after(20):
+                response = await wire.post("/create", headers=H("s"), json={"task_spec": {"never": True}})
+            assert "the constructor took more than 0.3 s" in response.json()["detail"]
 
 
 # What hangs, crashes and is killed.
@@ -364,6 +375,18 @@ async def test_a_session_with_a_child_process_says_why_it_cannot_be_forked(serve
     await wire.end(sid)
 
 
+@pytest.mark.parametrize("after", [0, 1])
+async def test_a_session_that_the_system_does_not_let_fork_says_so_and_goes_on(served, wire, after):
+    if served.server.settings.placement == "pool":
+        return
+    sid = await wire.open(task_spec={})
+    await value(wire, sid, "forbid_forks", after=after)
+    response = await wire.post("/counting/fork", headers=H(sid), json={})
+    assert (response.status_code, os.strerror(errno.EAGAIN) in response.json()["detail"]) == (409, True)
+    assert await value(wire, sid, "add") == "1"
+    await wire.end(sid)
+
+
 @pytest.mark.parametrize("body", [{"count": 0}, {"count": -1}, {"count": 10**6}, {"count": "x"}, {"more": 1}, []])
 async def test_a_fork_that_makes_no_sense_is_refused(wire, body):
     sid = await wire.open(env_name="repeating", task_spec={})
@@ -401,6 +424,27 @@ async def test_a_call_that_is_lost_again_when_it_is_repeated_is_no_reason_for_a_
     trap.unlink()
     assert await value(wire, sid, "add", env="repeating") == "1"
     await wire.end(sid)
+
+
+async def test_one_that_was_made_again_for_nobody_is_made_again_once_more_when_its_process_dies(served, wire, tmp_path):
+    slow = tmp_path / "slow"
+    sid = await wire.open(env_name="repeating", task_spec={})
+    session = served.server.runtime.sessions[sid]
+    await value(wire, sid, "add", env="repeating")
+    await value(wire, sid, "doze", env="repeating", path=str(slow))
+    slow.touch()
+    await kill(wire, sid, session)
+    assert (await wire.call(sid, "add", env="repeating")).failure["reason"] == "timed_out"
+    await until(lambda: session.condition == "ready")
+    slow.unlink()
+    await kill(wire, sid, session)
+    assert await value(wire, sid, "add", env="repeating") == "2"
+    await wire.end(sid)
+
+
+async def kill(wire: Wire, sid: str, session: Session) -> None:
+    os.kill(int(await value(wire, sid, "where", env="repeating")), signal.SIGKILL)
+    await until(lambda: session.condition == "lost")
 
 
 async def test_a_call_that_was_stopped_half_way_ends_what_can_be_repeated(served, wire):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import re
 import signal
 import subprocess
 import time
@@ -27,6 +29,8 @@ class Counting(Environment):
         super().__init__(task_spec, secrets)
         self.count = 0
         time.sleep(task_spec.get("slow", 0))
+        if task_spec.get("never"):  # and nothing else of Python runs meanwhile
+            re.match("(a+)+$", "a" * 64 + "b")
 
     def setup(self):
         if self.task_spec.get("fail"):
@@ -120,6 +124,38 @@ class Counting(Environment):
         return subprocess.Popen(["sleep", "600"]).pid
 
     @tool
+    def start_a_daemon(self, seconds: int = 600) -> list[int]:
+        """With a child. It has a group of its own, no parent, and nothing open that we have."""
+        sleeps = f"sleep {seconds} & echo $! & exec sleep {seconds}"
+        script = f"setsid sh -c '{sleeps}' </dev/null 2>/dev/null & echo $!"
+        with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True) as shell:
+            assert shell.stdout is not None
+            return sorted(int(shell.stdout.readline()) for _ in range(2))
+
+    @tool
+    async def forbid_forks(self, after: int) -> str:
+        """As a system does that has no room for more processes."""
+        fork, left = os.fork, iter(range(after))
+
+        def limited() -> int:
+            if next(left, None) is None:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            return fork()
+
+        os.fork = limited
+        return "forbidden"
+
+    @tool
+    def crash_with_a_copy(self, path: str) -> str:
+        """Ends its process, of which there is a copy then, with everything open that it has."""
+        if (copy := os.fork()) == 0:
+            os.setsid()
+            time.sleep(600)
+        with open(path, "w") as file:
+            file.write(str(copy))
+        os._exit(3)
+
+    @tool
     async def finish(self) -> ToolOutput:
         return ToolOutput(reward=float(self.count), finished=True)
 
@@ -135,6 +171,12 @@ class Repeating(Counting):
         if os.path.exists(path):
             os._exit(4)
         return "held"
+
+    @tool
+    def doze(self, path: str) -> str:
+        """Takes its time once there is such a file."""
+        time.sleep(2 if os.path.exists(path) else 0)
+        return "awake"
 
 
 class Forking(Counting):

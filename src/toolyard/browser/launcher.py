@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import select
 import shutil
 import signal
@@ -22,6 +23,7 @@ import time
 _NAMESPACES = 0x10000000 | 0x20000000 | 0x40000000
 """Of users, processes and network: those that Chromium's own sandbox makes."""
 _PDEATHSIG, _SUBREAPER = 1, 36
+_LOCKS = 10
 _REMOVE_SECONDS = 10
 _PIPES = (3, 4)
 """Through them Chromium is driven; it ends when they do."""
@@ -54,12 +56,19 @@ def run(directory: str, command: list[str]) -> None:
         try:
             os.close(theirs)
             os.setsid()
+            unmark()
             supervised(directory, command, [lifeline, ours])
         finally:
             os._exit(0)
     for unused in (*_PIPES, ours, lifeline):
         os.close(unused)
     os.waitpid(supervisor, 0)
+
+
+def unmark() -> None:
+    """We may belong to a session (`toolyard.sandboxes.belonging`). Whoever ends it must not end us: we clean up."""
+    most = resource.getrlimit(_LOCKS)[1]
+    resource.setrlimit(_LOCKS, (most, most))
 
 
 def supervised(directory: str, command: list[str], lifelines: list[int]) -> None:

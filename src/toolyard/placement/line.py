@@ -80,7 +80,7 @@ class Line(asyncio.Protocol):
         for number, future in self._asked.items():
             if future is asked:
                 self._send(encode([_CANCELS, number]))
-                future.add_done_callback(_look_at)  # nobody may be waiting for it any more
+                future.add_done_callback(look_at)  # nobody may be waiting for it any more
                 return
 
     def close(self, why: str = "it was closed") -> None:
@@ -160,7 +160,8 @@ class Line(asyncio.Protocol):
         self._leaving = []
 
 
-def _look_at(future: asyncio.Future[Any]) -> None:
+def look_at(future: asyncio.Future[Any]) -> None:
+    """Done with something for which nobody may be waiting any more: what it raised is no news."""
     if not future.cancelled():
         future.exception()
 

@@ -11,16 +11,15 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 from toolyard.core.errors import Overloaded, SessionFailed
 from toolyard.placement.base import Placed, SessionSpec
+from toolyard.placement.hosting import Served
 from toolyard.placement.line import LineLost
 from toolyard.placement.local import LocalPlacement
 from toolyard.placement.remote import Process, RemoteEnvironment
 from toolyard.placement.template import ProcessLimits, Template, TemplateLost
-from toolyard.placement.worker import Served
 
 log = logging.getLogger("toolyard.placement")
 
@@ -81,12 +80,10 @@ class ProcessPlacement:
     async def _placed(self, spec: SessionSpec, process: Process, *, alone: bool) -> RemoteEnvironment:
         environment = RemoteEnvironment(spec, process, alone=alone)
         process.sessions += 1
-        toolset = spec.toolset.__name__ if spec.toolset is not None else None
-        name = spec.environment.name().lower()
         try:
-            await process.ask("place", spec.session_id, name, asdict(spec.task), dict(spec.secrets), toolset)
+            await environment.place(spec.task, spec.secrets)
         except BaseException as error:
-            await environment.teardown()
+            await environment.give_up()
             if isinstance(error, LineLost):
                 raise SessionFailed(f"the session could not be started: {process.ended}") from None
             raise

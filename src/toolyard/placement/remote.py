@@ -8,17 +8,17 @@ import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from toolyard.core.environment import needs_sandbox
-from toolyard.core.errors import SessionFailed
+from toolyard.core.errors import CannotFork, SessionFailed
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Blocks, ImageBlock, JsonObject, Reply, TextBlock, ToolFailure
 from toolyard.core.tool import ListToolsOutput, Tool
 from toolyard.core.workspace import Workspace
-from toolyard.placement.base import SessionSpec, Strategy
-from toolyard.placement.line import Line, LineLost
+from toolyard.placement.base import SessionSpec, Strategy, Task
+from toolyard.placement.line import Line, LineLost, look_at
 from toolyard.placement.local import tools_with
 from toolyard.placement.steps import Later
 from toolyard.placement.template import Template, TemplateLost, pair_of_ends
@@ -96,18 +96,30 @@ class Process(Host):
     async def fork(self, session: str, new: str) -> Process:
         """Another process, in which the session goes on under a new name."""
         line, kin, theirs = pair_of_ends()
-        with contextlib.closing(theirs[0]), contextlib.closing(theirs[1]):
-            socket.send_fds(self.kin, [b"."], [end.fileno() for end in theirs])
-            try:
+        try:
+            with contextlib.closing(theirs[0]), contextlib.closing(theirs[1]):
+                socket.send_fds(self.kin, [b"."], [end.fileno() for end in theirs])
                 await self.ask("fork", session, new)
-            except BaseException:
-                line.close()
-                kin.close()
-                raise
-        opened = await Line.on(line)
-        pid = await opened.ask("pid")
-        await self._template.know(pid)
-        return Process(pid, opened, kin, self._template, self._all)
+            return await self._copied(await Line.on(line), kin)
+        except BaseException:
+            line.close()
+            kin.close()
+            raise
+
+    async def _copied(self, line: Line, kin: socket.socket) -> Process:
+        try:
+            copy = Process(await line.ask("pid"), line, kin, self._template, self._all)
+        except BaseException as error:
+            line.close()
+            if isinstance(error, LineLost):
+                raise CannotFork("the copy of its process ended at once") from None
+            raise
+        try:
+            await self._template.know(copy.pid)
+        except BaseException:
+            await copy.end("nobody waits for it any more")
+            raise
+        return copy
 
     async def _end(self) -> None:
         try:
@@ -132,12 +144,18 @@ class RemoteEnvironment:
         self.process = process
         self.alone = alone
         self._session = spec.session_id
+        self._name = spec.environment.name().lower()
+        self._toolset = spec.toolset.__name__ if spec.toolset is not None else None
         self._is_over = False
 
     @property
     def lost(self) -> str:
         """Why it is no more; empty as long as it is."""
         return self.process.ended
+
+    def place(self, task: Task, secrets: Mapping[str, str]) -> asyncio.Future[Any]:
+        """Have the author's constructor called."""
+        return self.process.line.ask("place", self._session, self._name, asdict(task), dict(secrets), self._toolset)
 
     async def setup(self) -> None:
         await self._ask("setup")
@@ -182,11 +200,17 @@ class RemoteEnvironment:
         process = self.process
         if self.alone and isinstance(process, Process) and not needs_sandbox(specs[0].environment):
             return await self._fork_process(process, specs), "process"
-        await self._ask("fork_here", [spec.session_id for spec in specs])
+        strategy = await self._fork_there(specs)
         process.sessions += len(specs)
         if self.alone:  # from now on, ending its process would end others: it ends with the last of them
             self.alone, process.retired = False, True
-        return [RemoteEnvironment(spec, self.process, alone=False) for spec in specs], "hook"
+        return [RemoteEnvironment(spec, self.process, alone=False) for spec in specs], strategy
+
+    async def _fork_there(self, specs: Sequence[SessionSpec]) -> Strategy:
+        """In the same process, as the placement there can."""
+        ids = [spec.session_id for spec in specs]
+        strategy: Strategy = await self._ask("fork_here", self._name, self._toolset, ids)
+        return strategy
 
     async def _fork_process(self, origin: Process, specs: Sequence[SessionSpec]) -> Sequence[RemoteEnvironment]:
         made: list[RemoteEnvironment] = []
@@ -195,11 +219,21 @@ class RemoteEnvironment:
                 process = await origin.fork(self._session, spec.session_id)
                 process.sessions = 1
                 made.append(RemoteEnvironment(spec, process, alone=True))
-        except BaseException:
+        except BaseException as error:
             for one in made:
                 await one.teardown()
+            if isinstance(error, LineLost | TemplateLost):
+                raise await self._as_lost() from None
             raise
         return made
+
+    async def give_up(self) -> None:
+        """Its constructor has not returned, and may never; if it does, what it made is torn down there."""
+        self._is_over = True
+        if self.process.line.lost.done():
+            await self.process.end("")
+        self.process.line.ask("teardown", self._session).add_done_callback(look_at)
+        await self._leave()
 
     async def teardown(self) -> None:
         """The author's, then the process, whatever becomes of the first."""
@@ -210,16 +244,22 @@ class RemoteEnvironment:
             if not self.process.ended:
                 await self._ask("teardown")
         finally:
-            self.process.sessions -= 1
-            if self.alone or (self.process.retired and not self.process.sessions):
-                await self.process.end("its session is over")
+            await self._leave()
+
+    async def _leave(self) -> None:
+        self.process.sessions -= 1
+        if self.alone or (self.process.retired and not self.process.sessions):
+            await self.process.end("its session is over")
 
     async def _ask(self, what: str, *about: Any) -> Any:
         try:
             return await self.process.ask(what, self._session, *about)
         except LineLost:
-            await self.process.end("")
-            raise SessionFailed(f"the session is lost: {self.lost}") from None
+            raise await self._as_lost() from None
+
+    async def _as_lost(self) -> SessionFailed:
+        await self.process.end("")
+        return SessionFailed(f"the session is lost: {self.lost}")
 
     async def _stop(self, tool: str, asked: asyncio.Future[Any]) -> None:
         """Stop a call for real. If it does not let itself be stopped, its process is; unless others are in that."""

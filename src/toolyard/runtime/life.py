@@ -135,14 +135,9 @@ class Life:
 
     async def _rebuilt(self) -> None:
         """Make an environment that was lost again, by repeating its calls. Many may wait for that."""
-        if self._rebuilding is None:
+        if self._rebuilding is None or self._rebuilding.done():
             self._rebuilding = self._shared.background.start(self._rebuild())
-        rebuilding = self._rebuilding
-        try:
-            await asyncio.shield(rebuilding)
-        finally:
-            if rebuilding.done():
-                self._rebuilding = None
+        await asyncio.shield(self._rebuilding)
 
     async def _rebuild(self) -> None:
         assert self._placed is not None

@@ -19,12 +19,12 @@ except ImportError as missing:
     raise ClusterUnavailable("--placement ray needs the package ray: pip install 'toolyard[ray]'") from missing
 
 from toolyard.placement.base import Placed, SessionSpec
+from toolyard.placement.hosting import Served
 from toolyard.placement.local import LocalPlacement
 from toolyard.placement.ray.actor import ActorEnvironment
 from toolyard.placement.ray.cluster import Cluster
 from toolyard.placement.ray.host import Inside
 from toolyard.placement.ray.pool import Pool, group_of
-from toolyard.placement.worker import Served
 
 T = TypeVar("T")
 

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
 from typing import Self, TypeAlias
 
 from toolyard.core.errors import Overloaded, SessionFailed
@@ -76,8 +75,6 @@ class ActorEnvironment(RemoteEnvironment):
     def __init__(self, spec: SessionSpec, actor: Actor) -> None:
         super().__init__(spec, actor, alone=False)
         self._actor = actor
-        self._toolset = spec.toolset.__name__ if spec.toolset is not None else None
-        self._name = spec.environment.name().lower()
         self._lost_there = ""
         actor.sessions += 1
 
@@ -85,16 +82,13 @@ class ActorEnvironment(RemoteEnvironment):
     async def start(cls, spec: SessionSpec, actor: Actor) -> Self:
         """Call the author's constructor there."""
         made = cls(spec, actor)
-        asked = actor.line.ask(
-            "place", spec.session_id, made._name, asdict(spec.task), dict(spec.secrets), made._toolset
-        )
+        asked = made.place(spec.task, spec.secrets)
         try:
             await asyncio.shield(asked)
         except BaseException as error:
             actor.line.cancel(asked)  # if it is we who give up
             await asyncio.wait((asked,), timeout=_GRACE)
-            with contextlib.suppress(SessionFailed):
-                await made.teardown()
+            await made.give_up()
             if isinstance(error, LineLost):
                 raise Overloaded(f"the session could not be started: {made.lost}") from None
             raise
@@ -112,7 +106,5 @@ class ActorEnvironment(RemoteEnvironment):
         return reply
 
     async def fork(self, specs: Sequence[SessionSpec]) -> tuple[Sequence[ActorEnvironment], Strategy]:
-        """In the same actor, as the placement there can."""
-        ids = [spec.session_id for spec in specs]
-        strategy: Strategy = await self._ask("fork_inside", self._name, self._toolset, ids)
+        strategy = await self._fork_there(specs)
         return [ActorEnvironment(spec, self._actor) for spec in specs], strategy

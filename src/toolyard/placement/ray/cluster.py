@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from toolyard.core.errors import ClusterUnavailable
+from toolyard.placement.hosting import Served
 from toolyard.placement.line import Line, LineLost
 from toolyard.placement.ray.host import JOINED, Errand, Inside
 from toolyard.placement.ray.sending import pack
 from toolyard.placement.threads import Threads
-from toolyard.placement.worker import Served
 
 _ANSWER_SECONDS = 5.0
 _LEAVE_SECONDS = 20.0

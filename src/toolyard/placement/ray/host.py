@@ -8,21 +8,19 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import ray
 import uvloop
 from ray import cloudpickle
 
-from toolyard.placement.base import Placement, SessionSpec, Strategy, Task
+from toolyard.placement.hosting import Hosting, InnerPlacement, Served
 from toolyard.placement.line import Line
 from toolyard.placement.local import LocalPlacement
 from toolyard.placement.process import PoolPlacement, ProcessPlacement
 from toolyard.placement.ray.handshake import admit, listen
 from toolyard.placement.template import ProcessLimits
-from toolyard.placement.worker import Served, Worker
 
 _ray: Any = ray  # which has types for some of its functions only
 
@@ -44,7 +42,7 @@ class Inside:
     limits: ProcessLimits
     pool_processes: int = 0
 
-    def placement(self, served: Served) -> Placement:
+    def placement(self, served: Served) -> InnerPlacement:
         match self.kind:
             case "local":
                 return LocalPlacement(served.threads)
@@ -98,13 +96,8 @@ def _live(served: Served, inside: Inside, listener: socket.socket, key: bytes) -
         os._exit(0)
 
 
-class Host(Worker):
-    """A worker whose sessions may live in further processes."""
-
-    def __init__(self, served: Served, inside: Placement) -> None:
-        super().__init__(served, None)
-        self._local = cast(LocalPlacement, inside)  # no more of it is used than every placement has
-        self._doing = {**self._doing, "lost": self._lost, "fork_inside": self._fork_inside}
+class Host(Hosting):
+    """In a thread of an actor, with sessions that may live in further processes."""
 
     async def serve(self, listener: socket.socket, key: bytes) -> None:
         self._served.enter()
@@ -114,16 +107,4 @@ class Host(Worker):
         await (await Line.on(sock, self._answer)).lost
         if ending := [asyncio.ensure_future(placed.teardown()) for placed in self._placed.values()]:
             await asyncio.wait(ending, timeout=_END_SECONDS)
-        await self._local.stop()
-
-    async def _lost(self, session: str) -> str:
-        return self._placed[session].lost
-
-    async def _fork_inside(self, session: str, environment: str, toolset: str | None, new: Sequence[str]) -> Strategy:
-        """Within this actor; how it was done."""
-        served = self._served
-        tools = None if toolset is None else served.toolsets[toolset]
-        specs = [SessionSpec(each, served.environments[environment], Task({}), {}, tools) for each in new]
-        made, strategy = await self._placed[session].fork(specs)
-        self._placed |= dict(zip(new, made, strict=True))
-        return strategy
+        await self._placement.stop()

@@ -11,6 +11,7 @@ import socket
 import sys
 from typing import NoReturn
 
+from toolyard.sandboxes import belonging
 from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.native.cgroups import Groups, sweep
@@ -22,6 +23,7 @@ def main(control_fd: int) -> NoReturn:
     """Serve until the server hangs up, however that comes about, and then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the server's end is what ends us
+    belonging.unmark()
     control = socket.socket(fileno=control_fd)
     sweep()
     groups = Groups.create()

@@ -148,8 +148,9 @@ def setns(fd: int, kind: int) -> None:
     _check(_libc.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns")
 
 
-def die_with_parent() -> None:
-    _prctl("PDEATHSIG", PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Get this signal when the parent ends, or rather the thread of it that forked us."""
+    _prctl("PDEATHSIG", PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:

@@ -1,0 +1,69 @@
+"""The template process, from the server's side: many who want workers at once, and some who give up."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.placement.worlds import Counting
+from tests.wires.wire import until
+from toolyard.placement.hosting import Served
+from toolyard.placement.template import ProcessLimits, Template
+
+pytestmark = pytest.mark.anyio
+
+_NOBODY = 2**22
+"""The number of no process: there are none that high."""
+
+
+@pytest.fixture
+async def template() -> AsyncIterator[Template]:
+    template = Template(Served({"counting": Counting}, {}, 4, lambda: None), ProcessLimits())
+    yield template
+    template.close()
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def workers_of(template: Template) -> list[int]:
+    (process,) = children_of(template._guard)
+    return children_of(process)
+
+
+async def test_more_questions_than_a_socket_takes_are_all_answered(template):
+    codes = await asyncio.gather(*(template.end(_NOBODY) for _ in range(2000)))
+    assert codes == [0] * 2000
+
+
+async def test_a_worker_that_nobody_waits_for_any_more_is_ended_and_reaped(template):
+    kept = await template.start()
+    unwanted = [asyncio.ensure_future(template.start()) for _ in range(5)]
+    await asyncio.sleep(0)
+    for start in unwanted:
+        start.cancel()
+    await asyncio.wait(unwanted)
+    other = await template.start()
+    await until(lambda: sorted(workers_of(template)) == sorted([kept[0], other[0]]))
+    await until(lambda: template.workers == 2)
+    for pid, *ends in (kept, other):
+        assert await template.end(pid) == -signal.SIGKILL
+        close_all(ends)
+
+
+async def test_a_process_that_is_not_one_of_its_own_is_not_ended(template):
+    other = await asyncio.create_subprocess_exec("sleep", "600")
+    assert await template.end(other.pid) == 0
+    other.terminate()
+    assert await other.wait() == -signal.SIGTERM
+
+
+def close_all(ends: list[socket.socket]) -> None:
+    for end in ends:
+        end.close()
