@@ -17,17 +17,19 @@ import pytest
 from tests.placement.test_processes import PLACES, is_alive, lost, parent_of, value
 from tests.placement.worlds import Counting
 from tests.wires.wire import H, Wire, until
-from toolyard.sandboxes import belonging, open_sandbox
+from toolyard.sandboxes import belonging
+from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.testing import Running, running
 
 pytestmark = pytest.mark.anyio
 
 
 class Sandboxed(Counting):
-    uses_sandbox = True
+    """With templates of its own."""
 
     async def setup(self):
-        self.sandbox = await open_sandbox()
+        self.backend = NativeBackend(ready=0, templates=1)
+        await self.backend.start()
 
 
 @pytest.fixture(scope="module", params=PLACES)

@@ -23,6 +23,8 @@ from toolyard.placement.local import tools_with
 from toolyard.placement.steps import Later
 from toolyard.placement.template import Template, TemplateLost, pair_of_ends
 from toolyard.placement.writing import read_reply
+from toolyard.sandboxes.lending import Lender
+from toolyard.sandboxes.provider import provided
 
 log = logging.getLogger("toolyard.placement")
 
@@ -87,6 +89,10 @@ class Process(Host):
         self._all = all_
         """Every process that is there, those too that were forked from others."""
         all_.add(self)
+        self._sandboxes = provided()
+        self._lenders: list[Lender] = []
+        kin.setblocking(False)
+        asyncio.get_running_loop().add_reader(kin, self._lend)
 
     @classmethod
     async def start(cls, template: Template, all_: set[Process]) -> Process:
@@ -121,6 +127,18 @@ class Process(Host):
             raise
         return copy
 
+    def _lend(self) -> None:
+        """It wants sandboxes, and may have them made as ours are."""
+        try:
+            data, ends, _, _ = socket.recv_fds(self.kin, 1, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, ends = b"", []
+        if not data:
+            asyncio.get_running_loop().remove_reader(self.kin)
+        self._lenders += [Lender(socket.socket(fileno=end), self._sandboxes) for end in ends]
+
     async def _end(self) -> None:
         try:
             code = await self._template.end(self.pid)
@@ -129,7 +147,10 @@ class Process(Host):
         except TemplateLost as lost:
             self.ended = self.ended or str(lost)
         self._hang_up()
+        asyncio.get_running_loop().remove_reader(self.kin)
         self.kin.close()
+        for lender in self._lenders:
+            lender.close()
         self._all.discard(self)
 
 

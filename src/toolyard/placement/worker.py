@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,8 +20,9 @@ from toolyard.placement.base import Placed
 from toolyard.placement.hosting import Hosting, Served
 from toolyard.placement.line import Line
 from toolyard.placement.local import LocalEnvironment, LocalPlacement
-from toolyard.sandboxes import belonging
+from toolyard.sandboxes import belonging, lending
 from toolyard.sandboxes.native import syscalls
+from toolyard.sandboxes.provider import provided
 
 _THREADS_END = 1.0
 """Seconds that threads without work are given to end before a fork."""
@@ -31,7 +33,7 @@ class Worker(Hosting):
         self._local = LocalPlacement(served.threads)
         super().__init__(served, self._local)
         self._kin = kin
-        """Where the ends of new lines come from."""
+        """Where the ends of new lines come from, and the end of one to the server's sandboxes goes."""
         self._sock: socket.socket | None = None
         self._selector: selectors.EpollSelector | None = None
         self._doing = {**self._doing, "fork": self._fork, "pid": self._pid}
@@ -50,6 +52,8 @@ class Worker(Hosting):
 
     async def _live(self, sock: socket.socket) -> None:
         self._served.enter()
+        if (sandboxes := provided()) is not None:
+            sandboxes.lender = partial(lending.borrow, self._kin)
         await (await Line.on(sock, self._answer)).lost
 
     async def _pid(self) -> int:
@@ -111,6 +115,8 @@ class Worker(Hosting):
         """What keeps this process from being copied."""
         if self._calls:
             return f"{self._calls} calls are running in it"
+        if (sandboxes := provided()) is not None and (count := sandboxes.count) is not None and any(count):
+            return f"it has {sum(count)} sandboxes open"
         self._local.close()  # threads that wait for work end; there will be new ones
         ends = time.monotonic() + _THREADS_END
         # Asked of the system: for Python a thread has ended a moment before it is gone.

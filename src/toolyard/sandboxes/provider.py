@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -46,6 +46,8 @@ class Provider:
         self._starting: asyncio.Task[Backend] | None = None
         self._backend: Backend | None = None
         self._before: Provider | None = None
+        self.lender: Callable[[Limits], Awaitable[Backend | None]] | None = None
+        """Who may have a backend for this process, so that it needs none of its own."""
         self.failed: float | None = None
         """When it could not be started, if that was the last that was tried."""
 
@@ -66,6 +68,10 @@ class Provider:
     async def start(self) -> Report:
         """Choose a backend and start it, if that has not been done."""
         return (await self._started()).report()
+
+    async def backend(self) -> Backend:
+        """The one that was chosen, started."""
+        return await self._started()
 
     async def open(self, limits: Limits | None = None, profile: Profile = "plain") -> Sandbox:
         return await (await self._started()).open(limits or self.limits, profile=profile)
@@ -118,9 +124,11 @@ class Provider:
             raise
 
     async def _start(self) -> Backend:
-        backend = await choice.start(
-            self._choice, self._minimum, limits=self.limits, ready=self._ready, image=self._image
-        )
+        backend = None if self.lender is None else await self.lender(self.limits)
+        if backend is None:
+            backend = await choice.start(
+                self._choice, self._minimum, limits=self.limits, ready=self._ready, image=self._image
+            )
         self._backend = backend
         log.info("%s", described(backend.report()))
         return backend

@@ -213,10 +213,38 @@ class NativeBackend:
         self._landlock, self._own_users = told["landlock"], told["own_users"]
         return template
 
+    # What other processes of ours need to make sandboxes with our templates.
+
+    async def lend(self, profile: Profile) -> tuple[Mapping[str, Any], Sequence[socket.socket]]:
+        """What there is to know, and lines to the templates of a profile. Who has one may ask as we do."""
+        await self._template(profile, 0)
+        lines: list[socket.socket] = []
+        try:
+            for template in self._templates[profile]:
+                line, theirs = wire.pair()
+                lines.append(line)
+                with theirs:
+                    told = (await template.channel.ask("join", fds=[theirs.fileno()])).header
+                if problem := told.get("failed"):
+                    raise SandboxUnavailable(str(problem))
+        except BaseException:
+            for line in lines:
+                line.close()
+            raise
+        return {
+            "groups": self._groups.describe(),
+            "support": self._support,
+            "own_users": self._own_users,
+        }, lines
+
+    async def next_number(self) -> int:
+        """Of a sandbox: no other of this server has it."""
+        return next(self._numbers)
+
     # Sandboxes.
 
     async def _make(self, limits: Limits, profile: Profile) -> NativeSandbox:
-        number = next(self._numbers)
+        number = await self.next_number()
         template = await self._template(profile, number)
         ours, theirs = wire.pair()
         told = told_of(limits, memory_enforced=self._memory_enforced)

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import importlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -29,6 +30,8 @@ FIRST_UID = 0x7000_0000
 
 _SETUPS_MOST = 64
 """That are kept for sandboxes to come. There are seldom more than a few kinds of limits."""
+_FILES_KEPT = 256
+"""Of those that may be open, for making sandboxes."""
 
 
 def main(control_fd: int, parent: int) -> NoReturn:
@@ -69,6 +72,9 @@ class Born:
 class Zygote:
     def __init__(self, control: socket.socket, config: Mapping[str, Any]) -> None:
         self._control = control
+        self._others: dict[int, socket.socket] = {}
+        """To those who may ask for sandboxes as the server does, by their descriptor."""
+        self._waiting = select.poll()
         self._spares = Spares(Groups.at(config["groups"]))
         self._born: dict[int, Born] = {}
         """By the process number of the agent."""
@@ -99,36 +105,64 @@ class Zygote:
         woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-        waiting = select.poll()
-        waiting.register(self._control, select.POLLIN)
-        waiting.register(woken, select.POLLIN)
+        self._waiting.register(self._control, select.POLLIN)
+        self._waiting.register(woken, select.POLLIN)
         while True:
-            ready = [fd for fd, _ in waiting.poll()]
+            ready = [fd for fd, _ in self._waiting.poll()]
             if woken in ready:
                 os.read(woken, 4096)
                 self._reap()
+            for other in [other for fd, other in self._others.items() if fd in ready]:
+                try:
+                    self._answer(other)
+                except (wire.Closed, OSError):  # gone, or does not listen: it must not keep the rest of us waiting
+                    self._drop(other)
             if self._control.fileno() in ready:
                 try:
-                    request, _, fds = wire.receive(self._control)
+                    self._answer(self._control)
                 except (wire.Closed, ConnectionError):
                     return
-                if request["op"] == "make":
-                    self._make(request, fds)
-                else:
-                    self._unthrottle(request["sandbox"])
 
-    def _make(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
-        """Make a sandbox and tell the server its pidfd. That it is furnished, its agent will tell."""
+    def _answer(self, control: socket.socket) -> None:
+        request, _, fds = wire.receive(control)
         try:
-            pidfd, group = self._clone(request, fds)
-        except OSError as error:
-            wire.send(self._control, {"id": request["id"], "failed": str(error)})
-        else:
-            wire.send(self._control, {"id": request["id"], "group": group.name}, fds=[pidfd])
-            os.close(pidfd)
+            match request["op"]:
+                case "make":
+                    self._make(control, request, fds)
+                case "join":
+                    wire.send(control, {"id": request["id"], **self._join(fds)})
+                case _:
+                    self._unthrottle(request["sandbox"])
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def _join(self, fds: Sequence[int]) -> Mapping[str, str]:
+        """From now on another process of the server's may ask for sandboxes too, at the other end of this."""
+        if len(self._others) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _FILES_KEPT:
+            return {"failed": f"{len(self._others)} processes use this template, and it may have no more files open"}
+        other = socket.socket(fileno=os.dup(fds[0]))
+        other.setblocking(False)
+        self._others[other.fileno()] = other
+        self._waiting.register(other, select.POLLIN)
+        return {}
+
+    def _drop(self, other: socket.socket) -> None:
+        self._waiting.unregister(other)
+        del self._others[other.fileno()]
+        other.close()
+
+    def _make(self, control: socket.socket, request: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Make a sandbox and tell who asked its pidfd. That it is furnished, its agent will tell."""
+        try:
+            pidfd, group = self._clone(request, fds)
+        except OSError as error:
+            wire.send(control, {"id": request["id"], "failed": str(error)})
+            return
+        try:
+            wire.send(control, {"id": request["id"], "group": group.name}, fds=[pidfd])
+        finally:
+            os.close(pidfd)
 
     def _clone(self, request: Mapping[str, Any], fds: Sequence[int]) -> tuple[int, Group]:
         number, limits = request["sandbox"], request["limits"]
