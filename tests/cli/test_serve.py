@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.command import TOOLYARD, Command
 from toolyard.protocols import PROTOCOLS
 
 GOOD = """
@@ -37,46 +37,12 @@ GOOD = """
 """
 
 
-class Process:
-    def __init__(self, *args: str, cwd: Path, env: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [str(Path(sys.executable).with_name("toolyard")), *args],
-            cwd=cwd,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self.output = ""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        for line in self.process.stdout:
-            self.output += line
-
-    def until(self, pattern: str, seconds: float = 30) -> re.Match[str]:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if found := re.search(pattern, self.output):
-                return found
-            time.sleep(0.02)
-        raise AssertionError(f"{pattern!r} did not come within {seconds} s in:\n{self.output}")
-
-    def wait(self) -> int:
-        code = self.process.wait(30)
-        self._reader.join(5)
-        self.process.stdout.close()
-        return code
-
-
 @pytest.fixture
 def toolyard(tmp_path: Path) -> Iterator:
-    started: list[Process] = []
+    started: list[Command] = []
 
-    def start(*args: str, **env: str) -> Process:
-        started.append(Process(*args, cwd=tmp_path, env=env))
+    def start(*args: str, **env: str) -> Command:
+        started.append(Command([TOOLYARD, *args], cwd=tmp_path, env=env))
         return started[-1]
 
     yield start
@@ -95,11 +61,11 @@ def write(folder: Path, name: str, text: str = GOOD, **changes: str) -> Path:
     return path
 
 
-def url_of(process: Process) -> str:
+def url_of(process: Command) -> str:
     return process.until(r"http://127\.0\.0\.1:\d+").group()
 
 
-def snippet_of(process: Process) -> str:
+def snippet_of(process: Command) -> str:
     return textwrap.dedent(process.output[process.output.index("  from toolyard import Client") :].split("\n\nStop")[0])
 
 

@@ -6,10 +6,7 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.command import Command
 from toolyard.tools import TOOLS
 from toolyard.verl import HELP, UNUSED, FlagError, Flags, read_flags, settings_of
 
@@ -24,33 +22,9 @@ LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - __main__ - (INFO|WARN
 FILE = Path(__file__).parents[1] / "adapters" / "written_for_verl_tool.py"
 
 
-class Command:
-    """The command while it runs, and what it has said so far."""
-
+class VerlCommand(Command):
     def __init__(self, *args: str, **env: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "toolyard.verl", *args],
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self.said = ""
-        self._reading = threading.Thread(target=self._read, daemon=True)
-        self._reading.start()
-
-    def _read(self) -> None:
-        for line in self.process.stdout:
-            self.said += line
-
-    def until(self, pattern: str) -> re.Match[str]:
-        end = time.monotonic() + 30
-        while time.monotonic() < end:
-            if found := re.search(pattern, self.said):
-                return found
-            time.sleep(0.02)
-        raise AssertionError(f"{pattern!r} did not come in:\n{self.said}")
+        super().__init__([sys.executable, "-m", "toolyard.verl", *args], env=env)
 
     @property
     def url(self) -> str:
@@ -59,7 +33,7 @@ class Command:
     @property
     def lines(self) -> list[str]:
         """The banner, without times and levels."""
-        return [found[2] for line in self.said.splitlines() if (found := LINE.fullmatch(line))]
+        return [found[2] for line in self.output.splitlines() if (found := LINE.fullmatch(line))]
 
     def act(self, text: str, trajectory: str = "a", **more: Any) -> tuple[Any, bool, bool]:
         body = {"trajectory_ids": [trajectory], "actions": [text], **more}
@@ -73,18 +47,13 @@ class Command:
         self.process.send_signal(sign)
         return self.wait()
 
-    def wait(self) -> int:
-        code = self.process.wait(30)
-        self._reading.join(5)
-        return code
-
 
 @pytest.fixture
-def command() -> Iterator[Callable[..., Command]]:
-    started: list[Command] = []
+def command() -> Iterator[Callable[..., VerlCommand]]:
+    started: list[VerlCommand] = []
 
-    def start(*args: str, **env: str) -> Command:
-        started.append(Command(*args, **env))
+    def start(*args: str, **env: str) -> VerlCommand:
+        started.append(VerlCommand(*args, **env))
         return started[-1]
 
     yield start
@@ -113,8 +82,8 @@ def test_102_the_documented_command_starts_and_prints_the_documented_banner(comm
         f"Starting async server on localhost:{port}",
         "Server configured for up to 1024 concurrent requests",
     ]
-    assert re.search(r"^INFO:     Started server process \[\d+\]$", server.said, re.MULTILINE)
-    assert re.search(r"^INFO:     Application startup complete\.$", server.said, re.MULTILINE)
+    assert re.search(r"^INFO:     Started server process \[\d+\]$", server.output, re.MULTILINE)
+    assert re.search(r"^INFO:     Application startup complete\.$", server.output, re.MULTILINE)
 
 
 def test_it_answers_at_the_root_and_only_this_protocol(command):
@@ -132,8 +101,8 @@ def test_it_stops_when_told_to_and_leaves_no_process(command, sign):
     server = command("--port", "0", "--tool_type", "python_code")
     server.act("<python>print(1)</python>")
     assert server.end(sign) in (130, -signal.SIGTERM)
-    assert "Finished server process" in server.said
-    assert "Traceback" not in server.said
+    assert "Finished server process" in server.output
+    assert "Traceback" not in server.output
     with pytest.raises(ProcessLookupError):
         os.killpg(server.process.pid, 0)
 
@@ -141,17 +110,17 @@ def test_it_stops_when_told_to_and_leaves_no_process(command, sign):
 def test_without_a_host_only_this_machine_reaches_it_and_with_one_it_is_said(command):
     server = command("--port", "0", "--tool_type", "base")
     assert server.url.startswith("http://127.0.0.1:")
-    assert "WARNING" not in server.said
+    assert "WARNING" not in server.output
     wide = command("--host", "0.0.0.0", "--port", "0", "--tool_type", "base")
     assert wide.url.startswith("http://0.0.0.0:")
-    assert "WARNING - 0.0.0.0 can be reached from other machines, and no key is asked for" in wide.said
+    assert "WARNING - 0.0.0.0 can be reached from other machines, and no key is asked for" in wide.output
 
 
 def test_a_tool_that_cannot_be_used_is_left_out_and_the_server_starts(command):
     server = command("--port", "0", "--tool_type", "nope,google_search,base", SERPER_API_KEY="")
     assert server.act("x", "t7") == ("Base observation for t7 in turn 0", True, True)
-    assert "ERROR - Failed to initialize tool nope: there is no tool 'nope'; there are " in server.said
-    assert "ERROR - Failed to initialize tool google_search: " in server.said
+    assert "ERROR - Failed to initialize tool nope: there is no tool 'nope'; there are " in server.output
+    assert "ERROR - Failed to initialize tool google_search: " in server.output
     assert "  - google_search: inactive ⚪" in server.lines
     assert server.get("/health")["tools"] == ["base", "finish"]
 
@@ -201,15 +170,15 @@ def test_flags_without_a_meaning_here_are_accepted_and_named_once(command):
 def test_what_is_wrong_is_said_in_one_paragraph(command, args, said):
     wrong = command(*args)
     assert wrong.wait() == 2
-    assert said in " ".join(wrong.said.split())
-    assert "Traceback" not in wrong.said
+    assert said in " ".join(wrong.output.split())
+    assert "Traceback" not in wrong.output
 
 
 def test_help_names_every_flag(command):
     asked = command("--help")
     assert asked.wait() == 0
     for flag in (*HELP, *UNUSED):
-        assert flag in asked.said
+        assert flag in asked.output
 
 
 # How flags are spelled.

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
 import subprocess
-import sys
-import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,32 +11,21 @@ from zlib import crc32
 
 import httpx2
 
+from tests.command import TOOLYARD, Command
 from tests.wires.wire import Wire
 
 WORLD = Path(__file__).with_name("world.py")
 COUNT = 3
 
 
-class Several:
+class Several(Command):
     """A server of several gateways."""
 
     def __init__(self, folder: Path, *args: str, count: int = COUNT, **variables: str) -> None:
         self.folder = folder
         self.count = count
-        self.process = subprocess.Popen(
-            [
-                *(str(Path(sys.executable).with_name("toolyard")), "serve", str(WORLD)),
-                *("--port", "0", "--gateways", str(count), *args),
-            ],
-            env={**os.environ, "PYTHONUNBUFFERED": "1", "YARD": str(folder), **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self.output = ""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        serve = [TOOLYARD, "serve", str(WORLD), "--port", "0", "--gateways", str(count)]
+        super().__init__([*serve, *args], env={"YARD": str(folder), **variables})
 
     def started(self) -> Several:
         self.until("Stop with Ctrl-C")
@@ -50,18 +34,6 @@ class Several:
     @property
     def url(self) -> str:
         return self.until(r"http://127\.0\.0\.1:\d+").group()
-
-    def _read(self) -> None:
-        for line in self.process.stdout:
-            self.output += line
-
-    def until(self, pattern: str, seconds: float = 30) -> re.Match[str]:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if found := re.search(pattern, self.output):
-                return found
-            time.sleep(0.02)
-        raise AssertionError(f"{pattern!r} did not come within {seconds} s in:\n{self.output}")
 
     def gateways(self) -> list[int]:
         """Their processes."""
@@ -72,12 +44,6 @@ class Several:
     def owner(self, name: str) -> int:
         """The number of the gateway that has a session."""
         return crc32(name.encode()) % self.count
-
-    def wait(self, seconds: float = 30) -> int:
-        code = self.process.wait(seconds)
-        self._reader.join(5)
-        self.process.stdout.close()
-        return code
 
     def end(self) -> None:
         if self.process.poll() is None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.tools.api_server import BOOKS, DESK_KEY, TOOLBENCH_KEY, Api, document, get, parameter
-from tests.tools.loopback import serving
 from toolyard.client import Client, InfrastructureError, ToolCallFailed
 from toolyard.core.errors import DefinitionError, ServiceUnavailable
 from toolyard.core.output import ImageBlock
@@ -25,23 +24,6 @@ from toolyard.tools.apis.operation import Request
 pytestmark = pytest.mark.anyio
 
 LIBRARY = Path(__file__).parents[2] / "examples" / "data" / "library.json"
-
-
-@pytest.fixture(scope="module")
-def counterpart() -> Api:
-    return Api()
-
-
-@pytest.fixture(scope="module")
-def url(counterpart: Api) -> Iterator[str]:
-    with serving(counterpart.app) as url:
-        yield url
-
-
-@pytest.fixture
-def api(counterpart: Api) -> Api:
-    counterpart.forget()
-    return counterpart
 
 
 def written(folder: Path, name: str, content: Any) -> Path:

@@ -7,7 +7,7 @@ import logging
 import socket
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,23 +31,6 @@ pytestmark = pytest.mark.anyio
 LIBRARY = Path(__file__).parents[2] / "examples" / "data" / "library.json"
 PEM = Path(__file__).with_name("loopback.pem")
 KEYS = {"desk": DESK_KEY, "staff": STAFF_KEY}
-
-
-@pytest.fixture(scope="module")
-def counterpart() -> Api:
-    return Api()
-
-
-@pytest.fixture(scope="module")
-def url(counterpart: Api) -> Iterator[str]:
-    with serving(counterpart.app) as url:
-        yield url
-
-
-@pytest.fixture
-def api(counterpart: Api) -> Api:
-    counterpart.forget()
-    return counterpart
 
 
 @pytest.fixture

@@ -1,0 +1,52 @@
+"""A command of ours while it runs, as somebody sees it who has typed it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+TOOLYARD = str(Path(sys.executable).with_name("toolyard"))
+
+
+class Command:
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path | None = None) -> None:
+        self.process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.output = ""
+        """What it has said so far."""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+
+    def until(self, pattern: str, seconds: float = 30) -> re.Match[str]:
+        """What it says, when it has."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if found := re.search(pattern, self.output):
+                return found
+            time.sleep(0.02)
+        raise AssertionError(f"{pattern!r} did not come within {seconds} s in:\n{self.output}")
+
+    def wait(self, seconds: float = 30) -> int:
+        code = self.process.wait(seconds)
+        self._reader.join(5)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
