@@ -20,7 +20,18 @@ import httpx2
 import pytest
 
 from toolyard.cli import main
-from toolyard.tools.corpus import K1, B, Corpus, CorpusError, Passage, passages_at, read_corpus, singular, split
+from toolyard.tools.corpus import (
+    K1,
+    B,
+    Corpus,
+    CorpusError,
+    Passage,
+    missing_corpus,
+    passages_at,
+    read_corpus,
+    singular,
+    split,
+)
 
 FACTS = Path(__file__).parents[2] / "examples" / "data" / "facts.jsonl"
 
@@ -243,6 +254,16 @@ def test_a_corpus_that_cannot_be_read_says_where_and_why(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CorpusError, match=problem):
         read_corpus(str(tmp_path / name))
+
+
+def test_what_is_wrong_with_a_corpus_is_found_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = tmp_path / "a.jsonl"
+    corpus.write_text("nonsense")
+    monkeypatch.setenv("SOME_CORPUS", str(corpus))
+    problem = missing_corpus("SOME_CORPUS")
+    assert problem.startswith(f"SOME_CORPUS: {corpus} line 1: this is not JSON")
+    corpus.unlink()
+    assert missing_corpus("SOME_CORPUS") == problem
 
 
 def test_the_command_explains_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

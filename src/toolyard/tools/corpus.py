@@ -271,9 +271,15 @@ def _paragraphs(file: TextIO, path: Path) -> Iterator[Passage]:
 
 def missing_corpus(variable: str) -> str:
     """What is wrong with the corpus that an environment variable names; empty if nothing is, or it names none."""
-    if path := os.environ.get(variable):
-        try:
-            read_corpus(path)
-        except CorpusError as error:
-            return f"{variable}: {error}"
+    problem = _problem_with(path) if (path := os.environ.get(variable)) else ""
+    return f"{variable}: {problem}" if problem else ""
+
+
+@functools.cache
+def _problem_with(path: str) -> str:
+    """Found out once: a search that cannot be made must not read a large file again, up to the line that is wrong."""
+    try:
+        read_corpus(path)
+    except CorpusError as error:
+        return str(error)
     return ""
