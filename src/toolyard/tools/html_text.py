@@ -16,41 +16,10 @@ _ENDS_BY_ITSELF = frozenset({"li", "dt", "dd", "td", "th", "tr", "tbody", "thead
 """Where an end tag may be left out, nobody knows how far a hidden one reaches."""
 _WITHOUT_END = frozenset({"br", "hr", "img", "input", "meta", "link", "wbr", "area", "base", "col", "source", "track"})
 _LINE = frozenset(
-    {
-        *("p", "div", "section", "article", "header", "footer", "main", "nav", "aside", "figure", "figcaption", "form"),
-        *(
-            "h1",
-            "h2",
-            "h3",
-            "h4",
-            "h5",
-            "h6",
-            "ul",
-            "ol",
-            "li",
-            "dl",
-            "dt",
-            "dd",
-            "table",
-            "caption",
-            "tr",
-            "blockquote",
-        ),
-        *(
-            "pre",
-            "address",
-            "fieldset",
-            "legend",
-            "details",
-            "summary",
-            "body",
-            "title",
-            "br",
-            "hr",
-            "option",
-            "dialog",
-        ),
-    }
+    {"p", "div", "section", "article", "header", "footer", "main", "nav", "aside", "figure", "figcaption"}
+    | {"form", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "dl", "dt", "dd", "table", "caption"}
+    | {"tr", "blockquote", "pre", "address", "fieldset", "legend", "details", "summary", "body", "title"}
+    | {"br", "hr", "option", "dialog"}
 )
 """Begin a line, and end one."""
 _CELL = " | "

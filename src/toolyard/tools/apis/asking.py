@@ -119,7 +119,9 @@ async def _received(response: httpx2.Response) -> Answer:
         body += piece
         if len(body) > BYTES_MOST:
             raise _too_long()
-    unpacked = bytes(body) if encoding in ("identity", "") else _unpacked(bytes(body))
+    unpacked = bytes(body)
+    if encoding not in ("identity", ""):  # a thread, because of what it may unpack to
+        unpacked = await asyncio.to_thread(_unpacked, unpacked)
     return Answer(response.status_code, response.headers, unpacked)
 
 
