@@ -72,6 +72,7 @@ class Makers(ToolsEnvironment):
 
 async def test_a_new_tool_cannot_have_the_name_of_one_of_another_environment() -> None:
     async with node_of(Toolbox, Makers) as (node, _):
-        response = await node.post("/register_new_tool", json={"tool_name": "stand_alone", "code": ""})
-        assert response.status_code == 406
-        assert "replicated" in response.json()["detail"]
+        for name in ("stand_alone", "wait_for_call"):
+            response = await node.post("/register_new_tool", json={"tool_name": name, "code": ""})
+            assert response.status_code == 406
+            assert "replicated" in response.json()["detail"]

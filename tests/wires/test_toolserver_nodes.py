@@ -103,6 +103,28 @@ async def test_a_node_whose_prompt_cannot_be_told_is_none() -> None:
         assert set(runtime.sessions) == known
 
 
+class Demanding(Task):
+    def __init__(self, task_spec: Any = {}, secrets: Any = {}) -> None:
+        super().__init__(task_spec, secrets)
+        self.size = task_spec["size"]
+
+    @tool
+    async def act(self) -> int:
+        return self.size
+
+
+async def test_an_environment_that_cannot_be_made_without_a_task_says_where_to_name_one(caplog: Any) -> None:
+    async with node_of(Toolbox, Demanding) as (node, _):
+        assert await node.detail("Demanding_act") == (
+            "the environment could not be started: KeyError: 'size' "
+            "(this node has no task of 'Demanding': name one in the body of /get_cookies)"
+        )
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+        assert await node.execute("stand_alone") == 1
+        await node.cookie({"environment": "demanding", "task_spec": {"size": 3}})
+        assert await node.execute("Demanding_act") == 3
+
+
 class Broken(Described):
     async def setup(self) -> None:
         raise ValueError("it does not start")

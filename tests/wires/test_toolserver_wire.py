@@ -299,6 +299,13 @@ async def test_a_node_can_be_for_a_task_and_its_reward_comes_with_the_result(ser
         await node.answer("/release_session")
 
 
+async def test_what_breaks_for_want_of_a_task_says_where_to_name_one(node):
+    assert await node.detail("Many_submit", answer=2) == (
+        "'answer' (this node has no task of 'Many': name one in the body of /get_cookies)"
+    )
+    assert await node.detail("Patience_fail", how="otherwise") == "broken"  # which has nothing to do with tasks
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, explain
 from toolyard.core.environment import Environment
-from toolyard.core.errors import CallNotFound, DefinitionError, SessionClosed, ToolyardError
+from toolyard.core.errors import CallNotFound, DefinitionError, SessionClosed, ToolyardError, describe
 from toolyard.core.output import AskAgain, CallResult, Reply, ToolFailure, ToolOutput
 from toolyard.placement.base import Task
 from toolyard.protocols.toolserver import answers, bodies, files, results
@@ -23,7 +23,7 @@ from toolyard.protocols.toolserver.nodes import Nodes
 from toolyard.protocols.toolserver.offers import NAMES_MOST, Offer, Offers
 from toolyard.runtime.call import Call
 from toolyard.runtime.runtime import Runtime
-from toolyard.runtime.session import Begun
+from toolyard.runtime.session import Begun, Session
 
 log = logging.getLogger("toolyard.toolserver")
 
@@ -243,13 +243,23 @@ class ToolServer(BaseRoute):
             await self._tell(request, node, environment, call.name, await self._in_time(call))
             return
         offer = await self._found(node, body.tool_name, body.env_name)
-        session = node.sessions.get(offer.environment) or await self._nodes.session(node, offer.environment)
+        session = node.sessions.get(offer.environment) or await self._session(node, offer.environment)
         asked = session.ask(offer.tool, body.arguments)
         if isinstance(asked, Begun):
             await self._see_through(request, node, offer, asked)
         else:
             reply = await self._in_time(asked) if isinstance(asked, Call) else asked
             await self._tell(request, node, offer.environment, offer.tool, reply)
+
+    async def _session(self, node: Node, environment: type[Environment]) -> Session:
+        try:
+            return await self._nodes.session(node, environment)
+        except (ToolyardError, NotRunning):
+            raise
+        except Exception as error:  # the author's constructor
+            log.warning("environment %s could not be started: %s", environment.name(), describe(error), exc_info=error)
+            why = f"the environment could not be started: {explain(error, self._options.errors)}"
+            raise answers.refused(500, why + node.hint(environment)) from error
 
     async def _found(self, node: Node, name: str, world: str | None) -> Offer:
         offer = self._offers.named(name, world) or self._offers.find(name, world, await node.own_offers())
@@ -290,7 +300,7 @@ class ToolServer(BaseRoute):
             case ToolOutput():
                 await request.answer_json(results.told(result))
             case ToolFailure():
-                raise answers.as_answer(tool, result)
+                raise answers.as_answer(tool, result, node.hint(environment))
             case AskAgain():
                 raise answers.ask_again(await self._name(node, environment, result.tool), result.arguments)
 
@@ -313,7 +323,7 @@ class ToolServer(BaseRoute):
         body = bodies.parse(bodies.NewTool, await request.body())
         if (offer := self._offers.named(_REGISTER)) is None:
             raise answers.unregistered("no environment that is served here takes any")
-        if self._offers.named(body.tool_name) is not None:
+        if body.tool_name == answers.GO_ON or self._offers.named(body.tool_name) is not None:
             raise answers.unregistered(
                 f"Tool: {body.tool_name} has no labels or replicated! Another tool has this name."
             )

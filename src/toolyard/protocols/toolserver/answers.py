@@ -41,14 +41,19 @@ def come_back(call: Call[CallResult | AskAgain]) -> HttpError:
     return ask_again(GO_ON, {"call_id": call.id})
 
 
-def as_answer(name: str, failure: ToolFailure) -> HttpError:
-    """A failed call. 503 makes the client give up the whole run, so it is only for a node that has ended."""
+def as_answer(name: str, failure: ToolFailure, hint: str = "") -> HttpError:
+    """A failed call, with a hint if the tool broke.
+
+    503 makes the client give up the whole run, so it is only for a node that has ended.
+    """
     match failure.reason:
         case "no_such_tool":
             return no_such_tool(name)
         case "tool_failed":
             said = failure.said or failure.message
             return refused(500, _COLOURS.sub("", said) if isinstance(said, str) else said)
+        case "tool_raised":
+            return refused(500, failure.message + hint)
         case "cancelled":
             return refused(503, failure.message, reason=failure.reason)
         case _:

@@ -16,6 +16,7 @@ from toolyard.placement.base import Task
 from toolyard.protocols.toolserver.offers import Known, Offer, of_session
 from toolyard.runtime.call import Call
 from toolyard.runtime.session import Session
+from toolyard.tools.environment import ToolsEnvironment
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,12 @@ class Node:
             except CallNotFound:
                 continue
         raise CallNotFound(f"there is no call {call_id[:100]!r}, or its result was not asked for in time")
+
+    def hint(self, environment: type[Environment]) -> str:
+        """What to know when something breaks in an environment that this node has no task of."""
+        if issubclass(environment, ToolsEnvironment) or (self.bound and self.bound.environment is environment):
+            return ""
+        return f" (this node has no task of {environment.name()!r}: name one in the body of /get_cookies)"
 
     async def own_offers(self) -> Known:
         """Tools that only its sessions know, such as those that the agent wrote itself."""
