@@ -46,7 +46,7 @@ async def test_frames_arrive_whole_however_the_bytes_are_cut(most):
     reading = asyncio.ensure_future(asyncio.to_thread(read_all, theirs))
     for frame in frames:
         line.send(frame)
-    line._transport.write_eof()
+    asyncio.get_running_loop().call_soon(line._transport.write_eof)  # when they have been sent
     data = await reading
     heard, at, chance = Heard(), 0, random.Random(most)
     while at < len(data):

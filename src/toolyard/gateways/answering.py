@@ -36,14 +36,13 @@ class Answering(Frames):
         self._exchanges: dict[int, tuple[Exchange, asyncio.Task[None]]] = {}
 
     def received(self, frame: Frame) -> None:
-        number, *asked = frame
-        if not asked:
+        number = frame[0]
+        if len(frame) == 1:
             if (found := self._exchanges.get(number)) is not None:
                 found[0].leave()
             return
-        exchange = Exchange(self, number, asked[0], asked[1])
-        task = asyncio.get_running_loop().create_task(exchange.run(self._app))
-        self._exchanges[number] = exchange, task
+        exchange = Exchange(self, *frame)
+        self._exchanges[number] = exchange, self._loop.create_task(exchange.run(self._app))
 
     def ended(self, number: int) -> None:
         del self._exchanges[number]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -47,7 +47,7 @@ class Asking(Frames):
         self._new.append(asked)
         if not self._looking:
             self._looking = True
-            asyncio.get_running_loop().call_later(_PROMPT, self._look)
+            self._loop.call_later(_PROMPT, self._look)
         return asked
 
     def _look(self) -> None:
@@ -57,7 +57,7 @@ class Asking(Frames):
         self._recent, self._new = self._new, []
         self._looking = bool(self._recent)
         if self._looking:
-            asyncio.get_running_loop().call_later(_PROMPT, self._look)
+            self._loop.call_later(_PROMPT, self._look)
 
     def leave(self, number: int) -> None:
         """Nobody waits for this one any more."""
@@ -99,7 +99,7 @@ class Asked:
             self._waiting.set_result(None)
 
     async def next(self) -> list[Any]:
-        while not self._came:
+        if not self._came:
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
         return self._came.popleft()
@@ -125,19 +125,20 @@ class Asked:
         """To the client. If that hangs up, the other gateway is told."""
         self._receive = receive
         try:
-            await self._bring_back(request, send)
+            kind, *said = await self.next()
+            if kind == WHOLE:
+                await request.answer(*said)
+            else:
+                await self._bring_rest(kind, said, request, send)
         finally:
             self._receive = None
             if self._watching is not None:
                 self._watching.cancel()
             self._line.leave(self._number)
 
-    async def _bring_back(self, request: Request, send: Send) -> None:
+    async def _bring_rest(self, kind: int, said: Sequence[Any], request: Request, send: Send) -> None:
+        """Of an answer that comes in parts."""
         while True:
-            kind, *said = await self.next()
-            if kind == WHOLE:
-                await request.answer(*said)
-                return
             if kind == HEAD:
                 request.started = True
                 await send({"type": "http.response.start", "status": said[0], "headers": said[1]})
@@ -146,6 +147,7 @@ class Asked:
             if kind not in (HEAD, PART):
                 self._check_end(kind, request)
                 return
+            kind, *said = await self.next()
 
     def _check_end(self, kind: int, request: Request) -> None:
         """An answer that has begun and does not go on ends with its connection."""

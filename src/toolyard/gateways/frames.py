@@ -1,4 +1,5 @@
-"""Messages over a socket between two processes of ours: tuples of plain values, each with its length before it.
+"""Messages over a socket between two processes of ours: tuples of plain values. Those of one turn of the event loop go
+out together, as a list with its length before it.
 
 Nobody else can be at the other end: the socket has no name, and was handed over by one of us.
 """
@@ -11,16 +12,20 @@ from typing import Any, TypeAlias, cast
 
 Frame: TypeAlias = tuple[Any, ...]  # numbers, text and bytes, and tuples, lists and dictionaries of them
 
-_PREFIX = 4
+_PREFIX = 8
+_FORMAT = 2
+"""Of marshal: later ones look for objects that occur twice, which takes longer than to write them twice."""
 
 
 class Frames(asyncio.Protocol):
     def __init__(self) -> None:
         self._held = bytearray()
-        """The start of a frame that has not come as a whole."""
+        """The start of a list that has not come as a whole."""
         self._wanted = _PREFIX
         """As many bytes are needed before there is anything to be read in it."""
         self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._leaving: list[Frame] = []
         self._room = asyncio.Event()
         self._room.set()
 
@@ -37,13 +42,19 @@ class Frames(asyncio.Protocol):
 
     def send(self, frame: Frame) -> None:
         """To nobody, if the other side has gone."""
-        if self._transport is not None:
-            data = marshal.dumps(frame)
-            self._transport.writelines((len(data).to_bytes(_PREFIX, "big"), data))
+        if not self._leaving:
+            self._loop.call_soon(self._flush)
+        self._leaving.append(frame)
 
     async def room(self) -> None:
         """Wait until the other side reads again, if there is much that it has not read."""
         await self._room.wait()
+
+    def _flush(self) -> None:
+        leaving, self._leaving = self._leaving, []
+        if self._transport is not None:
+            data = marshal.dumps(leaving, _FORMAT)
+            self._transport.writelines((len(data).to_bytes(_PREFIX, "big"), data))
 
     # What the event loop calls.
 
@@ -64,7 +75,8 @@ class Frames(asyncio.Protocol):
             if len(view) < end:
                 self._wanted = end - at
                 break
-            self.received(marshal.loads(view[start:end]))
+            for frame in marshal.loads(view[start:end]):
+                self.received(frame)
             at = end
         if at < len(view):
             self._held += view[at:]

@@ -99,8 +99,11 @@ class Ors(BaseRoute):
 
     def session_of(self, scope: Scope) -> str:
         """The session that a request is for, as clients know it; empty if it is for none."""
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        return headers.get(b"x-session-id", b"").decode("latin-1").strip()
+        for name, value in reversed(scope["headers"]):  # of several the last counts, as in `Request`
+            if name == b"x-session-id":
+                session: str = value.decode("latin-1").strip()
+                return session
+        return ""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send, self._options)
