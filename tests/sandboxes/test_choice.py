@@ -171,6 +171,51 @@ async def test_closing_while_it_starts_ends_the_start_and_tells_who_waits():
     assert brokers() == []
 
 
+async def test_who_needs_a_sandbox_once_goes_on_before_that_is_gone():
+    async with Provider("native", ready=0) as sandboxes:
+        async with sandboxes.open_once() as box:
+            assert (await box.exec("1 + 1")).value == "2"
+        assert sandboxes.count == (1, 0)
+        async with asyncio.timeout(10):
+            while sandboxes.count != (0, 0):
+                await asyncio.sleep(0.001)
+        with pytest.raises(SandboxLost):
+            await box.exec("1")
+
+
+async def test_who_is_faster_than_sandboxes_end_waits_for_them():
+    left = []
+    all_there = asyncio.Barrier(40)
+
+    async def work(sandboxes: Provider) -> None:
+        async with sandboxes.open_once():
+            await all_there.wait()
+        left.append(sandboxes.count[0])
+
+    async with Provider("native", ready=0) as sandboxes:
+        await sandboxes.start()
+        await asyncio.gather(*(work(sandboxes) for _ in range(40)))
+    assert sum(count <= 16 for count in left) >= 40 - 16
+
+
+async def test_a_sandbox_that_cannot_be_closed_in_the_end_is_in_the_log_and_not_in_the_result(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("toolyard"), "propagate", True)
+
+    async def broken() -> None:
+        raise SandboxLost("it does not end")
+
+    async with Provider("native", ready=0) as sandboxes:
+        async with sandboxes.open_once() as box:
+            monkeypatch.setattr(box, "close", broken)
+            assert (await box.exec("1 + 1")).value == "2"
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        monkeypatch.undo()
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
+        "a sandbox could not be closed"
+    ]
+
+
 async def test_a_refused_start_is_tried_again_for_who_asks_again():
     async with Provider("native", "L4") as sandboxes:
         for _ in range(2):

@@ -19,7 +19,7 @@ from toolyard.core.errors import SandboxError, WorkspaceError
 from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes.base import Finished, Limits, Sandbox
 from toolyard.sandboxes.output import ended_by
-from toolyard.sandboxes.provider import open_sandbox, usual_limits
+from toolyard.sandboxes.provider import open_once, usual_limits
 
 log = logging.getLogger("toolyard.fusion")
 
@@ -167,7 +167,7 @@ class Fusion(BaseRoute):
         if toolchain is None:
             raise Unavailable(f"{asked.language} is not offered here; there are {', '.join(TOOLCHAINS)}")
         files = await asyncio.to_thread(decoded, asked.files) if asked.files else {}
-        async with await open_sandbox() as sandbox:
+        async with open_once() as sandbox:
             await self._check(sandbox, asked.language, toolchain)
             for path, data in files.items():
                 await sandbox.write(path, data)

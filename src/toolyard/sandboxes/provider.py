@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,6 +18,9 @@ from toolyard.sandboxes.base import Backend, Counted, Executed, Level, Limits, P
 log = logging.getLogger("toolyard.sandbox")
 
 T = TypeVar("T")
+
+_ENDING_MOST = 16
+"""Sandboxes that are coming to their end and that nobody waits for. Who is faster than the kernel has to wait for it."""
 
 
 class Provider:
@@ -48,6 +52,7 @@ class Provider:
         self._before: Provider | None = None
         self.lender: Callable[[Limits], Awaitable[Backend | None]] | None = None
         """Who may have a backend for this process, so that it needs none of its own."""
+        self._ending: set[asyncio.Task[None]] = set()
         self.failed: float | None = None
         """When it could not be started, if that was the last that was tried."""
 
@@ -76,6 +81,24 @@ class Provider:
     async def open(self, limits: Limits | None = None, profile: Profile = "plain") -> Sandbox:
         return await (await self._started()).open(limits or self.limits, profile=profile)
 
+    @asynccontextmanager
+    async def open_once(self, limits: Limits | None = None, profile: Profile = "plain") -> AsyncIterator[Sandbox]:
+        """A sandbox for one piece of work. Who did it goes on with the result; what is left of it ends meanwhile."""
+        sandbox = await self.open(limits, profile)
+        try:
+            yield sandbox
+        finally:
+            ending = asyncio.ensure_future(sandbox.close())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ended)
+        while len(self._ending) > _ENDING_MOST:
+            await asyncio.wait(self._ending, return_when=asyncio.FIRST_COMPLETED)
+
+    def _ended(self, ending: asyncio.Task[None]) -> None:
+        self._ending.discard(ending)
+        if not ending.cancelled() and (error := ending.exception()) is not None:
+            log.error("a sandbox could not be closed", exc_info=error)
+
     async def warm(self, profile: Profile) -> None:
         """Let the first sandbox of a profile be there as fast as the others."""
         await (await self.open(profile=profile)).close()
@@ -87,6 +110,7 @@ class Provider:
             await asyncio.wait((starting,))
         backend, self._backend, self._loop = self._backend, None, None
         if backend is not None:
+            await asyncio.gather(*self._ending, return_exceptions=True)  # what went wrong is in the log
             await backend.close()
 
     def enter(self) -> Token[Provider | None]:
@@ -161,12 +185,17 @@ async def open_sandbox(limits: Limits | None = None, profile: Profile = "plain")
     return await _here().open(limits, profile)
 
 
+def open_once(limits: Limits | None = None, profile: Profile = "plain") -> AbstractAsyncContextManager[Sandbox]:
+    """For `async with`: a sandbox for one piece of work, at whose end nobody has to wait for that of the sandbox."""
+    return _here().open_once(limits, profile)
+
+
 async def execute(code: str, *, timeout: float | None = None, limits: Limits | None = None) -> Executed:
     """Run a piece of Python once, in a sandbox that nobody has used before and nobody will use again.
 
     It is of the smallest profile that has loaded what the code imports.
     """
-    async with await open_sandbox(limits, profiles.smallest(code)) as sandbox:
+    async with open_once(limits, profiles.smallest(code)) as sandbox:
         return await sandbox.exec(code, timeout=timeout)
 
 
