@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from toolyard.core.errors import SandboxLost, ToolyardError
 from toolyard.sandboxes.base import Entry, Executed, Finished, Limits, Report, Usage
 from toolyard.sandboxes.native import wire
-from toolyard.sandboxes.native.channel import Answer, Channel, loaded
+from toolyard.sandboxes.native.channel import Answer, Channel, loaded, pair
 from toolyard.sandboxes.native.guest import Guest
 from toolyard.sandboxes.native.sandbox import NativeSandbox
 from toolyard.sandboxes.native.watch import Ground
@@ -234,7 +234,7 @@ def test_any_packets_are_taken_once_or_end_the_conversation(loop: Callable[[Work
 
 
 async def _converse(packets: Sequence[Packet], *, trusted: bool) -> None:
-    ours, peer = wire.pair()
+    ours, peer = pair()
     events: list[Mapping[str, Any]] = []
     reasons: list[str] = []
     with peer:
@@ -273,7 +273,7 @@ def _said(answer: Answer) -> str:
 
 def test_a_guest_that_talks_without_end_costs_no_more_than_one_message(loop: Callable[[Work], None]) -> None:
     async def flood() -> None:
-        ours, peer = wire.pair()
+        ours, peer = pair()
         channel = Channel(ours, on_event=lambda event: None, payload_most=PAYLOAD_MOST)
         with peer:
             peer.setblocking(False)
@@ -326,7 +326,7 @@ def test_questions_that_are_given_up_leave_the_others_whole(loop: Callable[[Work
 
 async def _ask(questions: Sequence[Question], slowness: int, *, ends_early: bool) -> None:
     """Ask many things at once of a peer who reads slowly, and perhaps goes in the middle of it."""
-    ours, peer = wire.pair()
+    ours, peer = pair()
     peer.setblocking(False)
     channel = Channel(ours, on_event=lambda event: None)
     heard: list[int] = []
@@ -373,7 +373,7 @@ async def _answer(peer: socket.socket, slowness: int, heard: list[int], most: in
 
 def test_who_hangs_up_does_not_keep_anybody_waiting(loop: Callable[[Work], None]) -> None:
     async def hang_up() -> None:
-        ours, peer = wire.pair()
+        ours, peer = pair()
         with peer:
             channel = Channel(ours, on_event=lambda event: None)
             asked = [asyncio.ensure_future(channel.ask("do", payload=b"x" * 4_000_000)) for _ in range(3)]
@@ -434,7 +434,7 @@ def test_a_hostile_agent_cannot_make_the_server_say_nonsense(loop: Callable[[Wor
 
 
 async def _be_deceived(role: Role) -> None:
-    ours, peer = wire.pair()
+    ours, peer = pair()
     peer.setblocking(False)
     guest = Guest(ours, owner=-1)
     report = Report("native", "L3", {})

@@ -17,7 +17,7 @@ from toolyard.sandboxes.base import Backend, Limits, Missing, Profile, Report
 from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.backend import Helper, NativeBackend
 from toolyard.sandboxes.native.cgroups import Groups
-from toolyard.sandboxes.native.channel import Channel
+from toolyard.sandboxes.native.channel import Channel, pair
 from toolyard.sandboxes.provider import Provider
 
 
@@ -78,7 +78,7 @@ class Lender:
 
 async def borrow(kin: socket.socket, limits: Limits) -> Backend | None:
     """A backend whose templates are those of the process at the other end; None if that has none to lend."""
-    ours, theirs = wire.pair()
+    ours, theirs = pair()
     with theirs:
         socket.send_fds(kin, [b"."], [theirs.fileno()])
     backend = Borrowed(ours, limits)

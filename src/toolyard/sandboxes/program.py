@@ -17,7 +17,7 @@ UNTESTED = "The program ended before the test had ended."
 
 _MODULE = "toolyard_program"
 _SOURCE = f"""
-import atexit, linecache, os, sys, tempfile, traceback
+import atexit, linecache, os, sys, traceback
 
 def execute(text, name, space, exec=exec, compile=compile):
     linecache.cache[name] = (len(text), None, [line + "\\n" for line in text.split("\\n")], name)
@@ -33,7 +33,8 @@ def run(source, test, stdin, names, recursion_limit, execute=execute):
     if recursion_limit:
         sys.setrecursionlimit(recursion_limit)
     if stdin:
-        with tempfile.TemporaryFile() as file:
+        memory = hasattr(os, "memfd_create")
+        with open(os.memfd_create("stdin"), "wb") if memory else __import__("tempfile").TemporaryFile() as file:
             file.write(stdin)
             file.seek(0)
             os.dup2(file.fileno(), 0)

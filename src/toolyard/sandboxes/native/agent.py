@@ -192,7 +192,7 @@ class Agent:
 
     def _interpret(self, id: int, fds: Sequence[int]) -> None:
         """Start the session's interpreter: a copy of the template's, among our own processes."""
-        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        ours, theirs = wire.pair()
         pid = os.fork()
         if pid == 0:
             stdin, stdout, stderr, control = fds
@@ -277,10 +277,13 @@ class Agent:
         if self._kin is None:
             raise OSError(0, "there is no interpreter to fork")
         ours, theirs = wire.pair()
-        with ours, theirs:
+        try:
             pid = clone_branch(self._setup.limits)
             if pid == 0:
                 self._be_branch(fds[0], ours, theirs)
+        finally:
+            ours.close()
+            theirs.close()
         self._programs[pid] = Program(id, time.monotonic())
 
     def _be_branch(self, host: int, kin: _socket.socket, new_kin: _socket.socket) -> NoReturn:

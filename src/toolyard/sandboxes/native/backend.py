@@ -17,10 +17,9 @@ from typing import Any
 from toolyard.core.errors import SandboxLost, SandboxUnavailable
 from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import Limits, Profile, Report
-from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.native.cgroups import Groups
-from toolyard.sandboxes.native.channel import Channel
+from toolyard.sandboxes.native.channel import Channel, pair
 from toolyard.sandboxes.native.guest import Guest, told_of
 from toolyard.sandboxes.native.pool import Pool
 from toolyard.sandboxes.native.probe import probe, unavailable
@@ -141,7 +140,7 @@ class NativeBackend:
         if self._process is not None:  # an earlier one, which is gone
             await asyncio.to_thread(self._process.wait, _SECONDS)
             self._groups.close()
-        ours, theirs = wire.pair()
+        ours, theirs = pair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: ASYNC220  # a vfork, and no wait
                 command("broker", theirs.fileno()),
@@ -185,7 +184,7 @@ class NativeBackend:
         return templates[number % len(templates)]
 
     async def _spawn(self, profile: Profile) -> Helper:
-        ours, theirs = wire.pair()
+        ours, theirs = pair()
         template = Helper(ours)
         try:
             return await self._prepared(template, theirs, profile)
@@ -221,7 +220,7 @@ class NativeBackend:
         lines: list[socket.socket] = []
         try:
             for template in self._templates[profile]:
-                line, theirs = wire.pair()
+                line, theirs = pair()
                 lines.append(line)
                 with theirs:
                     told = (await template.channel.ask("join", fds=[theirs.fileno()])).header
@@ -246,7 +245,7 @@ class NativeBackend:
     async def _make(self, limits: Limits, profile: Profile) -> NativeSandbox:
         number = await self.next_number()
         template = await self._template(profile, number)
-        ours, theirs = wire.pair()
+        ours, theirs = pair()
         told = told_of(limits, memory_enforced=self._memory_enforced)
         owner = FIRST_UID + number if self._own_users else -1
         guest = Guest(ours, owner=owner)

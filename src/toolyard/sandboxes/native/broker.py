@@ -7,7 +7,6 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import sys
 from typing import NoReturn
 
@@ -24,7 +23,7 @@ def main(control_fd: int) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the server's end is what ends us
     belonging.unmark()
-    control = socket.socket(fileno=control_fd)
+    control = wire.at(control_fd)
     sweep()
     groups = Groups.create()
     zygotes: set[int] = set()

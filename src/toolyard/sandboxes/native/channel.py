@@ -39,6 +39,11 @@ class _Arriving:
     payload: bytearray
 
 
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of which the server has one."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
 class Channel:
     """Requests that are answered by their number, and events that come by themselves."""
 

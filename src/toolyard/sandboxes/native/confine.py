@@ -3,11 +3,11 @@ and the process ends before any code that is not ours has run."""
 
 from __future__ import annotations
 
+import _socket
 import fcntl
 import os
 import resource
 import signal
-import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -123,8 +123,11 @@ _INOTIFY = (("/proc/sys/user/max_inotify_instances", b"8"), ("/proc/sys/user/max
 def raise_loopback() -> None:
     """Bring up the network interface `lo` of this network namespace."""
     set_flags, up_and_running = 0x8914, 0x41
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, set_flags, struct.pack("16sH22x", b"lo", up_and_running))
+    any_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    try:
+        fcntl.ioctl(any_socket.fileno(), set_flags, struct.pack("16sH22x", b"lo", up_and_running))
+    finally:
+        any_socket.close()
 
 
 class Confinement:

@@ -17,7 +17,7 @@ from typing import Any
 from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes.base import Limit, Limits
 from toolyard.sandboxes.native import wire
-from toolyard.sandboxes.native.channel import Answer, Channel
+from toolyard.sandboxes.native.channel import Answer, Channel, pair
 from toolyard.sandboxes.pipes import Capture
 
 _FILE_MOST = wire.LIST_MOST
@@ -89,7 +89,7 @@ class Expected:
             os.fchown(self.theirs[-1], owner, owner)  # or the program could not open /dev/stdout
 
     def pair(self) -> None:
-        ours, theirs = wire.pair()
+        ours, theirs = pair()
         self.ours.append(ours.detach())
         self.theirs.append(theirs.detach())
 

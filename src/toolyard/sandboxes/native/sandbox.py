@@ -12,8 +12,8 @@ from typing import Any, Self, TypeVar
 from toolyard.core.errors import CannotFork, SandboxLost, WorkspaceError
 from toolyard.sandboxes import paths
 from toolyard.sandboxes.base import Entry, Executed, Finished, Limits, Process, Report, Usage
-from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.bash import Bash
+from toolyard.sandboxes.native.channel import pair
 from toolyard.sandboxes.native.guest import Guest, Program
 from toolyard.sandboxes.native.python import Python
 from toolyard.sandboxes.native.watch import Ground, Watch
@@ -235,7 +235,7 @@ class NativeSandbox:
 
     async def _branch(self) -> NativeSandbox:
         interpreter = await self._python.program()
-        ours, theirs = wire.pair()
+        ours, theirs = pair()
         guest = Guest(ours, owner=self._ground.owner)
         try:
             with theirs:

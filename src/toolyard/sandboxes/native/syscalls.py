@@ -21,6 +21,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _locked = ctypes.PyDLL(None, use_errno=True)
 """The same library, called without giving up Python's lock: for calls after which there are two of us."""
 
+_before_fork, _after_in_child, _after_in_parent = (
+    ctypes.pythonapi.PyOS_BeforeFork,
+    ctypes.pythonapi.PyOS_AfterFork_Child,
+    ctypes.pythonapi.PyOS_AfterFork_Parent,
+)
+"""Looked up here once, and not in every child: that costs it some sixty pages of memory."""
+
 _x86 = os.uname().machine == "x86_64"
 _NR_PIVOT_ROOT = 155 if _x86 else 41
 _NR_CLONE3, _NR_OPENAT2, _NR_MOUNT_SETATTR = 435, 437, 442  # numbers that all machines share
@@ -128,13 +135,13 @@ def clone(flags: int, *, into_cgroup: int = -1) -> tuple[int, int]:
         flags |= _CLONE_INTO_CGROUP
     fields = (flags, ctypes.addressof(pidfd), address.value, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, max(into_cgroup, 0))
     args = struct.pack("=11Q", *fields)
-    ctypes.pythonapi.PyOS_BeforeFork()
+    _before_fork()
     pid: int = _locked.syscall(ctypes.c_long(_NR_CLONE3), args, ctypes.c_size_t(len(args)))
     number = ctypes.get_errno()
     if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
+        _after_in_child()
         return 0, -1
-    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    _after_in_parent()
     if pid < 0:
         raise OSError(number, f"clone3: {os.strerror(number)}")
     return pid, pidfd.value

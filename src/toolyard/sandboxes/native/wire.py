@@ -7,7 +7,6 @@ from __future__ import annotations
 import _socket
 import array
 import json
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -18,9 +17,9 @@ LIST_MOST = 4 * 1024 * 1024
 Encoder: TypeAlias = Callable[[object], bytes]
 
 _FDS_MOST = 16
-_RIGHTS_MOST = socket.CMSG_LEN(_FDS_MOST * array.array("i").itemsize)
-_CLOSED_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
-_RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
+_RIGHTS_MOST = _socket.CMSG_LEN(_FDS_MOST * array.array("i").itemsize)
+_CLOSED_ON_EXEC = _socket.MSG_CMSG_CLOEXEC
+_RIGHTS = _socket.SOL_SOCKET, _socket.SCM_RIGHTS
 encoded = json.JSONEncoder().encode
 _decoded = json.JSONDecoder().raw_decode
 """What does the work of json.dumps and json.loads. The server uses a faster library, which no guest has to load."""
@@ -34,13 +33,13 @@ class Closed(Exception):
     """The other side is gone."""
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-
 def at(fd: int) -> _socket.socket:
     """The socket of this number, without what Python wraps around one: a guest is born faster without it."""
     return _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd)
+
+
+def pair() -> tuple[_socket.socket, _socket.socket]:
+    return _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
 
 
 def packets(header: Mapping[str, object], payload: bytes = b"", encode: Encoder = _in_json) -> Sequence[bytes]:

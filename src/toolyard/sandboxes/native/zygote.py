@@ -5,6 +5,7 @@ It is started with an empty environment, holds no secret, and never runs untrust
 
 from __future__ import annotations
 
+import _socket
 import builtins
 import contextlib
 import gc
@@ -13,7 +14,6 @@ import os
 import resource
 import select
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def main(control_fd: int, parent: int) -> NoReturn:
     os.umask(0o022)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which process 1 of a sandbox never gets from inside
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started the server may have blocked some
-    control = socket.socket(fileno=control_fd)
+    control = wire.at(control_fd)
     try:
         config, _, _ = wire.receive(control)
         zygote = Zygote(control, config)
@@ -70,7 +70,7 @@ class Born:
 
 
 class Zygote:
-    def __init__(self, control: socket.socket, config: Mapping[str, Any]) -> None:
+    def __init__(self, control: _socket.socket, config: Mapping[str, Any]) -> None:
         self._control = control
         self._others: dict[int, socket.socket] = {}
         """To those who may ask for sandboxes as the server does, by their descriptor."""
