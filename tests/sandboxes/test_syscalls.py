@@ -27,6 +27,53 @@ def test_a_prepared_call_that_is_refused_is_named_and_the_next_ones_are_not_made
     assert not (tmp_path / "two").exists()
 
 
+def test_a_prepared_call_that_gives_something_else_is_refused_too(tmp_path):
+    reads, writes = os.pipe()
+    os.close(writes)
+    calls = syscalls.Calls()
+    calls.add("read", reads, b"?", 1, gives=1, about="the first")
+    calls.add("mkdirat", syscalls._AT_FDCWD, os.fsencode(tmp_path / "two"), 0o700)
+    with pytest.raises(OSError, match="read the first: gave 0"):
+        calls.make()
+    os.close(reads)
+    assert not (tmp_path / "two").exists()
+
+
+def test_a_file_is_written_only_if_it_gets_the_number_that_was_foreseen(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("before")
+    lowest = os.dup(0)
+    os.close(lowest)
+    calls = syscalls.Calls()
+    calls.write_file(str(path), b"AFTER", fd=lowest)
+    calls.make()
+    assert path.read_text() == "AFTERe"
+    held = os.dup(0)
+    with pytest.raises(OSError, match=f"openat {path}: gave {lowest + 1}"):
+        calls.make()
+    os.close(held)
+    os.close(lowest + 1)
+
+
+def test_a_child_in_which_one_goes_on_has_just_the_files_that_were_kept():
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        syscalls.continue_in_child()
+        calls = syscalls.Calls()
+        calls.close_all_but({0, 1, 2, writes})
+        calls.make()
+        listing = os.listdir("/proc/self/fd")  # and the one that lists them
+        os.write(writes, f"{os.getppid()} {len(listing)}".encode())
+        os._exit(0)
+    os.close(writes)
+    parent, count = os.read(reads, 100).split()
+    os.close(reads)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert int(parent) != os.getpid()
+    assert int(count) == 5
+
+
 def test_every_change_of_a_dictionary_is_another_version_and_looking_at_it_is_none():
     watched: dict[str, object] = {"kept": 1}
     version = syscalls.version_of(watched)

@@ -113,11 +113,10 @@ class Interpreter:
         """Run something representative, so that a fork of this process has loaded what most code needs."""
         self.rehearse(_WARM_UP, "warm(2).missing", "1 +")
 
-    def rehearse(self, *codes: str) -> None:
-        """Run code of our own, and forget it. To be called before any other is run."""
+    def rehearse(self, *codes: str) -> Sequence[dict[str, Any]]:
+        """Run code of our own, and forget it but for the results. To be called before any other is run."""
         before = set(vars(self._main))
-        for code in codes:
-            self.run(code)
+        results = [self.run(code) for code in codes]
         if self._shell is not None:
             self._shell.reset(new_session=True)
         for name in set(vars(self._main)) - before:
@@ -127,6 +126,7 @@ class Interpreter:
         _now.pop("_", None)
         self._changes = self._count_changes()
         self._cells = 0
+        return results
 
     def attach(self) -> None:
         """Remember what descriptors 0, 1 and 2 are now: that is what each piece of code finds, whatever others did.

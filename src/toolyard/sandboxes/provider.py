@@ -20,7 +20,7 @@ log = logging.getLogger("toolyard.sandbox")
 T = TypeVar("T")
 
 _ENDING_MOST = 16
-"""Sandboxes that are coming to their end and that nobody waits for. Who is faster than the kernel has to wait for it."""
+"""Sandboxes that come to their end while nobody waits for it. Who is faster than the kernel waits for one of them."""
 
 
 class Provider:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _socket
 import contextlib
 import functools
+import gc
 import json
 import os
 import resource
@@ -16,18 +17,21 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NoReturn
 
 from toolyard.sandboxes.native import session, signals, syscalls, template, wire
-from toolyard.sandboxes.native.branch import clone_branch, furnish_branch
+from toolyard.sandboxes.native.branch import clone_branch, furnish_branch, furnishing
 from toolyard.sandboxes.native.confine import (
+    Birth,
     Confinement,
-    Furnishing,
     Rules,
     close_all_but,
     environment,
+    free_numbers,
     mount_processes,
+    move_files,
 )
 from toolyard.sandboxes.native.files import Files
 from toolyard.sandboxes.native.processes import end_all, is_below, parents_of_all, start_of, used_by
@@ -35,6 +39,9 @@ from toolyard.sandboxes.native.processes import end_all, is_below, parents_of_al
 _CONTROL = 3
 _KIN = 4
 """File descriptors of the interpreter: to the host, and to its agent."""
+_BIRTHS_MOST = 16
+_INTERPRETER_FILES = 5
+_PROGRAM_FILES = 3
 
 (_READY,) = wire.packets({"ready": True, "interpreter": True})
 """Put into words here, for JSON takes a new process longer than a system call."""
@@ -64,19 +71,42 @@ class Setup:
     path: str
     interpreter: Any
     """The interpreter of the template, warm and unused."""
-    furnishing: Furnishing
     lasting: Mapping[str, Any]
     """Limits of the interpreter, and of programs for which no others were asked."""
-    confinement: Confinement
+    interpreting: Confinement
+    running: Confinement
     """With those."""
+    branching: syscalls.Calls
+    births: dict[tuple[int, ...], Birth] = field(default_factory=dict)
+    moves: dict[tuple[int, ...], syscalls.Calls] = field(default_factory=dict)
+    """By the numbers of the files that they are about. These are nearly always the same."""
 
     @classmethod
     def prepare(cls, limits: Mapping[str, Any], rules: Rules, path: str, interpreter: Any) -> Setup:
         lasting = {**limits, "cpu_seconds": None}  # which is for each piece of code, and the host's to watch
-        return cls(limits, rules, path, interpreter, Furnishing(limits), lasting, Confinement(rules, lasting))
+        interpreting = Confinement(rules, lasting, files=_INTERPRETER_FILES)
+        running = Confinement(rules, lasting, files=_PROGRAM_FILES)
+        return cls(limits, rules, path, interpreter, lasting, interpreting, running, furnishing(limits))
+
+    def birth(self, host: int, files: Sequence[int], waits: int, doors: Sequence[int]) -> Birth:
+        """For an agent that has these."""
+        numbers = (host, *files, waits, *doors)
+        if numbers not in self.births:
+            if len(self.births) == _BIRTHS_MOST:
+                self.births.clear()
+                self.moves.clear()
+            kept = {0, 1, 2, host, *files, self.rules.landlock} - {-1}
+            self.births[numbers] = Birth(self.limits, waits, doors, kept)
+            *_, kin = islice(free_numbers(kept), 4)  # it comes after a pipe, and the other end of its pair
+            self.moves[*files, kin] = move_files((*files, kin), self.rules)
+            gc.freeze()  # they are here to stay
+        return self.births[numbers]
 
     def confinement_with(self, limits: Mapping[str, Any]) -> Confinement:
-        return self.confinement if limits == self.lasting else Confinement(self.rules, limits)
+        return self.running if limits == self.lasting else Confinement(self.rules, limits, files=_PROGRAM_FILES)
+
+    def move_files(self, fds: Sequence[int]) -> syscalls.Calls:
+        return self.moves.get(tuple(fds)) or move_files(fds, self.rules)
 
 
 def live(
@@ -199,7 +229,7 @@ class Agent:
             self._become(
                 lambda: session.live(_CONTROL, _KIN, self._setup.interpreter),
                 [stdin, stdout, stderr, control, theirs.fileno()],
-                self._setup.confinement,
+                self._setup.interpreting,
             )
         theirs.close()
         if self._kin is not None:
@@ -251,9 +281,7 @@ class Agent:
         try:
             signal.set_wakeup_fd(-1)
             signals.reset()
-            for number, fd in enumerate(fds):
-                os.dup2(fd, number)
-            close_all_but(self._setup.rules.landlock, first=len(fds))
+            self._setup.move_files(fds).make()
             confinement.make()
             work()
         except BaseException as error:  # nobody is left to be told but the program's own standard error
@@ -293,7 +321,8 @@ class Agent:
         assert self._kin is not None
         old_kin = self._kin
         close_all_but(host, kin.fileno(), new_kin.fileno(), old_kin.fileno(), self._setup.rules.landlock)
-        live(wire.at(host), self._setup, lambda: furnish_branch(self._setup.limits, old_kin, new_kin), kin=kin)
+        setup = self._setup
+        live(wire.at(host), setup, lambda: furnish_branch(setup.limits, setup.branching, old_kin, new_kin), kin=kin)
 
     def _signal(self, id: int, number: int) -> None:
         for pid, program in list(self._programs.items()):

@@ -95,8 +95,8 @@ class NativeBackend:
 
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> NativeSandbox:
         self._check_open()
-        if limits is not None and limits != self._limits:
-            return await self._make(limits, profile)
+        if not self._ready or (limits is not None and limits != self._limits):
+            return await self._make(limits or self._limits, profile)
         if profile not in self._pools:
             self._pools[profile] = Pool(lambda: self._make(self._limits, profile), self._ready)
         return await self._pools[profile].take()

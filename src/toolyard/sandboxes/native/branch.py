@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolyard.sandboxes.native import syscalls, template, wire
-from toolyard.sandboxes.native.confine import UID, mount_processes, mount_workspace, raise_loopback, settle
+from toolyard.sandboxes.native.confine import UID, mount_processes, mount_workspace, raise_loopback, settle, write
+from toolyard.sandboxes.native.syscalls import Calls
 
 _KINDS = {
     "user": syscalls.CLONE_NEWUSER,
@@ -24,6 +25,11 @@ _KINDS = {
     "mnt": syscalls.CLONE_NEWNS,
 }
 """Namespaces of a branch, in the order in which they can be entered."""
+_MAPS = (
+    ("/proc/self/setgroups", b"deny"),
+    ("/proc/self/uid_map", b"%d %d 1" % (UID, UID)),
+    ("/proc/self/gid_map", b"%d %d 1" % (UID, UID)),
+)
 
 
 def clone_branch(limits: Mapping[str, Any]) -> int:
@@ -39,7 +45,16 @@ def clone_branch(limits: Mapping[str, Any]) -> int:
     return pid
 
 
-def furnish_branch(limits: Mapping[str, Any], kin: _socket.socket, new_kin: _socket.socket) -> None:
+def furnishing(limits: Mapping[str, Any]) -> Calls:
+    """What is private to a branch, and then the agent's own place."""
+    calls = Calls()
+    mount_processes(calls)
+    mount_workspace(calls, limits)
+    settle(calls)
+    return calls
+
+
+def furnish_branch(limits: Mapping[str, Any], furnishing: Calls, kin: _socket.socket, new_kin: _socket.socket) -> None:
     """In the new namespaces: be the same user, copy the workspace, and let the interpreter in.
 
     `kin` leads to the interpreter that is to be forked, and `new_kin` is what the branch will have for its own.
@@ -47,11 +62,7 @@ def furnish_branch(limits: Mapping[str, Any], kin: _socket.socket, new_kin: _soc
     _map_user()
     places = (template.WORK, template.TEMPORARY)
     originals = [os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for place in places]
-    calls = syscalls.Calls()
-    mount_processes(calls)
-    mount_workspace(calls, limits)
-    settle(calls)
-    calls.make()
+    furnishing.make()
     if limits["network"] == "loopback":
         raise_loopback()
     for original, place in zip(originals, places, strict=True):
@@ -70,9 +81,8 @@ def furnish_branch(limits: Mapping[str, Any], kin: _socket.socket, new_kin: _soc
 
 def _map_user() -> None:
     syscalls.set_dumpable(True)  # or the files would not be ours
-    for file, text in (("setgroups", "deny"), ("uid_map", f"{UID} {UID} 1"), ("gid_map", f"{UID} {UID} 1")):
-        with open(f"/proc/self/{file}", "w") as opened:
-            opened.write(text)
+    for path, data in _MAPS:
+        write(path, data)
     syscalls.set_dumpable(False)
 
 

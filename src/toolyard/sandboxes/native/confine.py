@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import _socket
 import fcntl
+import itertools
 import os
 import resource
 import signal
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,15 +60,21 @@ def environment(path: str) -> dict[str, str]:
     return {"PATH": path, **ENVIRONMENT}
 
 
-class Furnishing:
-    """What makes new namespaces, over which a process has all capabilities, a sandbox of its own.
+class Birth:
+    """What makes a new process, in namespaces over which it has all capabilities, the agent of a sandbox.
 
-    `no_new_privs` and the agent's seccomp filter are not part of it: every process here has them from its template.
+    All of it is prepared by the template, for these numbers of files: `waits` tells that the user is mapped, `doors`
+    are those of its control group, and `kept` is what it has open afterwards. `no_new_privs` and the agent's seccomp
+    filter are not part of it: every process here has them from its template.
     """
 
-    def __init__(self, limits: Mapping[str, Any]) -> None:
+    def __init__(self, limits: Mapping[str, Any], waits: int, doors: Sequence[int], kept: Collection[int]) -> None:
         self._loopback = limits["network"] == "loopback"
         self._calls = calls = Calls()
+        calls.add("read", waits, b"?", 1, gives=1, about="what the template says")  # nothing if it is gone
+        for door in doors:
+            calls.add("write", door, b"0", 1, gives=1, about="the door of its control group")
+        calls.close_all_but(kept)
         calls.add("unshare", syscalls.CLONE_NEWCGROUP)
         calls.add("setresgid", UID, UID, UID)
         calls.add("setresuid", UID, UID, UID)
@@ -79,12 +86,17 @@ class Furnishing:
             calls.add("sethostname", b"sandbox", len(b"sandbox"))
         calls.add("prctl", syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of uid, which would undo it
         settle(calls)
+        _take_few_watches(calls, next(free_numbers(kept)))
 
     def make(self) -> None:
         self._calls.make()
-        _take_few_watches()
         if self._loopback:
             raise_loopback()
+
+
+def free_numbers(taken: Collection[int]) -> Iterator[int]:
+    """Those that files get which are opened next."""
+    return (number for number in itertools.count() if number not in taken)
 
 
 def mount_processes(calls: Calls) -> None:
@@ -102,19 +114,17 @@ def mount_workspace(calls: Calls, limits: Mapping[str, Any]) -> None:
 
 def settle(calls: Calls) -> None:
     """As an agent: in a session of its own, where programs of its uid cannot look into it, in the workspace."""
-    calls.add("setsid")
+    calls.add("setsid", gives=None)
     calls.add("prctl", syscalls.PR_SET_DUMPABLE, 0)
     calls.add("chdir", template.WORK.encode(), about=template.WORK)
 
 
-def _take_few_watches() -> None:
+def _take_few_watches(calls: Calls, fd: int) -> None:
     """All sandboxes of a server, and its user, share what inotify has: often no more than 128 instances and 8192
     watches."""
     for path, most in _INOTIFY:
-        try:
-            _write(path, most)
-        except FileNotFoundError:  # a kernel without
-            continue
+        if os.path.exists(path):  # or else it is a kernel without
+            calls.write_file(path, most, fd=fd)
 
 
 _INOTIFY = (("/proc/sys/user/max_inotify_instances", b"8"), ("/proc/sys/user/max_inotify_watches", b"1024"))
@@ -130,27 +140,37 @@ def raise_loopback() -> None:
         any_socket.close()
 
 
-class Confinement:
-    """The last thing before untrusted code: leave the agent's session, and all power that is not needed to run it."""
+def move_files(fds: Sequence[int], rules: Rules) -> Calls:
+    """So that these are numbered from 0, and nothing else is open but the rules."""
+    calls = Calls()
+    for number, fd in enumerate(fds):
+        calls.add("dup3", fd, number, 0, gives=number)
+    calls.close_all_but({*range(len(fds)), rules.landlock} - {-1})
+    return calls
 
-    def __init__(self, rules: Rules, limits: Mapping[str, Any]) -> None:
-        self._surrender = Calls()
-        self._surrender.add("setsid")
+
+class Confinement:
+    """The last thing before untrusted code: leave the agent's session, and all power that is not needed to run it.
+
+    It is for a process that has so many files open, numbered from 0, and the rules."""
+
+    def __init__(self, rules: Rules, limits: Mapping[str, Any], *, files: int) -> None:
+        self._calls = calls = Calls()
+        calls.add("setsid", gives=None)
         for name, most in _resources(limits).items():
-            self._surrender.add("prlimit64", 0, name, struct.pack("=QQ", most, most))
-        syscalls.drop_capabilities(self._surrender)
+            calls.add("prlimit64", 0, name, struct.pack("=QQ", most, most))
+        syscalls.drop_capabilities(calls)
         # a process that may look into itself; its agent may not be looked into
-        self._surrender.add("prctl", syscalls.PR_SET_DUMPABLE, 1)
-        self._seal = Calls()
+        calls.add("prctl", syscalls.PR_SET_DUMPABLE, 1)
+        # When memory runs out, here or on the whole machine: a program before its agent, and before anything else.
+        calls.write_file("/proc/self/oom_score_adj", b"1000", fd=files)
         if rules.landlock >= 0:
-            self._seal.add("landlock_restrict_self", rules.landlock, 0)
-            self._seal.add("close", rules.landlock)
-        syscalls.load_filter(self._seal, rules.program_filter)
+            calls.add("landlock_restrict_self", rules.landlock, 0)
+            calls.add("close", rules.landlock)
+        syscalls.load_filter(calls, rules.program_filter)
 
     def make(self) -> None:
-        self._surrender.make()
-        _be_first_to_go()
-        self._seal.make()
+        self._calls.make()
 
 
 def _resources(limits: Mapping[str, Any]) -> dict[int, int]:
@@ -185,12 +205,7 @@ def close_all_but(*fds: int, first: int = 3) -> None:
     os.closerange(first, _FILES_MOST)
 
 
-def _be_first_to_go() -> None:
-    """When memory runs out, here or on the whole machine: a program before its agent, and before anything else."""
-    _write("/proc/self/oom_score_adj", b"1000")
-
-
-def _write(path: str, data: bytes) -> None:
+def write(path: str, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, data)

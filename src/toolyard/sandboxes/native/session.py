@@ -16,13 +16,19 @@ import resource
 import select
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from toolyard.sandboxes.native import signals, syscalls, template, wire
 
 _drawing: _random.Random = random.seed.__self__  # type: ignore[attr-defined]
 """What functions of `random` draw from. A method of its base class seeds it with fewer steps than its own."""
+
+
+_surrender = syscalls.Calls()
+"""Of the power that an interpreter has in the namespaces of its branch."""
+syscalls.drop_capabilities(_surrender)
+_surrender.add("prctl", syscalls.PR_SET_DUMPABLE, 1)
 
 
 def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
@@ -41,10 +47,9 @@ def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
         except wire.Closed:
             return
         if request["op"] == "exec":
-            answer, data = _execute(interpreter, payload)
+            answer, data = _execute(interpreter.run, payload)
         elif request["op"] == "rehearse":  # what is done for the first time takes longest: it has memory copied
-            interpreter.rehearse("print(end='')")
-            answer, data = {}, b""
+            answer, data = _execute(interpreter.rehearse, b"print(end='')")
         else:
             problem = _fork(control, kin, fds)
             if problem is None:  # we are the branch, and it is the host of that who will ask
@@ -57,9 +62,9 @@ def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
         wire.send(control, {"id": request["id"], **answer}, data)
 
 
-def _execute(interpreter: Any, code: bytes) -> tuple[dict[str, Any], bytes]:
+def _execute(run: Callable[[str], object], code: bytes) -> tuple[dict[str, Any], bytes]:
     before, _ = _used()
-    result = interpreter.run(code.decode("utf-8", "surrogatepass"))
+    result = run(code.decode("utf-8", "surrogatepass"))
     after, peak = _used()
     return {"cpu": after - before, "peak": peak}, wire.encoded(result).encode()
 
@@ -119,14 +124,10 @@ def _enter(namespaces: Mapping[int, int], tells: int) -> None:
         for fd, kind in namespaces.items():
             syscalls.setns(fd, kind)
         for _ in range(2):  # a pid namespace is entered by children only, and its init gets their children
-            if os.fork():
-                os._exit(0)
+            syscalls.continue_in_child()
         while os.getppid() != 1:
             os.sched_yield()  # until the agent of the branch is our parent, and will find us
-        surrender = syscalls.Calls()
-        syscalls.drop_capabilities(surrender)
-        surrender.make()
-        syscalls.set_dumpable(True)
+        _surrender.make()
         os.chdir(here)
         for fd, path, flags, offset in files:
             opened = os.open(path, flags)

@@ -13,7 +13,7 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from toolyard.sandboxes.native import seccomp
 
@@ -48,6 +48,7 @@ _CLONE_INTO_CGROUP = 0x200000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x20, 0x1000, 0x4000, 1 << 18
 MNT_DETACH = 2
+_LAST_FILE = 2**32 - 1
 _AT_FDCWD, _AT_RECURSIVE, _AT_EMPTY_PATH = -100, 0x8000, 0x1000
 ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_NOEXEC = 1, 2, 4, 8
 
@@ -82,15 +83,32 @@ class Calls:
 
     def __init__(self) -> None:
         self._calls: list[tuple[int, ...]] = []
+        self._gives: list[int | None] = []
         self._names: list[str] = []
         self._kept: list[object] = []
         """What addresses among the arguments point to."""
 
-    def add(self, name: str, *args: int | bytes, about: str = "") -> None:
-        """Bytes are given as their address. What the call is about is told if it fails."""
+    def add(self, name: str, *args: int | bytes, gives: int | None = 0, about: str = "") -> None:
+        """Bytes are given as their address. A call that does not give what it should has failed; with None, it may give
+        anything but an error. What it is about is told then."""
         numbers = [self.address(arg) if isinstance(arg, bytes) else arg for arg in (*args, 0, 0, 0, 0, 0)[:5]]
         self._calls.append((_numbers()[name], *numbers))
+        self._gives.append(gives)
         self._names.append(f"{name} {about}".rstrip())
+
+    def write_file(self, path: str, data: bytes, *, fd: int) -> None:
+        """`fd` is the number that a file gets when it is opened then: the lowest that no other has."""
+        self.add("openat", _AT_FDCWD, path.encode(), os.O_WRONLY | os.O_CLOEXEC, gives=fd, about=path)
+        self.add("write", fd, data, len(data), gives=len(data), about=path)
+        self.add("close", fd)
+
+    def close_all_but(self, kept: Collection[int]) -> None:
+        first = 0
+        for fd in sorted(kept):
+            if fd > first:
+                self.add("close_range", first, fd - 1)
+            first = fd + 1
+        self.add("close_range", first, _LAST_FILE)
 
     def address(self, data: bytes) -> int:
         """Where the bytes are, for as long as these calls are there."""
@@ -101,9 +119,10 @@ class Calls:
     def make(self) -> None:
         """Raises OSError with the first that the kernel refuses, and makes no more of them."""
         for at, call in enumerate(self._calls):
-            if _prepared(*call) < 0:
-                number = ctypes.get_errno()
-                raise OSError(number, f"{self._names[at]}: {os.strerror(number)}")
+            given = _prepared(*call)
+            if given != self._gives[at] and (given < 0 or self._gives[at] is not None):
+                number = ctypes.get_errno() if given < 0 else 0
+                raise OSError(number, f"{self._names[at]}: {os.strerror(number) if number else f'gave {given}'}")
 
 
 _prepared = ctypes.PyDLL(None, use_errno=True).syscall  # another one than that of _locked, for it has its own types
@@ -145,6 +164,21 @@ def clone(flags: int, *, into_cgroup: int = -1) -> tuple[int, int]:
     if pid < 0:
         raise OSError(number, f"clone3: {os.strerror(number)}")
     return pid, pidfd.value
+
+
+def continue_in_child() -> None:
+    """Go on in a child, and end here. Nothing is told to Python, for which everything stays as it is but our number."""
+    address = ctypes.c_ulong(0)
+    flags = int(signal.SIGCHLD)
+    if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) == 0:
+        flags |= _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID
+    own_thread = (address.value, 0) if _x86 else (0, address.value)
+    pid = _prepared(_numbers()["clone"], flags, 0, 0, *own_thread)
+    if pid < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"clone: {os.strerror(number)}")
+    if pid:
+        os._exit(0)
 
 
 def unshare(flags: int) -> None:

@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 
 from toolyard.sandboxes.interpreter import Interpreter
 from toolyard.sandboxes.native import agent, seccomp, syscalls, template, wire
-from toolyard.sandboxes.native.cgroups import Caps, Group, Groups, enter
-from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules, close_all_but, environment
+from toolyard.sandboxes.native.cgroups import Caps, Group, Groups
+from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules, environment
 from toolyard.sandboxes.native.spares import Spares
 
 FIRST_UID = 0x7000_0000
@@ -173,12 +173,14 @@ class Zygote:
         waits, go = os.pipe2(os.O_CLOEXEC)
         doors, directory = group.doors(v2=False), group.directory()
         setup, first = self._setup(limits), agent.First(request["interpreter"], files)
+        birth = setup.birth(host, files, waits, doors)
         network = 0 if limits["network"] == "host" else syscalls.CLONE_NEWNET
         try:
             pid, pidfd = syscalls.clone(NAMESPACES | network, into_cgroup=-1 if directory is None else directory)
             if pid == 0:
                 os.close(go)  # or it would wait for ever if we are killed now
-                self._be_sandbox(setup, host, first, waits, doors)
+                signal.set_wakeup_fd(-1)
+                agent.live(wire.at(host), setup, birth.make, first=first)
             self._born[pid] = born
             try:
                 self._map_user(pid, number)
@@ -205,20 +207,6 @@ class Zygote:
             self._setups[kind] = agent.Setup.prepare(limits, rules, self._path, self._interpreter)
             gc.freeze()  # it is here to stay
         return self._setups[kind]
-
-    def _be_sandbox(
-        self, setup: agent.Setup, host: int, first: agent.First, waits: int, doors: Sequence[int]
-    ) -> NoReturn:
-        signal.set_wakeup_fd(-1)
-
-        def prepare() -> None:
-            if os.read(waits, 1) != b"!":
-                raise OSError(0, "the template process is gone")
-            enter(doors)
-            close_all_but(host, *first.fds, setup.rules.landlock)
-            setup.furnishing.make()
-
-        agent.live(wire.at(host), setup, prepare, first=first)
 
     def _map_user(self, pid: int, number: int) -> None:
         outside = FIRST_UID + number if self.own_users else 0
