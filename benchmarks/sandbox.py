@@ -37,8 +37,7 @@ from benchmarks.sandbox_meter import (
     wait_until_gone,
 )
 from benchmarks.sandbox_peers import Launcher, Peer, peers, with_packages
-from toolyard.sandboxes import Level, Profile, Sandbox, profiles, start
-from toolyard.sandboxes.base import Backend
+from toolyard.sandboxes import Level, Profile, Provider, Sandbox, profiles
 
 CODE = "print(1 + 1)"
 NUMPY = "import numpy; print(1 + 1)"
@@ -53,7 +52,8 @@ BRANCHES = 20
 _REFILL_SECONDS = 0.05
 """More than a sandbox takes to be made, so that the pool is full whenever it is asked."""
 _SETTLE_SECONDS = 0.2
-"""For the kernel to clear away what a turn has left, which it does a little later and in threads of its own."""
+"""For what a turn has left to come to its end: sandboxes that nobody waits for, and what the kernel clears away a
+little later, in threads of its own."""
 
 Once: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 """Do the work once. It may call its argument when the part that is timed is over; if it does not, all of it is."""
@@ -106,10 +106,10 @@ async def take_turn(work: Work, meter: Meter, seconds: float) -> Turn:
 
     await asyncio.gather(*(repeat() for _ in range(work.at_once)))
     took = time.perf_counter() - began
-    cpu = meter.read() - before.processes
     await asyncio.sleep(_SETTLE_SECONDS)
     times.sort()
-    kernel = kernel_seconds(before, meter.cpu())
+    after = meter.cpu()
+    cpu, kernel = after.processes - before.processes, kernel_seconds(before, after)
     return Turn(took, len(times), median(times), times[len(times) * 99 // 100], cpu, kernel)
 
 
@@ -125,9 +125,9 @@ async def timed(once: Once) -> float:
 
 
 class Bench:
-    """Backends and sessions that last for the whole run."""
+    """Sandboxes and sessions that last for the whole run."""
 
-    def __init__(self, fresh: Backend, ready: Backend, launcher: Launcher) -> None:
+    def __init__(self, fresh: Provider, ready: Provider, launcher: Launcher) -> None:
         self.fresh = fresh
         self.ready = ready
         self._launcher = launcher
@@ -206,21 +206,21 @@ async def executed(sandbox: Sandbox, code: str, expected: str) -> None:
     check((done.stdout, done.error), (expected, None), code)
 
 
-def stateless(backend: Backend, profile: Profile, code: str) -> Once:
-    """A sandbox for one piece of code."""
+def stateless(provider: Provider, profile: Profile, code: str) -> Once:
+    """A sandbox for one piece of code, as `execute` has it."""
 
     async def once(_: Callable[[], None]) -> None:
-        async with await backend.open(profile=profile) as sandbox:
+        async with provider.open_once(profile=profile) as sandbox:
             await executed(sandbox, code, "2\n")
 
     return once
 
 
-def started(backend: Backend, profile: Profile, code: str) -> Once:
+def started(provider: Provider, profile: Profile, code: str) -> Once:
     """The first result of a session is what is timed."""
 
     async def once(lap: Callable[[], None]) -> None:
-        async with await backend.open(profile=profile) as sandbox:
+        async with await provider.open(profile=profile) as sandbox:
             await executed(sandbox, code, "2\n")
             lap()
 
@@ -251,12 +251,12 @@ class Memory:
     """By which less was available on the machine."""
 
 
-async def memory_of_sessions(backend: Backend, profile: Profile, count: int) -> Memory:
+async def memory_of_sessions(provider: Provider, profile: Profile, count: int) -> Memory:
     sessions: list[Sandbox] = []
 
     async def fill() -> None:
         while len(sessions) < count:
-            sandbox = await backend.open(profile=profile)
+            sandbox = await provider.open(profile=profile)
             sessions.append(sandbox)
             await executed(sandbox, CODE, "2\n")
 
@@ -266,9 +266,9 @@ async def memory_of_sessions(backend: Backend, profile: Profile, count: int) -> 
         await asyncio.gather(*(sandbox.close() for sandbox in sessions))
 
 
-async def memory_of_branches(backend: Backend, profile: Profile, count: int) -> Memory:
+async def memory_of_branches(provider: Provider, profile: Profile, count: int) -> Memory:
     branches: list[Sandbox] = []
-    async with await backend.open(profile=profile) as sandbox:
+    async with await provider.open(profile=profile) as sandbox:
         await executed(sandbox, CODE, "2\n")
 
         async def fill() -> None:
@@ -375,17 +375,16 @@ async def measure(rounds: int, seconds: float, sessions: int, meter: Meter) -> F
     async with AsyncExitStack() as leaving:
         launcher = Launcher(max(AT_ONCE))
         leaving.callback(launcher.close)
-        backends = []
-        for ready in (0, READY_COUNT):
-            backend = await start("native", "L3-nolimit", ready=ready)
-            leaving.push_async_callback(backend.close)
-            backends.append(backend)
-        bench = Bench(backends[0], backends[1], launcher)
+        fresh, ready = (Provider("native", ready=count) for count in (0, READY_COUNT))
+        for provider in (fresh, ready):
+            leaving.push_async_callback(provider.close)
+        level = (await fresh.start()).level
+        bench = Bench(fresh, ready, launcher)
         works = await bench.works()
         figures = Figures(
             contenders=[*(peer.name for peer in bench.peers), FRESH, READY],
             versions=[f"{peer.name} {peer.version}" for peer in bench.peers if peer.version],
-            level=bench.fresh.report().level,
+            level=level,
             scope=meter.scope,
         )
         figures.sessions["plain"] = []
@@ -484,7 +483,8 @@ def conditions(command: str, figures: Figures, sessions: int) -> str:
         f"Linux {platform.release()}{', '.join(['', *figures.versions])}; isolation {figures.level}, "
         f"{'as root' if os.geteuid() == 0 else 'not as root'}. Medians of {len(figures.rounds)} rounds; in brackets, "
         f"the median of the ratios to a fresh sandbox of Toolyard's within a round. Fresh means opened, used once and "
-        f"closed; from the pool, with {READY_COUNT} kept ready, the making of the next one is counted too. CPU is "
+        f"closed; times are those until the result is there, and CPU is that of the end too. From the pool, with "
+        f"{READY_COUNT} kept ready, the making of the next one is counted too. CPU is "
         f"processor time {figures.scope}; for a fresh sandbox it was {milli(min(each))} to {milli(max(each))} from "
         f"round to round. Targets are for 2 quiet cores. Memory is that of {sessions} sessions which have run "
         f"something, divided by their number. The server that was killed had {KILLED_WITH} sandboxes, each with an "
