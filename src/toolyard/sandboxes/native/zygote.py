@@ -72,7 +72,7 @@ class Born:
 class Zygote:
     def __init__(self, control: _socket.socket, config: Mapping[str, Any]) -> None:
         self._control = control
-        self._others: dict[int, socket.socket] = {}
+        self._others: dict[int, _socket.socket] = {}
         """To those who may ask for sandboxes as the server does, by their descriptor."""
         self._waiting = select.poll()
         self._spares = Spares(Groups.at(config["groups"]))
@@ -123,7 +123,7 @@ class Zygote:
                 except (wire.Closed, ConnectionError):
                     return
 
-    def _answer(self, control: socket.socket) -> None:
+    def _answer(self, control: _socket.socket) -> None:
         request, _, fds = wire.receive(control)
         try:
             match request["op"]:
@@ -141,18 +141,18 @@ class Zygote:
         """From now on another process of the server's may ask for sandboxes too, at the other end of this."""
         if len(self._others) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _FILES_KEPT:
             return {"failed": f"{len(self._others)} processes use this template, and it may have no more files open"}
-        other = socket.socket(fileno=os.dup(fds[0]))
+        other = wire.at(os.dup(fds[0]))
         other.setblocking(False)
         self._others[other.fileno()] = other
         self._waiting.register(other, select.POLLIN)
         return {}
 
-    def _drop(self, other: socket.socket) -> None:
+    def _drop(self, other: _socket.socket) -> None:
         self._waiting.unregister(other)
         del self._others[other.fileno()]
         other.close()
 
-    def _make(self, control: socket.socket, request: Mapping[str, Any], fds: Sequence[int]) -> None:
+    def _make(self, control: _socket.socket, request: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Make a sandbox and tell who asked its pidfd. That it is furnished, its agent will tell."""
         try:
             pidfd, group = self._clone(request, fds)
