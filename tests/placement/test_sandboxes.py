@@ -21,6 +21,7 @@ from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import open_sandbox, tool_output
 from toolyard.sandboxes.native import wire as packets
 from toolyard.sandboxes.native.backend import NativeBackend
+from toolyard.sandboxes.native.channel import pair
 from toolyard.sandboxes.rooms.launcher import tree
 from toolyard.testing import Running, running
 
@@ -219,7 +220,7 @@ def ask_and_never_listen(line: socket.socket) -> None:
 
 
 def ask_all(line: socket.socket, count: int) -> None:
-    one, other = packets.pair()
+    one, other = pair()
     with one, other:
         for number in range(count):
             packets.send(line, {"op": "join", "id": number}, fds=[other.fileno()])
