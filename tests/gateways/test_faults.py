@@ -10,6 +10,7 @@ import signal
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -89,6 +90,17 @@ async def test_when_a_gateway_is_killed_under_load_only_its_sessions_are_lost_an
     assert outcomes[False, "fine"] > SESSIONS / 3 + 60 - 1
     assert await pid_of(several, 1) in several.gateways()
     assert victim not in several.gateways()
+
+
+async def test_a_gateway_that_cannot_be_replaced_at_once_is_replaced_later_and_the_others_serve(start):
+    variables = {"YARD_FORKS_REFUSED": "4", "PYTHONPATH": str(Path(__file__).parents[2])}
+    several = start("--log-level", "warning", **variables).started()
+    os.kill(await pid_of(several, 1), signal.SIGKILL)
+    several.until("gateway 1 could not be started again: .*unavailable")
+    async with at(several, 0) as wire:
+        assert (await wire.get("/health")).status_code == 200
+    async with at(several, 1):  # it serves
+        assert len(several.gateways()) == several.count
 
 
 async def test_a_gateway_that_was_replaced_tells_when_it_was_started_itself(start):

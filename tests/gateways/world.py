@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import tarfile
@@ -12,6 +13,9 @@ from types import SimpleNamespace
 import anyio
 
 from toolyard import Environment, TextBlock, ToolOutput, tool
+
+if refused := os.environ.get("YARD_FORKS_REFUSED"):
+    os.fork = importlib.import_module("tests.forks").refusing({int(refused)})
 
 
 def arrived(key: str) -> int:

@@ -104,7 +104,7 @@ class Supervisor:
             self._reap()
         for number in [number for number, when in self._due.items() if when <= time.monotonic()]:
             del self._due[number]
-            self._start(number)
+            self._replace(number)
         if time.monotonic() > self._deadline:
             log.error("some gateways did not end in time")
             self._kill_all()
@@ -148,13 +148,27 @@ class Supervisor:
         now = time.monotonic()
         self._due[one.number] = now if now > one.since + _PAUSE else now + _PAUSE
 
+    def _replace(self, number: int) -> None:
+        try:
+            self._start(number)
+        except OSError as error:  # as a fork that the kernel refuses: the others serve all the same
+            log.error("gateway %d could not be started again: %s", number, error)
+            self._due[number] = time.monotonic() + _PAUSE
+
     def _start(self, number: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         report, theirs = os.pipe()
         parent = os.getpid()
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)  # the process that is made must not hear them as we do
-        if (pid := os.fork()) == 0:
+        try:
+            pid = os.fork()
+        except OSError:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+            os.close(report)
+            os.close(theirs)
+            raise
+        if pid == 0:
             for other in (report, *(one.report for one in self._running.values())):
                 os.close(other)
             self._become(number, theirs, parent)
