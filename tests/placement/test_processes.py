@@ -15,6 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from tests.forks import refusing
 from tests.placement.worlds import Counting, Forking, Repeating
 from tests.wires.wire import H, Wire, until
 from toolyard import AsyncClient, Client
@@ -283,6 +284,47 @@ async def test_a_template_that_was_killed_is_replaced():
             assert len({parent_of(pid) for pid in pids}) == 1
             for again in several:
                 await wire.end(again)
+
+
+async def test_a_pool_that_cannot_be_filled_makes_do_with_what_it_has(monkeypatch):
+    monkeypatch.setattr(os, "fork", refusing(range(4, 100)))  # a guard, a template and one worker are enough
+    with running([Counting], placement="pool", pool_processes=3) as server:
+        async with Wire(server.url) as wire:
+            sids = [await wire.open(task_spec={}) for _ in range(4)]
+            assert len({await value(wire, sid, "where") for sid in sids}) == 1
+            for sid in sids:
+                await wire.end(sid)
+
+
+async def test_a_system_without_room_for_processes_is_told_to_who_wants_one(monkeypatch):
+    monkeypatch.setattr(os, "fork", refusing(range(3, 100)))
+    with running([Counting], placement="process") as server:
+        async with Wire(server.url) as wire:
+            response = await wire.post("/create", headers=H("s"), json={"task_spec": {}})
+            assert response.status_code == 503
+            assert os.strerror(errno.EAGAIN) in response.json()["detail"]
+
+
+def test_a_template_that_ends_as_soon_as_it_is_started_keeps_nobody_waiting():
+    script = textwrap.dedent("""
+        from tests.placement.worlds import Counting
+        from toolyard.testing import running
+        from urllib.request import Request, urlopen
+        from urllib.error import HTTPError
+        import os
+        os.register_at_fork(after_in_child=lambda: os._exit(7))
+        with running([Counting], placement="process") as server:
+            try:
+                urlopen(Request(server.url + "/create", b'{"task_spec": {}}', {"X-Session-ID": "s"}))
+            except HTTPError as error:
+                print(error.code, error.read().decode())
+    """)
+    command = [sys.executable, "-c", script]
+    told = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60, check=False
+    )
+    assert told.stdout.startswith("503 "), told.stderr
+    assert "its template ends as soon as it is started" in told.stdout
 
 
 @pytest.mark.parametrize("placement", PLACES)

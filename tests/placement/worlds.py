@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import re
 import signal
 import subprocess
 import time
 
+from tests.forks import refusing
 from toolyard import Environment, ToolError, ToolOutput, tool
 
 
@@ -135,14 +135,7 @@ class Counting(Environment):
     @tool
     async def forbid_forks(self, after: int) -> str:
         """As a system does that has no room for more processes."""
-        fork, left = os.fork, iter(range(after))
-
-        def limited() -> int:
-            if next(left, None) is None:
-                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-            return fork()
-
-        os.fork = limited
+        os.fork = refusing(range(after + 1, 100))
         return "forbidden"
 
     @tool

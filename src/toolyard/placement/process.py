@@ -28,6 +28,8 @@ T = TypeVar("T")
 _RECENTLY = 60
 """Seconds for which a process that could not be started is a reason not to send anybody here. Not for ever: who is
 sent nobody cannot show that it works again."""
+_TEMPLATES_MOST = 3
+"""That are tried for one process. The second is as good as the first, unless something is wrong with all of them."""
 
 
 class ProcessPlacement:
@@ -91,21 +93,28 @@ class ProcessPlacement:
 
     async def _start(self) -> Process:
         """A new process; from a new template, if that has ended."""
+        try:
+            for _ in range(_TEMPLATES_MOST):
+                if (process := await self._try()) is not None:
+                    self._failed = -math.inf
+                    return process
+            raise OSError("its template ends as soon as it is started")
+        except OSError as error:  # as a fork that the kernel refuses
+            self._failed = time.monotonic()
+            raise Overloaded(f"no process for a session could be started: {error}", retry_after=5) from error
+
+    async def _try(self) -> Process | None:
+        """None if the template has ended."""
         self.prepare()
         assert self._template is not None
         template = self._template
         try:
-            process = await Process.start(template, self._processes)
+            return await Process.start(template, self._processes)
         except TemplateLost as lost:
             if self._template is template:  # nobody else has seen to it
                 log.error("%s, and all sessions in its processes; starting another one", lost)
                 await self.stop()
-            return await self._start()
-        except OSError as error:  # as a fork that the kernel refuses
-            self._failed = time.monotonic()
-            raise Overloaded(f"no process for a session could be started: {error}", retry_after=5) from error
-        self._failed = -math.inf
-        return process
+            return None
 
 
 class PoolPlacement(ProcessPlacement):
@@ -128,6 +137,16 @@ class PoolPlacement(ProcessPlacement):
         self._pool = [process for process in self._pool if not (process.ended or process.retired)]
         if len(self._pool) < self._size:
             async with self._filling:
-                while len(self._pool) < self._size:
-                    self._pool.append(await self._start())
+                await self._fill()
         return min(self._pool, key=lambda process: process.sessions)
+
+    async def _fill(self) -> None:
+        """As far as that is possible: fewer will do."""
+        while len(self._pool) < self._size:
+            try:
+                self._pool.append(await self._start())
+            except Overloaded as error:
+                if not self._pool:
+                    raise
+                log.warning("the pool has %d processes of %d: %s", len(self._pool), self._size, error)
+                return

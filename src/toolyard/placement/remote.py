@@ -97,7 +97,13 @@ class Process(Host):
     @classmethod
     async def start(cls, template: Template, all_: set[Process]) -> Process:
         pid, sock, kin = await template.start()
-        return cls(pid, await Line.on(sock), kin, template, all_)
+        try:
+            return cls(pid, await Line.on(sock), kin, template, all_)
+        except BaseException:
+            sock.close()
+            kin.close()
+            await template.end(pid)
+            raise
 
     async def fork(self, session: str, new: str) -> Process:
         """Another process, in which the session goes on under a new name."""

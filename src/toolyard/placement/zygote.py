@@ -17,7 +17,9 @@ import resource
 import select
 import signal
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from toolyard.placement.hosting import Served
@@ -37,10 +39,8 @@ def start(control: socket.socket, served: Served) -> int:
     server = os.getpid()
     guard = os.fork()
     if guard == 0:
-        try:
+        with _never_returning():
             _guard(server, control, served)
-        finally:
-            os._exit(1)
     return guard
 
 
@@ -81,8 +81,8 @@ class _Template:
         self._children_end, self._ends = os.pipe2(os.O_NONBLOCK)
         """Something can be read from the first when a child has ended."""
 
-    def live(self) -> NoReturn:
-        try:
+    def live(self) -> None:
+        with _never_returning():
             syscalls.die_with_parent()
             syscalls.adopt_orphans()
             signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -92,8 +92,6 @@ class _Template:
             wait.register(self._children_end, select.POLLIN)
             while True:
                 self._look(wait.poll())
-        finally:
-            os._exit(1)
 
     def _look(self, ready: Collection[tuple[int, int]]) -> None:
         answer: Mapping[str, Any] | None = None
@@ -127,10 +125,8 @@ class _Template:
                 os.close(end)
             return {"problem": str(error)}
         if pid == 0:
-            try:
+            with _never_returning():
                 self._become_worker(limits, ends)
-            finally:
-                os._exit(1)
         for end in ends:
             os.close(end)
         self._workers.add(pid)
@@ -184,6 +180,18 @@ def _limit(limits: Mapping[str, Any]) -> None:
 def _close_all_but(kept: int) -> None:
     os.closerange(3, kept)
     os.closerange(kept + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+@contextlib.contextmanager
+def _never_returning() -> Iterator[None]:
+    """In a process that has just been forked: what comes after belongs to who forked it."""
+    try:
+        yield
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(1)
 
 
 # Children.
