@@ -62,12 +62,11 @@ def _guard(server: int, control: socket.socket, served: Served) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _Template(control, served).live()
     control.close()
-    while signal.sigwait(_AWAITED) != signal.SIGTERM and template not in _reaped():
-        pass
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(template, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(template, 0)
+    while template not in _reaped():
+        if signal.sigwait(_AWAITED) == signal.SIGTERM:
+            os.kill(template, signal.SIGKILL)
+            os.waitpid(template, 0)
+            break
     _end_all(lambda: [*filter(belonging.mark_of, _children())])
 
 
@@ -97,11 +96,17 @@ class _Template:
         answer: Mapping[str, Any] | None = None
         if any(fd == self._control.fileno() for fd, _ in ready):
             answer = self._answer()
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._children_end, LONGEST)
-        _end_all(self._left_behind)
+        if self._has_lost_children():
+            _end_all(self._left_behind)
         if answer is not None:
             self._control.send(json.dumps(answer).encode())
+
+    def _has_lost_children(self) -> bool:
+        """Since this was asked last."""
+        try:
+            return bool(os.read(self._children_end, LONGEST))
+        except BlockingIOError:
+            return False
 
     def _answer(self) -> Mapping[str, Any]:
         data, ends, _, _ = socket.recv_fds(self._control, LONGEST, 2)
