@@ -160,6 +160,28 @@ async def test_a_constructor_that_never_returns_and_lets_nothing_else_run_keeps_
             assert "the constructor took more than 0.3 s" in response.json()["detail"]
 
 
+@pytest.mark.parametrize("placement", PLACES)
+def test_what_is_printed_is_written_once_although_processes_are_forked_and_killed(placement):
+    script = textwrap.dedent(f"""
+        from tests.placement.worlds import Counting
+        from toolyard import Client
+        from toolyard.testing import running
+        print("loading")
+        with running([Counting], placement={placement!r}) as server, Client(server.url) as client:
+            for text in ("one", "two"):
+                with client.environments.get("counting").session({{}}) as session:
+                    session.call_tool("say", {{"text": text}})
+                    if {placement!r} == "process":
+                        session.fork()[0].close()
+    """)
+    command = [sys.executable, "-c", script]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    told = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parents[2], env=environment, timeout=60, check=True
+    )
+    assert sorted(told.stdout.split()) == ["loading", "one", "two"]
+
+
 # What hangs, crashes and is killed.
 
 

@@ -57,6 +57,11 @@ class Counting(Environment):
         return os.getpid()
 
     @tool
+    async def say(self, text: str) -> str:
+        print(text)
+        return "said"
+
+    @tool
     async def secret(self) -> str:
         return self.secrets.get("key", "")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import os
 import random
 import selectors
@@ -46,8 +47,7 @@ class Worker(Hosting):
         try:
             loop.run_until_complete(self._live(sock))
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            flush_output()
             os._exit(0)  # threads of the author's must not keep it
 
     async def _live(self, sock: socket.socket) -> None:
@@ -70,6 +70,7 @@ class Worker(Hosting):
                 raise NotSupported("this process has several sessions")
             if problem := await self._unforkable():
                 raise CannotFork(problem)
+            flush_output()
             try:
                 helper = os.fork()
             except OSError as error:
@@ -137,3 +138,11 @@ def become_session() -> None:
     belonging.mark(os.getpid())
     os.setsid()
     random.seed()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # it is killed when its session is over, with what it held back
+
+
+def flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as it is in some services
+            stream.flush()

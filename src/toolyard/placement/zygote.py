@@ -17,13 +17,12 @@ import resource
 import select
 import signal
 import socket
-import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from toolyard.placement.hosting import Served
-from toolyard.placement.worker import Worker, become_session
+from toolyard.placement.worker import Worker, become_session, flush_output
 from toolyard.sandboxes import belonging
 from toolyard.sandboxes.native import syscalls
 
@@ -32,11 +31,14 @@ LONGEST = 4096
 _ROUNDS_MOST = 1000
 """In which what is killed may leave others to us. Somebody who forks without rest must not keep us for ever."""
 _AWAITED = (signal.SIGCHLD, signal.SIGTERM)
+_END_SECONDS = 5
+"""For what is killed to go. The server waits for the guard, and not for something that the kernel cannot end."""
 
 
 def start(control: socket.socket, served: Served) -> int:
     """Fork the guard, which forks the template; the guard's number. SIGTERM, or our own end, ends it all."""
     server = os.getpid()
+    flush_output()  # or whoever is forked would write it too
     guard = os.fork()
     if guard == 0:
         with _never_returning():
@@ -50,7 +52,7 @@ def _guard(server: int, control: socket.socket, served: Served) -> None:
     if os.getppid() != server:
         return
     os.setsid()  # an interrupt from the terminal is for the server
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     syscalls.adopt_orphans()
@@ -67,6 +69,7 @@ def _guard(server: int, control: socket.socket, served: Served) -> None:
             os.kill(template, signal.SIGKILL)
             os.waitpid(template, 0)
             break
+    signal.alarm(_END_SECONDS)
     _end_all(lambda: [*filter(belonging.mark_of, _children())])
 
 
@@ -195,7 +198,7 @@ def _never_returning() -> Iterator[None]:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stderr.flush()
+        flush_output()
         os._exit(1)
 
 
