@@ -165,6 +165,25 @@ async def test_an_environment_that_does_not_start_is_in_nobodys_way() -> None:
         assert await node.execute("stand_alone") == 1
 
 
+class Endless(Task):
+    async def setup(self) -> None:
+        await anyio.sleep_forever()
+
+    @tool
+    async def act(self) -> str:
+        return ""
+
+
+async def test_an_environment_that_takes_for_ever_to_start_holds_up_neither_its_node_nor_its_end() -> None:
+    async with node_of(Toolbox, Endless, toolserver_wait_seconds=0.2) as (node, runtime):
+        with anyio.fail_after(10):
+            detail = await node.detail("Endless_act", 450)
+            assert await node.detail(detail["next_calling"], 450, **detail["arguments"]) == detail
+            assert await node.execute("stand_alone") == 1
+            await node.answer("/release_session")
+        assert not runtime.sessions
+
+
 class Quiet(Task):
     toolsets = [Alone]
 

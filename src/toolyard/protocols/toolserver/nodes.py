@@ -94,7 +94,7 @@ class Nodes:
             node.forget()
 
     async def session(self, node: Node, environment: type[Environment]) -> Session:
-        """Its session in this environment, opened when first wanted."""
+        """Its session in this environment, opened when first wanted. Whoever calls a tool waits until it is ready."""
         if (found := node.sessions.get(environment)) is not None:
             return found
         async with node.changing:
@@ -126,7 +126,7 @@ class Nodes:
             try:
                 for environment in self._runtime.environments.values():
                     if overrides(environment, "workspace") or (node.bound and node.bound.environment is environment):
-                        await self._open(node, environment)
+                        await self._furnish(node, environment, await self._open(node, environment))
             except BaseException:
                 await self._end(node)
                 self._keep(node)
@@ -134,13 +134,17 @@ class Nodes:
             node.forget()
             node.open = True
 
-    async def _open(self, node: Node, environment: type[Environment]) -> None:
+    async def _open(self, node: Node, environment: type[Environment]) -> Session:
         task, secrets_ = Task({}), {}
         if node.bound is not None and node.bound.environment is environment:
             task, secrets_ = node.bound.task, dict(node.bound.secrets)
         spec = SessionSpec(f"node:{node.name}:{environment.name().lower()}", environment, task, secrets_)
         session = await self._runtime.open(spec, on_idle=lambda: self._close_idle(node))
         node.sessions[environment] = session
+        return session
+
+    async def _furnish(self, node: Node, environment: type[Environment], session: Session) -> None:
+        """Wait until it is ready, with its files if it has any."""
         placed = await session.ready()
         if overrides(environment, "workspace"):
             workspace = await placed.workspace()
