@@ -134,6 +134,28 @@ class Broken(Described):
         return ""
 
 
+class Flaky(Task):
+    failures: ClassVar[int] = 0
+
+    async def setup(self) -> None:
+        if Flaky.failures:
+            Flaky.failures -= 1
+            raise ValueError("not this time")
+
+    @tool
+    async def act(self) -> str:
+        return "acted"
+
+
+async def test_an_environment_that_did_not_start_is_started_again_for_who_calls_it_again() -> None:
+    Flaky.failures = 1
+    async with node_of(Toolbox, Flaky) as (node, runtime):
+        response = await node.asked("Flaky_act")
+        assert (response.status_code, response.json()["retryable"]) == (500, True)
+        assert await node.execute("Flaky_act") == "acted"
+        assert len(runtime.sessions) == 1
+
+
 class Slow(Described):
     started: ClassVar[Event]
 
@@ -313,6 +335,16 @@ async def test_a_node_whose_process_has_ended_says_so_and_is_made_anew_by_reconn
         assert (response.status_code, response.json()["detail"]) == (503, "node is not responding")
         assert await node.execute("Quiet_stand_alone") == 1
         await node.answer("/reconnect_session")
+        assert await node.execute("Mortal_get") == ""
+
+
+async def test_reconnecting_makes_anew_what_has_ended_and_nothing_else(shelf: Any) -> None:
+    async with node_of(Shelf, Described, Mortal, placement="process") as (node, _):
+        await node.execute("Shelf_put", text="kept")
+        await node.execute("Mortal_put", text="gone")
+        await node.asked("Mortal_die")
+        await node.answer("/reconnect_session")
+        assert await node.execute("Shelf_get") == "kept"
         assert await node.execute("Mortal_get") == ""
 
 

@@ -22,6 +22,7 @@ from toolyard.protocols.toolserver.node import Bound, Node, NotRunning
 from toolyard.protocols.toolserver.nodes import Nodes
 from toolyard.protocols.toolserver.offers import NAMES_MOST, Offer, Offers
 from toolyard.runtime.call import Call
+from toolyard.runtime.life import State
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Begun, Session
 
@@ -36,6 +37,8 @@ _COOKIE = "node_id"
 _OF_NOBODY = ("", "/", "/alive", "/get_cookie", "/get_cookies")
 """Paths that are for no node."""
 _REGISTER = "register_new_tool"
+_FAILED = State.FAILED
+"""Looked up once: every call asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +246,9 @@ class ToolServer(BaseRoute):
             await self._tell(request, node, environment, call.name, await self._in_time(call))
             return
         offer = await self._found(node, body.tool_name, body.env_name)
-        session = node.sessions.get(offer.environment) or await self._session(node, offer.environment)
+        session = node.sessions.get(offer.environment)
+        if session is None or session.state is _FAILED:
+            session = await self._session(node, offer.environment)
         asked = session.ask(offer.tool, body.arguments)
         if isinstance(asked, Begun):
             await self._see_through(request, node, offer, asked)

@@ -12,7 +12,7 @@ import resource
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO
 
 from toolyard.core.environment import Environment, overrides
@@ -22,6 +22,7 @@ from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Task
 from toolyard.protocols.toolserver.node import Bound, Node, NotRunning
 from toolyard.runtime.journal import Why
+from toolyard.runtime.life import State
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
 
@@ -95,14 +96,16 @@ class Nodes:
 
     async def session(self, node: Node, environment: type[Environment]) -> Session:
         """Its session in this environment, opened when first wanted. Whoever calls a tool waits until it is ready."""
-        if (found := node.sessions.get(environment)) is not None:
+        found = node.sessions.get(environment)
+        if found is not None and found.state is not State.FAILED:
             return found
         async with node.changing:
             if not node.open:
                 raise NotRunning
-            if environment not in node.sessions:
-                await self._open(node, environment)
-            return node.sessions[environment]
+            found = node.sessions.get(environment)
+            if found is not None and found.state is State.FAILED:  # perhaps it starts this time
+                await self._drop(node, environment)
+            return node.sessions.get(environment) or await self._open(node, environment)
 
     async def _close_idle(self, node: Node) -> None:
         """It is asked for each session that nobody has used for long; another one may be busy."""
@@ -120,12 +123,13 @@ class Nodes:
     async def _start(self, node: Node) -> None:
         """Open what a node has from the beginning: files, and its task."""
         async with node.changing:
-            if self.is_running(node) and await self._is_well(node):
-                return
-            await self._end(node)  # what may be left of it
+            if self.is_running(node):
+                await self._drop_broken(node)
+            else:
+                await self._end(node)  # what may be left of it
             try:
-                for environment in self._runtime.environments.values():
-                    if overrides(environment, "workspace") or (node.bound and node.bound.environment is environment):
+                for environment in self._from_the_beginning(node):
+                    if environment not in node.sessions:
                         await self._furnish(node, environment, await self._open(node, environment))
             except BaseException:
                 await self._end(node)
@@ -158,16 +162,25 @@ class Nodes:
         ended, node.sessions = node.sessions, {}
         await asyncio.gather(*(self._runtime.close(session.id, why) for session in ended.values()))
 
-    async def _is_well(self, node: Node) -> bool:
-        """Whether its sandboxes answer. One that is gone takes its files with it, and only a new one helps."""
-        for environment, session in node.sessions.items():
-            if overrides(environment, "workspace"):
-                try:
+    def _from_the_beginning(self, node: Node) -> Iterator[type[Environment]]:
+        for environment in self._runtime.environments.values():
+            if overrides(environment, "workspace") or (node.bound and node.bound.environment is environment):
+                yield environment
+
+    async def _drop_broken(self, node: Node) -> None:
+        """End what does not answer any more. It takes its files with it, if it has any, and only a new one helps."""
+        for environment, session in list(node.sessions.items()):
+            try:
+                if session.condition == "lost":
+                    raise SessionFailed("the session is lost")
+                if overrides(environment, "workspace"):
                     await (await (await session.ready()).workspace()).list()
-                except _GONE as error:
-                    log.warning("node %s is made again, without its files: %s", node.name, error)
-                    return False
-        return True
+            except _GONE as error:
+                log.warning("node %s: %s is made again: %s", node.name, environment.name(), error)
+                await self._drop(node, environment)
+
+    async def _drop(self, node: Node, environment: type[Environment]) -> None:
+        await self._runtime.close(node.sessions.pop(environment).id)
 
     async def _save(self, node: Node) -> None:
         for environment, session in node.sessions.items():
