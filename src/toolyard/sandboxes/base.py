@@ -249,7 +249,8 @@ class Sandbox(Protocol):
         """A file of the workspace. Paths are relative to it, or begin with its own path."""
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file of the workspace, whole, and the directories that it needs."""
+        """Write a file of the workspace, whole, and the directories that it needs. Of several who write to it at once,
+        one is the last, and all of what that one wrote is there."""
 
     async def list(self, path: str = ".") -> Sequence[Entry]:
         """The names in a directory of the workspace, sorted."""

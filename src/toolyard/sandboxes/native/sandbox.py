@@ -45,6 +45,8 @@ class NativeSandbox:
         self._parent = parent
         self._python = Python(guest, limits, ground, interpreter)
         self._bash = Bash(guest, limits, ground)
+        self._files = asyncio.Lock()
+        """A file is read and written in pieces, and those of several callers must not be mixed."""
         self._processes: set[Running] = set()
         self._branches: set[NativeSandbox] = set()
         self._under_way: set[asyncio.Task[Any]] = set()
@@ -175,18 +177,20 @@ class NativeSandbox:
 
     async def read(self, path: str) -> bytes:
         inside, whole = paths.inside(path), bytearray()
-        while True:
-            piece = await self._file("read", path, inside, offset=len(whole), most=_PIECE)
-            whole += piece
-            self._check_size(path, len(whole))
-            if len(piece) < _PIECE:
-                return bytes(whole)
+        async with self._files:
+            while True:
+                piece = await self._file("read", path, inside, offset=len(whole), most=_PIECE)
+                whole += piece
+                self._check_size(path, len(whole))
+                if len(piece) < _PIECE:
+                    return bytes(whole)
 
     async def write(self, path: str, data: bytes) -> None:
         inside = paths.inside(path)
         self._check_size(path, len(data))
-        for at in range(0, max(len(data), 1), _PIECE):
-            await self._file("write", path, inside, payload=data[at : at + _PIECE], more=at > 0)
+        async with self._files:
+            for at in range(0, max(len(data), 1), _PIECE):
+                await self._file("write", path, inside, payload=data[at : at + _PIECE], more=at > 0)
 
     async def list(self, path: str = ".") -> Sequence[Entry]:
         told = await self._file("list", path, paths.inside(path))

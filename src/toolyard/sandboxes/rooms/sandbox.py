@@ -37,6 +37,8 @@ class RoomSandbox:
         self._report = report
         self._again = again
         self._on_close = on_close
+        self._files = asyncio.Lock()
+        """What is written by one is not mixed with what another writes, or reads, at the same time."""
         self._programs: set[Program] = set()
         self._processes: set[Running] = set()
         self._python = Python(room, limits, profile, self._level, self._check_open)
@@ -132,14 +134,16 @@ class RoomSandbox:
 
     async def read(self, path: str) -> bytes:
         self._check_open()
-        with naming(path):
-            data: bytes = await self._room.read(inside(path), self.limits.file_bytes)
+        async with self._files:
+            with naming(path):
+                data: bytes = await self._room.read(inside(path), self.limits.file_bytes)
         return data
 
     async def write(self, path: str, data: bytes) -> None:
         self._check_open()
-        with naming(path):
-            await self._room.write(inside(path), data, self.limits.file_bytes)
+        async with self._files:
+            with naming(path):
+                await self._room.write(inside(path), data, self.limits.file_bytes)
 
     async def list(self, path: str = ".") -> Sequence[Entry]:
         self._check_open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 
@@ -23,6 +24,19 @@ async def _(box: Sandbox, case: Case) -> None:
     case.same("in the sandbox", done.stdout.split(), [b"absolute2000000"])
     await box.write("ä ö/ü", b"x")
     case.same("the names", [entry.name for entry in await box.list("ä ö")], ["ü"])
+
+
+@rule_of(RULES, "files")
+async def _(box: Sandbox, case: Case) -> None:
+    """Of what several write to a file at once, all of one is there, and who reads meanwhile finds all of one, too."""
+    wanted = [bytes([number]) * 1_000_000 for number in range(4)]
+    await box.write("shared", wanted[0])
+    writing = [asyncio.ensure_future(box.write("shared", data)) for data in wanted]
+    reading = asyncio.ensure_future(box.read("shared"))
+    await asyncio.gather(*writing, reading)
+    for content in (reading.result(), await box.read("shared")):
+        if content not in wanted:
+            case.problem(f"{len(content)} bytes are in the file, and they are nobody's")
 
 
 @rule_of(RULES, "files")
