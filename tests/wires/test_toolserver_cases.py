@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import zipfile
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import anyio
 import pytest
@@ -220,6 +222,40 @@ async def test_135_the_interpreter_runs_the_last_code_only(node):
     await node.execute("run_interpreter", code="print('first')")
     shown = await node.execute("run_interpreter", code="print('second')")
     assert shown == {"type": "simple", "data": {"ReturnCode": 0, "Output": "second\n"}}
+
+
+async def test_requests_that_race_on_one_node_come_one_after_the_other(node):
+    body = {"tool_name": "greet", "code": NEW}
+    made = await asyncio.gather(*(node.post("/register_new_tool", json=body) for _ in range(3)))
+    assert sorted(response.status_code for response in made) == [200, 406, 406]
+    await asyncio.gather(*(write(node, f"line {n}") for n in range(8)))
+    lines = (await node.execute("FileSystemEnv_read_from_file", filepath="a.txt")).splitlines()
+    assert sorted(line.partition(": ")[2] for line in lines) == [f"line {n}" for n in range(8)]
+    cells = await asyncio.gather(*(node.execute("PythonNotebook_execute_cell", code=f"print({n})") for n in range(6)))
+    assert sorted(cell["data"][0] for cell in cells) == [f"cell_index: {n}" for n in range(6)]
+    typed = await asyncio.gather(*(node.asked("ShellEnv_write_stdin", content=f"echo {n}") for n in range(4)))
+    assert {response.status_code for response in typed} <= {200, 450}
+    uploads = (node.post("/upload_file", files={"file": ("u", bytes([n]) * 1_000_000)}) for n in range(4))
+    assert [response.status_code for response in await asyncio.gather(*uploads)] == [200] * 4
+    content = (await node.post("/download_file", json={"file_path": "u"})).content
+    assert len(content) == 1_000_000
+
+
+async def test_a_release_that_races_with_everything_leaves_nothing(node, served):
+    async def all_of_it() -> None:
+        async with anyio.create_task_group() as group:
+            for path in ("/download_workspace", "/get_workspace_structure", "/get_available_tools", "/close_session"):
+                group.start_soon(node.post, path)
+            group.start_soon(partial(node.asked, "shell_command_executor", command="sleep 30"))
+            group.start_soon(partial(node.asked, "PythonNotebook_execute_cell", code="while True: pass"))
+            group.start_soon(node.post, "/release_session")
+            group.start_soon(node.post, "/reconnect_session")
+
+    with anyio.fail_after(60):
+        await all_of_it()
+    await node.post("/release_session")
+    await until(lambda: not served.server.runtime.sessions)
+    assert served.server.runtime.calls == 0
 
 
 async def test_the_same_tools_are_an_environment_over_ors(served):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import resource
@@ -17,8 +18,13 @@ from tests.wires.toolserver_wire import Alone, Described, Node, Task, Toolbox, n
 from tests.wires.wire import until
 from toolyard import tool
 from toolyard.core.errors import SandboxLost, WorkspaceError
+from toolyard.placement.local import LocalPlacement
 from toolyard.protocols.toolserver import nodes
+from toolyard.protocols.toolserver.nodes import Nodes
+from toolyard.runtime.limits import Limits
+from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes.base import Entry
+from toolyard.settings import Settings
 from toolyard.testing import running
 
 pytestmark = pytest.mark.anyio
@@ -346,6 +352,16 @@ async def test_reconnecting_makes_anew_what_has_ended_and_nothing_else(shelf: An
         await node.answer("/reconnect_session")
         assert await node.execute("Shelf_get") == "kept"
         assert await node.execute("Mortal_get") == ""
+
+
+async def test_a_node_that_is_released_while_somebody_waits_to_open_it_again_stays_released() -> None:
+    runtime = Runtime([Shelf], LocalPlacement(2), Settings().pick(Limits))
+    async with runtime.running():
+        known = Nodes(runtime, keep_seconds=60, keep_bytes=2**20)
+        node, _ = await known.create(None)
+        await asyncio.gather(known.close(node), known.release(node), known.reopen(node))
+        assert not runtime.sessions
+        assert known.find(node.id) is None
 
 
 async def test_closed_nodes_hold_a_part_of_the_open_files_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,8 +177,9 @@ class ToolServer(BaseRoute):
     async def _change(self, request: Request, what: str, change: Callable[[Node], Coroutine[Any, Any, None]]) -> None:
         """Beside the request: who hangs up does not leave a node half closed."""
         node_id = cookie(request.header(b"cookie"))
+        invalid = f"invalid node_id: {answers.echoed(node_id)}"
         if (node := self._nodes.find(node_id or "")) is None:
-            await request.answer_json(f"invalid node_id: {answers.echoed(node_id)}")
+            await request.answer_json(invalid)
             return
         refusals: list[ToolyardError] = []
 
@@ -191,7 +192,8 @@ class ToolServer(BaseRoute):
         await asyncio.shield(self._runtime.shared.background.start(changed()))
         if refusals:
             raise refusals[0]
-        await request.answer_json(f"{what} session: {node.id}")
+        is_known = what == "Release" or self._nodes.find(node.id) is not None  # and not released meanwhile
+        await request.answer_json(f"{what} session: {node.id}" if is_known else invalid)
 
     # What a node offers.
 
@@ -245,7 +247,8 @@ class ToolServer(BaseRoute):
             environment, call = self._known_call(node, body.arguments)
             await self._tell(request, node, environment, call.name, await self._in_time(call))
             return
-        offer = await self._found(node, body.tool_name, body.env_name)
+        name, world = body.tool_name, body.env_name
+        offer = self._offers.named(name, world) or await self._found(node, name, world)
         session = node.sessions.get(offer.environment)
         if session is None or session.state is _FAILED:
             session = await self._session(node, offer.environment)
@@ -267,8 +270,7 @@ class ToolServer(BaseRoute):
             raise answers.refused(500, why + node.hint(environment)) from error
 
     async def _found(self, node: Node, name: str, world: str | None) -> Offer:
-        offer = self._offers.named(name, world) or self._offers.find(name, world, await node.own_offers())
-        if offer is None:
+        if (offer := self._offers.find(name, world, await node.own_offers())) is None:
             raise answers.no_such_tool(f"{world}_{name}" if world else name)
         return offer
 

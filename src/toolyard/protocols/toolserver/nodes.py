@@ -123,6 +123,8 @@ class Nodes:
     async def _start(self, node: Node) -> None:
         """Open what a node has from the beginning: files, and its task."""
         async with node.changing:
+            if self._nodes.get(node.id) is not node:  # it was released while we waited
+                return
             if self.is_running(node):
                 await self._drop_broken(node)
             else:
