@@ -8,6 +8,7 @@ import os
 import resource
 import zipfile
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from threading import Event
 from typing import Any, ClassVar
 
@@ -35,12 +36,15 @@ class Shelf(Task):
 
     state: ClassVar[str] = ""
     saves: ClassVar[int] = 0
+    harmed: ClassVar[bool] = False
+    """Its programs were stopped while one of them saved it."""
     saving: ClassVar[Event]
     may_save: ClassVar[Event]
 
     def __init__(self, task_spec: Any = {}, secrets: Any = {}) -> None:
         super().__init__(task_spec, secrets)
         self.text = b""
+        self.busy = False
 
     def workspace(self) -> Any:
         return self
@@ -51,13 +55,16 @@ class Shelf(Task):
 
     async def stop_programs(self) -> None:
         self._look()
+        Shelf.harmed |= self.busy
 
     async def save(self) -> bytes:
         self._look()
         if self.state == "slow":
             Shelf.saves += 1
+            self.busy = True
             Shelf.saving.set()
             await anyio.to_thread.run_sync(Shelf.may_save.wait)
+            self.busy = False
         if self.state == "unsaved":
             raise WorkspaceError("it cannot be packed")
         return self.text
@@ -84,6 +91,7 @@ class Shelf(Task):
 def shelf(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(Shelf, "state", "")
     monkeypatch.setattr(Shelf, "saves", 0)
+    monkeypatch.setattr(Shelf, "harmed", False)
     Shelf.saving, Shelf.may_save = Event(), Event()
     return monkeypatch
 
@@ -307,22 +315,45 @@ async def test_a_node_that_cannot_be_opened_again_leaves_nothing_and_keeps_its_f
 
 
 async def test_workspaces_are_packed_two_at_a_time_and_all_that_were_asked_for_come(shelf: Any) -> None:
-    async with node_of(Shelf) as (node, _):
+    async with node_of(Shelf) as (first, runtime), AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(Node(str(first.base_url))) for _ in range(4)]
+        for other in others:
+            await other.cookie()
         shelf.setattr(Shelf, "state", "slow")
         answers: list[Any] = []
 
-        async def download() -> None:
+        async def download(node: Node) -> None:
             answers.append(await node.post("/download_workspace"))
 
         async with anyio.create_task_group() as group:
-            for _ in range(5):
-                group.start_soon(download)
+            for node in (first, *others):
+                group.start_soon(download, node)
             await until(lambda: Shelf.saves == 2)
-            assert (await node.answer("/get_workspace_structure"))["children"] == []  # behind all of them
+            assert (await first.answer("/get_workspace_structure"))["children"] == []  # behind all of them
             assert Shelf.saves == 2
             Shelf.may_save.set()
-        assert Shelf.saves == len(answers) == 5
+        assert Shelf.saves == len(answers) == len(runtime.sessions) == 5
         assert all(zipfile.ZipFile(io.BytesIO(answer.content)).namelist() == [] for answer in answers)
+
+
+async def test_a_node_that_is_closed_while_it_is_downloaded_waits_for_that(shelf: Any) -> None:
+    async with node_of(Shelf) as (node, _):
+        shelf.setattr(Shelf, "state", "slow")
+        async with anyio.create_task_group() as group:
+            answers: list[Any] = []
+
+            async def ask(path: str) -> None:
+                answers.append(await node.post(path))
+
+            group.start_soon(ask, "/download_workspace")
+            await until(Shelf.saving.is_set)
+            group.start_soon(ask, "/close_session")
+            with anyio.fail_after(10):
+                while (await node.asked("Shelf_get")).status_code != 503:  # it has begun to close
+                    pass
+            Shelf.may_save.set()
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert not Shelf.harmed
 
 
 class Mortal(Shelf, Described):

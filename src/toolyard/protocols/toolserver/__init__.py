@@ -354,7 +354,7 @@ class ToolServer(BaseRoute):
         await files.download_file(request, await node.workspace())
 
     async def download_workspace(self, request: Request, node: Node) -> None:
-        await files.download_workspace(request, await node.workspace(), self._nodes.saving)
+        await files.download_workspace(request, await node.workspace(), self._nodes.packing(node))
 
     async def get_workspace_structure(self, request: Request, node: Node) -> None:
         await files.get_workspace_structure(request, await node.workspace())

@@ -9,6 +9,7 @@ import posixpath
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import IO
 from urllib.parse import quote
 
@@ -51,10 +52,12 @@ async def download_file(request: Request, workspace: Workspace) -> None:
     await request.answer(200, _headers(posixpath.basename(wanted.file_path), media_type), data)
 
 
-async def download_workspace(request: Request, workspace: Workspace, saving: asyncio.Semaphore) -> None:
+async def download_workspace(
+    request: Request, workspace: Workspace, packing: AbstractAsyncContextManager[None]
+) -> None:
     """The archive waits on the disk for a client that may be slow: there it is in nobody's way."""
     with _answering(otherwise=413):
-        async with saving:
+        async with packing:
             file = await asyncio.to_thread(_zipped, await workspace.save())
     with file:
         headers = _headers(f"{ROOT}.zip", "application/zip")

@@ -41,6 +41,8 @@ class Node:
         self.bound = bound
         self.changing = asyncio.Lock()
         """Held by whoever opens or ends sessions of it."""
+        self.packing = asyncio.Lock()
+        """Held by whoever packs its files."""
         self.open = False
         self.sessions: dict[type[Environment], Session] = {}
         self.files: dict[type[Environment], IO[bytes]] = {}

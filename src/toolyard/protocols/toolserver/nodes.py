@@ -12,7 +12,8 @@ import resource
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from typing import IO
 
 from toolyard.core.environment import Environment, overrides
@@ -45,7 +46,7 @@ class Nodes:
         self._keep_most = _files_to_keep()
         self._nodes: dict[str, Node] = {}
         """Those that were closed last are last."""
-        self.saving = asyncio.Semaphore(_SAVING_MOST)
+        self._saving = asyncio.Semaphore(_SAVING_MOST)
         runtime.at_end.append(self._forget_all)
 
     def find(self, node_id: str) -> Node | None:
@@ -189,20 +190,25 @@ class Nodes:
             await session.stop_calls()
             if overrides(environment, "workspace"):
                 try:
-                    workspace = await (await session.ready()).workspace()
-                    await workspace.stop_programs()
-                    node.files[environment] = await self._saved(node, workspace)
+                    node.files[environment] = await self._saved(node, await (await session.ready()).workspace())
                 except _GONE as error:
                     log.warning("node %s is closed without its files: %s", node.name, error)
 
+    @asynccontextmanager
+    async def packing(self, node: Node) -> AsyncIterator[None]:
+        """Whoever packs its workspace is alone in it, so that no other ends what does it, and one of few at all."""
+        async with node.packing, self._saving:
+            yield
+
     async def _saved(self, node: Node, workspace: Workspace) -> IO[bytes]:
-        async with self.saving:
+        async with self.packing(node):
+            await workspace.stop_programs()
             saved = await workspace.save()
             node.size += len(saved)
             return await asyncio.to_thread(_file_of, saved)
 
     async def _restored(self, workspace: Workspace, file: IO[bytes]) -> None:
-        async with self.saving:
+        async with self._saving:
             await workspace.restore(await asyncio.to_thread(_content_of, file))
 
     def _keep(self, node: Node) -> None:
