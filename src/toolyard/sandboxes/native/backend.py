@@ -264,10 +264,12 @@ class NativeBackend:
             interprets = await guest.ready()
             self._check_open()
         except BaseException:
+            if process is not None:
+                process.kill()
             guest.give_up(first)
             guest.close()
             if process is not None:
-                await asyncio.shield(process.kill(_nothing))
+                await asyncio.shield(process.gone(_nothing))
             raise
         group = self._groups.group(made.header["group"])
         oom_kills = group.oom_counter()
@@ -280,8 +282,9 @@ class NativeBackend:
                     group.unthrottle()
 
         async def end() -> None:
+            process.kill()  # before its agent hears that nobody is there any more, and does more than to die
             guest.close()
-            await process.kill(unthrottle)
+            await process.gone(unthrottle)
             oom_kills.close()
             if template.channel.lost:  # who would have removed it
                 with contextlib.suppress(OSError):  # a new broker has swept
@@ -316,8 +319,13 @@ class Process:
     def __init__(self, pidfd: int) -> None:
         self._pidfd = pidfd
 
-    async def kill(self, unthrottle: Callable[[], Awaitable[None]]) -> None:
-        """End it, and with it everything in its namespace; returns when that is gone.
+    def kill(self) -> None:
+        """End it, and with it everything in its namespace."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def gone(self, unthrottle: Callable[[], Awaitable[None]]) -> None:
+        """To be waited for when it was killed, and once only.
 
         One that has used up its share of processor time dies only when it gets the next: it is helped, then.
         """
@@ -330,8 +338,6 @@ class Process:
 
         loop.add_reader(self._pidfd, ended)
         try:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             await asyncio.wait((gone,), timeout=_PROMPTLY_SECONDS)
             if not gone.done():
                 await unthrottle()
