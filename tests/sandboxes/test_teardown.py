@@ -26,6 +26,7 @@ from tests.sandboxes import hostile
 from toolyard.core.errors import CannotFork, SandboxError, SandboxLost, SandboxUnavailable, WorkspaceError
 from toolyard.sandboxes.base import Limits
 from toolyard.sandboxes.native.backend import NativeBackend
+from toolyard.sandboxes.native.channel import Answer, Channel
 from toolyard.sandboxes.native.sandbox import NativeSandbox
 
 _SOON = 10.0
@@ -494,6 +495,27 @@ async def test_who_stops_waiting_leaves_a_sandbox_that_works(backend: NativeBack
     assert (await branch.exec("kept")).value == "1"
     await branch.close()
     await sandbox.close()
+
+
+@_ON_BOTH_LOOPS
+@pytest.mark.anyio
+async def test_what_code_starts_before_the_server_has_the_processor_again_ends_with_it(
+    backend: NativeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Channel.begin
+
+    def and_then_be_held_up(channel: Channel, op: str, payload: bytes) -> asyncio.Future[Answer]:
+        answer = begin(channel, op, payload)
+        time.sleep(0.2)
+        return answer
+
+    async with await backend.open() as sandbox:
+        await sandbox.exec("import os, time")
+        monkeypatch.setattr(Channel, "begin", and_then_be_held_up)
+        executed = await sandbox.exec("if os.fork() == 0: time.sleep(1000)\nwhile True: pass", timeout=0.3)
+        monkeypatch.undo()
+        assert executed.timed_out
+        assert (await sandbox.exec("os.waitpid(-1, 0)[1]")).value == "9"
 
 
 @_ON_BOTH_LOOPS
