@@ -2,6 +2,10 @@
 
 import errno
 import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +76,34 @@ def test_a_child_in_which_one_goes_on_has_just_the_files_that_were_kept():
     assert os.waitpid(pid, 0)[1] == 0
     assert int(parent) != os.getpid()
     assert int(count) == 5
+
+
+_LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
+
+
+def _use_large_pages_with(memory: int) -> tuple[int, int]:
+    """How many a process with so much of it says that it has, and how many kilobytes the kernel says they are."""
+    code = (
+        "import re\n"
+        "from toolyard.sandboxes.native import syscalls\n"
+        f"held = bytes(range(1, 201)) * ({memory} // 200)\n"
+        "said = syscalls.use_large_pages()\n"
+        "assert held == bytes(range(1, 201)) * (len(held) // 200)\n"
+        "print(said, re.search(r'AnonHugePages: *([0-9]+)', open('/proc/self/smaps_rollup').read())[1])\n"
+    )
+    said, found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    ).stdout.split()
+    return int(said), int(found)
+
+
+def test_only_a_process_with_much_memory_uses_large_pages():
+    assert _use_large_pages_with(2**21)[0] == 0
+    said, found = _use_large_pages_with(64 * 2**20)
+    assert found >= said * 2048 * 0.9  # the kernel may have parted one meanwhile
+    version = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+    if version >= (6, 1) and os.sysconf("SC_PAGE_SIZE") == 4096 and _LARGE_PAGES.exists():
+        assert said > 0
 
 
 def test_every_change_of_a_dictionary_is_another_version_and_looking_at_it_is_none():

@@ -99,6 +99,7 @@ class Zygote:
         _restrain()
         gc.collect()
         syscalls.trim_heap()
+        syscalls.use_large_pages()
         gc.freeze()
 
     def serve(self) -> None:
