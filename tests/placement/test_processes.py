@@ -140,9 +140,10 @@ async def test_numbers_that_json_does_not_have_come_through(served):
     assert output.blocks[0].text == "nan -inf"
 
 
-async def test_a_session_that_is_given_up_in_its_constructor_is_torn_down_when_that_is_over(tmp_path):
+@pytest.mark.parametrize("placement", ["local", "pool"])
+async def test_a_session_that_is_given_up_in_its_constructor_is_torn_down_when_that_is_over(placement, tmp_path):
     told = tmp_path / "told"
-    with running([Counting], placement="pool", pool_processes=1, setup_seconds=0.3) as server:
+    with running([Counting], placement=placement, pool_processes=1, setup_seconds=0.3) as server:
         async with Wire(server.url) as wire:
             body = {"task_spec": {"slow": 1, "tell": str(told)}}
             response = await wire.post("/create", headers=H("s"), json=body)

@@ -67,6 +67,7 @@ class LocalPlacement:
     def __init__(self, threads: int) -> None:
         self._most_threads = threads
         self._threads = Threads(threads)
+        self._discarding: set[asyncio.Task[None]] = set()
 
     def prepare(self) -> None:
         """There is nothing to prepare."""
@@ -74,11 +75,42 @@ class LocalPlacement:
     async def place(self, spec: SessionSpec) -> LocalEnvironment:
         build = partial(spec.environment, task_spec=spec.task.spec, secrets=spec.secrets)
         # The constructor of Environment itself only stores two things: not worth a thread.
-        env = await self._threads.run(build) if overrides(spec.environment, "__init__") else build()
+        env = await self._construct(build) if overrides(spec.environment, "__init__") else build()
         placed = LocalEnvironment(env, self)
         if spec.toolset is not None:
             await placed.prefer(spec.toolset)
         return placed
+
+    async def _construct(self, build: Callable[[], Environment]) -> Environment:
+        """In a thread, which cannot be stopped: what it makes after it was given up is torn down then."""
+        loop = asyncio.get_running_loop()
+        made: list[Environment] = []
+        given_up = False
+
+        def construct() -> None:
+            made.append(build())
+            if given_up:
+                loop.call_soon_threadsafe(self._discard, made)
+
+        try:
+            await self._threads.run(construct)
+            return made.pop()
+        except BaseException:
+            given_up = True
+            self._discard(made)
+            raise
+
+    def _discard(self, made: list[Environment]) -> None:
+        """Once, whoever comes first."""
+        while made:
+            discarding = asyncio.ensure_future(LocalEnvironment(made.pop(), self).teardown())
+            self._discarding.add(discarding)
+            discarding.add_done_callback(self._discarded)
+
+    def _discarded(self, discarding: asyncio.Task[None]) -> None:
+        self._discarding.discard(discarding)
+        if not discarding.cancelled() and (error := discarding.exception()) is not None:  # the author's teardown()
+            log.error("teardown() raised %s", describe(error), exc_info=error)
 
     async def ask(self, hook: Callable[..., Any], *args: object, always: bool = False) -> Any:
         if inspect.iscoroutinefunction(hook):
