@@ -41,6 +41,21 @@ class Path(BaseModel):
     path: str
 
 
+class OneTask(Environment):
+    """What an environment must have beside tools, for those that are about something else."""
+
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return [{}]
+
+    def get_prompt(self):
+        return "Go."
+
+
 class MathEnv(Environment):
     """Sums, and tools that misbehave on purpose."""
 

@@ -7,7 +7,8 @@ import anyio.lowlevel
 import pytest
 
 from tests.runtime.test_runtime import runtime_of
-from toolyard import Environment, ListToolsOutput, ToolError, Toolset, ToolSpec, tool
+from tests.worlds import OneTask
+from toolyard import ListToolsOutput, ToolError, Toolset, ToolSpec, tool
 from toolyard.core.errors import CallNotFound, DefinitionError
 from toolyard.core.output import AskAgain
 from toolyard.placement.base import SessionSpec, Task
@@ -17,19 +18,8 @@ pytestmark = pytest.mark.anyio
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
-class Oven(Environment):
+class Oven(OneTask):
     """Bakes; whoever asks before it is done is told to ask again."""
-
-    @classmethod
-    def list_splits(cls):
-        return ["train"]
-
-    @classmethod
-    def list_tasks(cls, split):
-        return [{}]
-
-    def get_prompt(self):
-        return "Bake."
 
     def __init__(self, task_spec={}, secrets={}):
         super().__init__(task_spec, secrets)

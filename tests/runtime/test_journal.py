@@ -10,7 +10,8 @@ import pytest
 
 from tests.runtime.test_ask_again import Oven
 from tests.runtime.test_runtime import runtime_of, settled, spec
-from toolyard import Environment, tool
+from tests.worlds import OneTask
+from toolyard import tool
 from toolyard.core.errors import Overloaded
 from toolyard.placement.base import SessionSpec, Task
 from toolyard.runtime.runtime import Runtime
@@ -192,15 +193,8 @@ async def test_what_was_wrong_with_the_setup_is_told():
     assert listener.of("settled") == [["s", "ValueError: setup boom"]]
 
 
-class Blocking(Environment):
+class Blocking(OneTask):
     """Holds up the event loop, as no tool should."""
-
-    @classmethod
-    def list_splits(cls):
-        return ["train"]
-
-    def get_prompt(self):
-        return "?"
 
     @tool
     async def block(self) -> str:

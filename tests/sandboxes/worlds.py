@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.worlds import OneTask
 from toolyard import Environment, ToolOutput, Toolset, tool
 from toolyard.sandboxes import Sandbox, blocking, open_sandbox, tool_output, usual_limits
 
 
-class Runner(Environment):
+class Runner(OneTask):
     """Asks for sandboxes in every right way, and in two wrong ones."""
 
     box: Sandbox | None = None
-
-    @classmethod
-    def list_splits(cls):
-        return ["train"]
-
-    @classmethod
-    def list_tasks(cls, split):
-        return [{}]
-
-    def get_prompt(self):
-        return "Run something."
 
     async def teardown(self):
         if self.box is not None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tests.wires.wire import Answer, H, Wire, call_body, connect, request_bytes, strict_json, until
-from tests.worlds import MathEnv, ran
+from tests.worlds import MathEnv, OneTask, ran
 from toolyard import Environment, ImageBlock, TextBlock, ToolError, ToolOutput, tool
 from toolyard.settings import Settings
 from toolyard.testing import Running, running
@@ -469,18 +469,11 @@ async def test_a_dynamic_tool_exists_only_in_its_task(wire: Wire, sid: str):
 # Beyond the cases: deadlines and limits.
 
 
-class Guarded(Environment):
+class Guarded(OneTask):
     """Knows what became of its tools."""
 
     cancelled = threading.Event()
     refused_to_stop = threading.Event()
-
-    @classmethod
-    def list_splits(cls):
-        return ["train"]
-
-    def get_prompt(self):
-        return "?"
 
     @tool
     async def hang(self) -> str:

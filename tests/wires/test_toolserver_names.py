@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wires.toolserver_wire import Described, Patience, Task, Toolbox, node_of
+from tests.wires.toolserver_wire import Described, Patience, Toolbox, node_of
+from tests.worlds import OneTask
 from toolyard import tool
 from toolyard.tools.environment import ToolsEnvironment
 from toolyard.tools.tool_maker import ToolMaker
@@ -12,7 +13,7 @@ from toolyard.tools.tool_maker import ToolMaker
 pytestmark = pytest.mark.anyio
 
 
-class Namesake(Task):
+class Namesake(OneTask):
     """Has a tool that is called as one that only a session of another environment has."""
 
     @tool
@@ -30,7 +31,7 @@ async def test_a_tool_of_the_nodes_own_is_not_taken_for_another_one_of_that_name
         assert about["description"] == "Of the session."
 
 
-class Impatient(Task):
+class Impatient(OneTask):
     toolsets = [Patience]
 
 

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
-from tests.wires.toolserver_wire import Alone, Described, Node, Task, Toolbox, node_of
+from tests.wires.toolserver_wire import Alone, Described, Node, Toolbox, node_of
 from tests.wires.wire import until
+from tests.worlds import OneTask
 from toolyard import tool
 from toolyard.core.errors import SandboxLost, WorkspaceError
 from toolyard.placement.local import LocalPlacement
@@ -31,7 +32,7 @@ from toolyard.testing import running
 pytestmark = pytest.mark.anyio
 
 
-class Shelf(Task):
+class Shelf(OneTask):
     """Files in memory, and a switch for what happens to them."""
 
     state: ClassVar[str] = ""
@@ -99,7 +100,7 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 # One session of a node, and the others.
 
 
-class Speechless(Task):
+class Speechless(OneTask):
     def get_prompt(self) -> str:
         raise ValueError("there is nothing to say")
 
@@ -117,7 +118,7 @@ async def test_a_node_whose_prompt_cannot_be_told_is_none() -> None:
         assert set(runtime.sessions) == known
 
 
-class Demanding(Task):
+class Demanding(OneTask):
     def __init__(self, task_spec: Any = {}, secrets: Any = {}) -> None:
         super().__init__(task_spec, secrets)
         self.size = task_spec["size"]
@@ -148,7 +149,7 @@ class Broken(Described):
         return ""
 
 
-class Flaky(Task):
+class Flaky(OneTask):
     failures: ClassVar[int] = 0
 
     async def setup(self) -> None:
@@ -201,7 +202,7 @@ async def test_an_environment_that_does_not_start_is_in_nobodys_way() -> None:
         assert await node.execute("stand_alone") == 1
 
 
-class Endless(Task):
+class Endless(OneTask):
     async def setup(self) -> None:
         await anyio.sleep_forever()
 
@@ -220,7 +221,7 @@ async def test_an_environment_that_takes_for_ever_to_start_holds_up_neither_its_
         assert not runtime.sessions
 
 
-class Quiet(Task):
+class Quiet(OneTask):
     toolsets = [Alone]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import anyio
 import httpx2
 
 from tests.wires.wire import Wire, strict_json
+from tests.worlds import OneTask
 from toolyard import Environment, ImageBlock, ListToolsOutput, TextBlock, ToolError, ToolOutput, Toolset, ToolSpec, tool
 from toolyard.core.errors import ServiceUnavailable
 from toolyard.core.output import AskAgain
@@ -194,20 +195,7 @@ class Toolbox(ToolsEnvironment):
     toolsets = [Values, Patience, Alone]
 
 
-class Task(Environment):
-    @classmethod
-    def list_splits(cls) -> Sequence[str]:
-        return ["train"]
-
-    @classmethod
-    def list_tasks(cls, split: str) -> Sequence[Any]:
-        return [{}]
-
-    def get_prompt(self) -> str:
-        return "Go."
-
-
-class Described(Task):
+class Described(OneTask):
     """All of its tools are those of a task."""
 
     async def list_task_tools(self) -> ListToolsOutput:
