@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import platform
-import sys
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,8 @@ from benchmarks.load import Load, Step, drive
 from benchmarks.report import (
     README,
     Row,
+    check_platform,
+    command_of,
     kib,
     mib,
     micro,
@@ -262,23 +263,10 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def command_of(args: argparse.Namespace) -> str:
-    """What to type for the same figures; where they are written to makes no difference."""
-    usual = vars(arguments().parse_args([]))
-    chosen = [
-        f"--{name} {vars(args)[name]:g}"
-        for name in ("rounds", "seconds", "sessions")
-        if vars(args)[name] != usual[name]
-    ]
-    chosen += ["--quick"] * args.quick
-    return " ".join(["python -m benchmarks.ors", *chosen]) if chosen else "make bench"
-
-
 def main() -> None:
     args = arguments().parse_args()
-    if sys.platform != "linux":
-        raise SystemExit("This benchmark reads CPU time and memory from /proc: it runs on Linux only.")
-    command = command_of(args)
+    check_platform()
+    command = command_of(arguments(), args, usual="make bench")
     if args.quick:
         args.rounds, args.seconds, args.sessions = 2, 0.5, 1000
     if args.write_readme:

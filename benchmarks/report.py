@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import platform
 import sys
 from collections.abc import Sequence
@@ -61,6 +62,19 @@ def aligned(cells: Sequence[Sequence[str]]) -> str:
         "|" + "|".join("-" * (width + 2) if not i else "-" * (width + 1) + ":" for i, width in enumerate(widths)) + "|"
     )
     return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def command_of(parser: argparse.ArgumentParser, args: argparse.Namespace, *, usual: str) -> str:
+    """What to type for the same figures; where they are written to makes no difference."""
+    names = ("rounds", "seconds", "sessions")
+    chosen = [f"--{name} {vars(args)[name]:g}" for name in names if vars(args)[name] != parser.get_default(name)]
+    chosen += ["--quick"] * args.quick
+    return " ".join([parser.prog, *chosen]) if chosen else usual
+
+
+def check_platform() -> None:
+    if sys.platform != "linux":
+        raise SystemExit("This benchmark reads CPU time and memory from /proc: it runs on Linux only.")
 
 
 def processor() -> str:

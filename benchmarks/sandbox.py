@@ -26,7 +26,16 @@ from typing import Literal, TypeAlias
 
 import uvloop
 
-from benchmarks.report import SANDBOX_PAGE, aligned, milli, per_second, processor, progress
+from benchmarks.report import (
+    SANDBOX_PAGE,
+    aligned,
+    check_platform,
+    command_of,
+    milli,
+    per_second,
+    processor,
+    progress,
+)
 from benchmarks.sandbox_meter import (
     Meter,
     available_bytes,
@@ -503,23 +512,10 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def command_of(args: argparse.Namespace) -> str:
-    """What to type for the same figures; where they are written to makes no difference."""
-    usual = vars(arguments().parse_args([]))
-    chosen = [
-        f"--{name} {vars(args)[name]:g}"
-        for name in ("rounds", "seconds", "sessions")
-        if vars(args)[name] != usual[name]
-    ]
-    chosen += ["--quick"] * args.quick
-    return " ".join(["python -m benchmarks.sandbox", *chosen]) if chosen else "make bench-sandbox"
-
-
 def main() -> None:
     args = arguments().parse_args()
-    if sys.platform != "linux":
-        raise SystemExit("This benchmark reads CPU time and memory from /proc: it runs on Linux only.")
-    command = command_of(args)
+    check_platform()
+    command = command_of(arguments(), args, usual="make bench-sandbox")
     if args.quick:
         args.rounds, args.seconds, args.sessions = 2, 0.3, 100
     if args.write_docs:

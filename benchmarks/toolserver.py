@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import platform
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +26,7 @@ from benchmarks.report import (
     TOOLSERVER_PAGE,
     Row,
     aligned,
+    check_platform,
     mib,
     micro,
     milli,
@@ -150,8 +150,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def main() -> None:
     args = arguments().parse_args()
-    if sys.platform != "linux":
-        raise SystemExit("This benchmark reads CPU time and memory from /proc: it runs on Linux only.")
+    check_platform()
     if args.write_page:
         TOOLSERVER_PAGE.around()  # find out now, not after some minutes
     made = compare_calls(args.checkout, args.rounds, args.seconds)

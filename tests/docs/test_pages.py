@@ -16,6 +16,7 @@ import pytest
 from benchmarks import ors as benchmark
 from benchmarks import retrieval as retrieval_benchmark
 from benchmarks import verl as verl_benchmark
+from benchmarks.report import command_of
 from tests.docs.pages import PAGES, ROOT, Block, commands, prose
 from toolyard import verl
 from toolyard.cli import build_parser, command_names, main
@@ -160,7 +161,8 @@ def test_the_reference_has_the_flags_of_every_command():
     ],
 )
 def test_the_benchmark_says_how_to_repeat_it(words: str, command: str):
-    assert benchmark.command_of(benchmark.arguments().parse_args(words.split())) == command
+    parser = benchmark.arguments()
+    assert command_of(parser, parser.parse_args(words.split()), usual="make bench") == command
 
 
 def test_every_endpoint_of_the_table_answers(examples: Running):
