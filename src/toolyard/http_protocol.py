@@ -82,28 +82,12 @@ def answer(cycle: RequestResponseCycle, status: int, headers: Headers, body: byt
     usual = cycle.keep_alive and not (cycle.response_started or cycle.disconnected or cycle.flow.write_paused)
     if not usual or cycle.scope["method"] == "HEAD" or not (start := head(status, tuple(headers))):
         return False
-    default = _DEFAULT.of(cycle.default_headers)
+    default = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers])
     cycle.response_started = cycle.response_complete = True
-    cycle.transport.write_whole(b"%b%bcontent-length: %d\r\n\r\n%b" % (start, default, len(body), body))  # type: ignore[attr-defined]  # Gathering's
+    cycle.transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (start, default, len(body), body))
     cycle.message_event.set()
     cycle.on_response()
     return True
-
-
-class _Default:
-    """The headers that uvicorn sends with every answer, which it makes anew each second."""
-
-    _made: object = None
-    _bytes = b""
-
-    def of(self, headers: Headers) -> bytes:
-        if headers is not self._made:
-            self._made = headers
-            self._bytes = b"".join([b"%b: %b\r\n" % header for header in headers])
-        return self._bytes
-
-
-_DEFAULT = _Default()
 
 
 @lru_cache(256)
@@ -132,13 +116,6 @@ class Gathering:
         if not self._held:
             self._loop.call_soon(self._flush)
         self._held.append(data)
-
-    def write_whole(self, data: bytes) -> None:
-        """Something that nothing will be added to."""
-        if self._held:
-            self._held.append(data)
-        else:
-            self._transport.write(data)
 
     def is_closing(self) -> bool:  # asked once for each answer, so not through __getattr__
         return self._transport.is_closing()
