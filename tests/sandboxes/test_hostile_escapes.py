@@ -606,7 +606,8 @@ grep -h -E 'Cap(Eff|Prm|Bnd)' /proc/self/status | sort -u
     )]  # fmt: skip
     found = await box.bash(
         "find /usr /root -xdev -perm /6000 -type f 2>/dev/null |"
-        " while read program; do findmnt -n -o OPTIONS -T $program; done | sort -u"
+        " while read program; do findmnt -n -o OPTIONS -T $program; done | sort -u",
+        seconds=30,  # for all files of a host, which may be many and on a slow disk
     )
     assert found.stdout
     assert all("nosuid" in options for options in found.stdout.decode().split())
