@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -36,15 +36,6 @@ class Sandboxed(Counting):
 def served(request: pytest.FixtureRequest) -> Iterator[Running]:
     with running([Counting], placement=request.param, pool_processes=2) as server:
         yield server
-
-
-@pytest.fixture
-async def wire(served: Running) -> AsyncIterator[Wire]:
-    async with Wire(served.url) as wire:
-        yield wire
-        for sid in list(served.server.runtime.sessions):
-            await wire.end(sid)
-    await until(lambda: not served.server.runtime.sessions)
 
 
 async def daemon(wire: Wire, sid: str, seconds: int = 600) -> list[int]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -33,15 +33,6 @@ def served(request: pytest.FixtureRequest) -> Iterator[Running]:
     options = {"placement": request.param, "call_seconds": 1.0, "sweep_seconds": 0.05, "pool_processes": 2}
     with running([Counting, Repeating, Forking], **options) as server:
         yield server
-
-
-@pytest.fixture
-async def wire(served: Running) -> AsyncIterator[Wire]:
-    async with Wire(served.url) as wire:
-        yield wire
-        for sid in list(served.server.runtime.sessions):
-            await wire.end(sid)
-    await until(lambda: not served.server.runtime.sessions)
 
 
 async def value(wire: Wire, sid: str, name: str, env: str = "counting", **input: object) -> str:

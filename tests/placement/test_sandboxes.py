@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -65,15 +65,6 @@ class Secretive(Counting):
 def served(request: pytest.FixtureRequest) -> Iterator[Running]:
     with running([Programs], placement=request.param, pool_processes=2, sandboxes_ready=0) as server:
         yield server
-
-
-@pytest.fixture
-async def wire(served: Running) -> AsyncIterator[Wire]:
-    async with Wire(served.url) as wire:
-        yield wire
-        for sid in list(served.server.runtime.sessions):
-            await wire.end(sid)
-    await until(lambda: not served.server.runtime.sessions)
 
 
 async def opened(wire: Wire) -> str:

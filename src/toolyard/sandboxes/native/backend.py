@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolyard.core.errors import SandboxLost, SandboxUnavailable
 from toolyard.sandboxes import profiles
@@ -20,7 +20,7 @@ from toolyard.sandboxes.base import Limits, Profile, Report
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.native.cgroups import Groups
 from toolyard.sandboxes.native.channel import Channel, pair
-from toolyard.sandboxes.native.guest import Guest, told_of
+from toolyard.sandboxes.native.guest import Expected, Guest, told_of
 from toolyard.sandboxes.native.pool import Pool
 from toolyard.sandboxes.native.probe import probe, unavailable
 from toolyard.sandboxes.native.sandbox import NativeSandbox
@@ -52,6 +52,18 @@ class Helper:
 
     def _lost(self, why: str) -> None:
         self._event({"failed": why})
+
+
+class Born(NamedTuple):
+    """A sandbox of which all processes are there."""
+
+    guest: Guest
+    first: Expected
+    """What its first interpreter was started with."""
+    process: Process
+    group: str
+    interprets: bool
+    """Whether there was room for the interpreter."""
 
 
 class NativeBackend:
@@ -245,13 +257,44 @@ class NativeBackend:
     async def _make(self, limits: Limits, profile: Profile) -> NativeSandbox:
         number = await self.next_number()
         template = await self._template(profile, number)
-        ours, theirs = pair()
-        told = told_of(limits, memory_enforced=self._memory_enforced)
         owner = FIRST_UID + number if self._own_users else -1
+        born = await self._born(template, number, owner, limits)
+        group, guest = self._groups.group(born.group), born.guest
+        oom_kills = group.oom_counter()
+
+        async def unthrottle() -> None:
+            try:
+                await template.channel.tell({"op": "unthrottle", "sandbox": number})  # whose group it is
+            except SandboxLost:
+                with contextlib.suppress(OSError):  # gone, too
+                    group.unthrottle()
+
+        async def end() -> None:
+            born.process.kill()  # before its agent hears that nobody is there any more, and does more than to die
+            guest.close()
+            await born.process.gone(unthrottle)
+            oom_kills.close()
+            if template.channel.lost:  # who would have removed it
+                with contextlib.suppress(OSError):  # a new broker has swept
+                    group.remove()
+            self._sandboxes.discard(sandbox)
+
+        ground = Ground(self.report, owner, self._memory_enforced, oom_kills.read)
+        interpreter = guest.started(born.first, limits.output_bytes) if born.interprets else None
+        if interpreter is None:  # there is no room for it; who needs it will be told
+            guest.give_up(born.first)
+        sandbox = NativeSandbox(guest, limits, ground, end=end, interpreter=interpreter)
+        self._sandboxes.add(sandbox)
+        return sandbox
+
+    async def _born(self, template: Helper, number: int, owner: int, limits: Limits) -> Born:
+        """Have the processes of a sandbox made, and wait until they are furnished."""
+        ours, theirs = pair()
         guest = Guest(ours, owner=owner)
         first = guest.expect_interpreter()
         process: Process | None = None
         try:
+            told = told_of(limits, memory_enforced=self._memory_enforced)
             with theirs:
                 fds = [theirs.fileno(), *first.theirs]
                 made = await template.channel.ask(
@@ -271,33 +314,7 @@ class NativeBackend:
             if process is not None:
                 await asyncio.shield(process.gone(_nothing))
             raise
-        group = self._groups.group(made.header["group"])
-        oom_kills = group.oom_counter()
-
-        async def unthrottle() -> None:
-            try:
-                await template.channel.tell({"op": "unthrottle", "sandbox": number})  # whose group it is
-            except SandboxLost:
-                with contextlib.suppress(OSError):  # gone, too
-                    group.unthrottle()
-
-        async def end() -> None:
-            process.kill()  # before its agent hears that nobody is there any more, and does more than to die
-            guest.close()
-            await process.gone(unthrottle)
-            oom_kills.close()
-            if template.channel.lost:  # who would have removed it
-                with contextlib.suppress(OSError):  # a new broker has swept
-                    group.remove()
-            self._sandboxes.discard(sandbox)
-
-        ground = Ground(self.report, owner, self._memory_enforced, oom_kills.read)
-        if not interprets:  # there is no room for it; who needs it will be told
-            guest.give_up(first)
-        interpreter = guest.started(first, limits.output_bytes) if interprets else None
-        sandbox = NativeSandbox(guest, limits, ground, end=end, interpreter=interpreter)
-        self._sandboxes.add(sandbox)
-        return sandbox
+        return Born(guest, first, process, made.header["group"], interprets)
 
     @property
     def _memory_enforced(self) -> bool:
