@@ -10,6 +10,7 @@ Started as `stand_in_engine.py STATE command …`; all commands are kept in STAT
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -88,9 +89,7 @@ def execute(containers: Path, arguments: list[str]) -> None:
     assert wanted.workdir == WORKSPACE
     env = environment(container) | dict(pair.split("=", 1) for pair in wanted.env)
     # Apart from this command, as in an engine: killing the command does not end the program.
-    program = subprocess.Popen(wanted.command, env=env, cwd=container / "work", start_new_session=True)
-    (container / f"exec-{program.pid}").touch()
-    code = program.wait()
+    code = subprocess.Popen(wanted.command, env=env, cwd=container / "work", start_new_session=True).wait()
     sys.exit(code if code >= 0 else 128 - code)
 
 
@@ -117,33 +116,30 @@ def inspect(containers: Path, arguments: list[str]) -> None:
 
 def environment(container: Path) -> dict[str, str]:
     path = os.pathsep.join([os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"])
-    return {"PATH": path, **dict(pair.split("=", 1) for pair in json.loads((container / "env").read_text()))}
+    given = dict(pair.split("=", 1) for pair in json.loads((container / "env").read_text()))
+    return {"PATH": path, "STAND_IN_CONTAINER": str(container), **given}
 
 
 def end(container: Path) -> None:
-    """Whatever runs in it, and then its files."""
-    for entry in [*container.glob("exec-*"), container / "first"]:
-        try:
-            pid = int(entry.name.removeprefix("exec-")) if entry.name != "first" else int(entry.read_text())
-            for below in tree(pid):
-                os.kill(below, signal.SIGKILL)
-        except (OSError, ValueError):
-            continue
-    for _ in range(100):
+    """Whatever runs in it, wherever it went, and then its files."""
+    for _ in range(1000):
+        for pid in inside(container):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(container, ignore_errors=True)
-        if not container.exists():
+        if not container.exists() and not inside(container):
             return
         time.sleep(0.01)
 
 
-def tree(pid: int) -> list[int]:
-    found = [pid]
-    for parent in found:
-        try:
-            for thread in os.listdir(f"/proc/{parent}/task"):
-                found += map(int, Path(f"/proc/{parent}/task/{thread}/children").read_text().split())
-        except OSError:
-            continue
+def inside(container: Path) -> list[int]:
+    """An engine has a namespace of processes; here what was started in a container inherits its name."""
+    name = b"STAND_IN_CONTAINER=" + os.fsencode(container)
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if name in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.append(int(pid))
     return found
 
 

@@ -14,8 +14,8 @@ import tarfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-_LEFT_OUT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG}
-"""It is gone or has become something else meanwhile, or its path is too long to be used."""
+_LEFT_OUT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.ENAMETOOLONG}
+"""It is gone or has become something else meanwhile, such as no link any more, or its path is too long to be used."""
 _BLOCK = 256 * 1024
 
 
