@@ -47,6 +47,7 @@ from benchmarks.sandbox_meter import (
 )
 from benchmarks.sandbox_peers import Launcher, Peer, peers, with_packages
 from toolyard.sandboxes import Level, Profile, Provider, Sandbox, profiles
+from toolyard.sandboxes.base import Interpreter
 
 CODE = "print(1 + 1)"
 NUMPY = "import numpy; print(1 + 1)"
@@ -210,17 +211,17 @@ def check(said: object, expected: object, who: str) -> None:
         raise SystemExit(f"{who} gave {said!r} instead of {expected!r}; what was measured would mean nothing.")
 
 
-async def executed(sandbox: Sandbox, code: str, expected: str) -> None:
-    done = await sandbox.exec(code)
+async def executed(interpreter: Interpreter, code: str, expected: str) -> None:
+    done = await interpreter.exec(code)
     check((done.stdout, done.error), (expected, None), code)
 
 
 def stateless(provider: Provider, profile: Profile, code: str) -> Once:
-    """A sandbox for one piece of code, as `execute` has it."""
+    """For one piece of code, as `execute` has it."""
 
     async def once(_: Callable[[], None]) -> None:
-        async with provider.open_once(profile=profile) as sandbox:
-            await executed(sandbox, code, "2\n")
+        async with provider.interpreter_once(profile=profile) as interpreter:
+            await executed(interpreter, code, "2\n")
 
     return once
 

@@ -191,23 +191,37 @@ class Box:
         await self.show("shell")
         return await self.sandbox.shell(command, timeout=seconds)
 
-    async def outcomes(self, attack: str, *, seconds: float | None = None) -> dict[str, str]:
-        """What became of every `attempt` of code that ends with `tell()`, in the interpreter and as a program.
-
-        Both should fare alike, so one answer is given for the two.
+    async def outcomes(self, attack: str, *, seconds: float | None = None) -> dict[str, Any]:
+        """What became of every `attempt` of code that ends with `tell()`: in the interpreter, as a program, and in an
+        interpreter that is alone. All should fare alike, so one answer is given for them.
         """
+        told = await self._told(attack, seconds)
+        alone = await self.alone(PRELUDE + attack, seconds=seconds)
+        assert alone.error is None, alone.error.traceback
+        return _alike({**told, "an interpreter that is alone": alone.stdout})
+
+    async def outcomes_beside_agent(self, attack: str, *, seconds: float | None = None) -> dict[str, Any]:
+        """The same for an attack on process 1: one that is alone would attack itself."""
+        return _alike(await self._told(attack, seconds))
+
+    async def _told(self, attack: str, seconds: float | None) -> dict[str, str]:
         code = PRELUDE + attack
         executed = await self.python(code, seconds=seconds)
         assert executed.error is None, executed.error.traceback
         assert executed.killed_by is None, executed
         ran = await self.run(["python3", "-c", code], seconds=seconds)
         assert ran.exit_code == 0, ran
-        inside, apart = json.loads(executed.stdout.splitlines()[-1]), json.loads(ran.stdout.splitlines()[-1])
-        assert inside.keys() == apart.keys(), inside.keys() ^ apart.keys()
-        return {
-            what: how if how == apart[what] else f"{how} by the interpreter, {apart[what]} by a program"
-            for what, how in inside.items()
-        }
+        return {"the interpreter": executed.stdout, "a program": ran.stdout.decode()}
+
+    async def alone(self, code: str, *, seconds: float | None = None) -> Executed:
+        """Hostile code in an interpreter that has a sandbox to itself, with the limits of this one."""
+        interpreter = await self._stage.backend.open_interpreter(self.sandbox.limits)
+        try:
+            said = _came_back(came := await interpreter.exec(self._canary_code()), came.stdout)
+            self._stage.check_walls(said, self.sandbox.limits, branch=False)
+            return await interpreter.exec(code, timeout=seconds)
+        finally:
+            await interpreter.close()
 
     async def fork(self, count: int = 1) -> list[Box]:
         """Branches, which are closed with this one."""
@@ -229,7 +243,7 @@ class Box:
         return self._canaries[way]
 
     async def _canary(self, way: str) -> Mapping[str, Any]:
-        code = f"NAMESPACES = {_NAMESPACES!r}\nMARKER = {str(self._stage.marker)!r}\n{_CANARY}"
+        code = self._canary_code()
         if way == "exec":
             came = await self.sandbox.exec(code)
             text = came.stdout
@@ -240,14 +254,34 @@ class Box:
             await self.sandbox.write(".canary.py", code.encode())
             came = await self.sandbox.shell("python3 .canary.py; rm .canary.py")
             text = came.stdout.decode()
-        try:
-            return json.loads(text)
-        except ValueError:
-            raise Unsafe(f"the canary did not come back: {came}") from None
+        return _came_back(came, text)
+
+    def _canary_code(self) -> str:
+        return f"NAMESPACES = {_NAMESPACES!r}\nMARKER = {str(self._stage.marker)!r}\n{_CANARY}"
 
     async def alive(self) -> bool:
         """The sandbox can still be used."""
         return (await self.sandbox.exec("6 * 7")).value == "42"
+
+
+def _came_back(came: object, text: str) -> Mapping[str, Any]:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise Unsafe(f"the canary did not come back: {came}") from None
+
+
+def _alike(told: Mapping[str, str]) -> dict[str, Any]:
+    """What each of them got, by what was attempted: once if it is the same for all."""
+    found = {who: json.loads(text.splitlines()[-1]) for who, text in told.items()}
+    first, *others = found.values()
+    assert all(other.keys() == first.keys() for other in others), found
+    return {
+        what: how
+        if all(other[what] == how for other in others)
+        else ", ".join(f"{outcomes[what]} by {who}" for who, outcomes in found.items())
+        for what, how in first.items()
+    }
 
 
 class Stage:

@@ -64,7 +64,7 @@ time.sleep(0.1)
 outcomes["survived"] = survived
 tell()
 """
-    outcomes = await box.outcomes(attack)
+    outcomes = await box.outcomes_beside_agent(attack)
     assert outcomes["survived"] == 64
     assert await box.alive()
     assert (await box.sandbox.run(["echo", "hello"])).stdout == b"hello\n"
@@ -119,7 +119,7 @@ tell()"""),
 @SUITE.case("13")
 async def trace_others(stage: Stage, box: Box) -> None:
     refused(
-        await box.outcomes("""
+        await box.outcomes_beside_agent("""
 TRACEME, PEEK, ATTACH, SEIZE = 0, 1, 16, 0x4206
 attempt("traceme", call, "ptrace", TRACEME, 0, 0, 0)
 for pid in (1, os.getpid(), os.getppid()):
@@ -142,7 +142,7 @@ tell()"""),
 @SUITE.case("14")
 async def read_the_memory_of_others(stage: Stage, box: Box) -> None:
     refused(
-        await box.outcomes("""
+        await box.outcomes_beside_agent("""
 buffer = ctypes.create_string_buffer(64)
 local = struct.pack("=QQ", ctypes.addressof(buffer), 64)
 remote = struct.pack("=QQ", id(buffer), 64)
@@ -159,7 +159,7 @@ tell()"""),
 async def look_into_process_1(stage: Stage, box: Box) -> None:
     """It is not ours to see, neither the agent nor the init of a program; and its command line is empty."""
     refused(
-        await box.outcomes("""
+        await box.outcomes_beside_agent("""
 for name in ("mem", "environ", "maps", "smaps", "pagemap", "auxv", "io", "stack", "syscall", "personality",
              "map_files", "fd", "fdinfo", "timers", "timerslack_ns", "clear_refs"):
     path = f"/proc/1/{name}"
@@ -231,6 +231,37 @@ tell()"""
 # ---- Files
 
 
+@SUITE.case("14d")
+async def look_around_as_process_1(stage: Stage, box: Box) -> None:
+    """An interpreter that is alone can look into process 1, and finds itself: nothing of ours, and no way out."""
+    done = await box.alone(f"""{PRELUDE}
+assert os.getpid() == 1 and os.getppid() == 0
+assert not [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+held = []
+for name in os.listdir("/proc/1/fd"):
+    try:
+        held.append(os.readlink(f"/proc/1/fd/{{name}}").partition(":")[0])
+    except FileNotFoundError:  # the one that lists them
+        pass
+assert sorted(held) == ["pipe"] * 6 + ["socket"], held  # standard files, copies of them, and the way to the server
+attempt("marker", open, "/proc/1/root{stage.marker}")
+attempt("marker by the directory", open, "/proc/1/cwd/../../../../{stage.marker}")
+for kind in os.listdir("/proc/1/ns"):
+    attempt(kind, lambda kind=kind: call("setns", os.open(f"/proc/1/ns/{{kind}}", os.O_RDONLY), 0))
+attempt("its users", lambda: os.write(os.open("/proc/1/uid_map", os.O_WRONLY), b"0 0 1"))
+attempt("its score", lambda: os.write(os.open("/proc/1/oom_score_adj", os.O_WRONLY), b"-1000"))
+for number in range(1, 65):
+    if number not in (signal.SIGINT, 32, 33):
+        os.kill(1, number)
+tell()
+""")
+    assert done.error is None, done.error.traceback
+    outcomes = json.loads(done.stdout.splitlines()[-1])
+    assert len(outcomes) > 10, outcomes
+    refused(outcomes, "EPERM", "EACCES", "ENOENT")
+    await stage.check()
+
+
 @SUITE.case("15")
 async def read_files_of_the_host(stage: Stage, box: Box) -> None:
     refused(
@@ -265,7 +296,7 @@ async def reach_the_host_by_links_of_proc(stage: Stage, box: Box) -> None:
     """/proc/N/root, cwd and exe, of everybody that there is, and up from every open directory."""
     path = str(stage.marker)
     refused(
-        await box.outcomes(f"""
+        await box.outcomes_beside_agent(f"""
 up = "../" * 40
 everybody = sorted(name for name in os.listdir("/proc") if name.isdigit()) + ["self", "thread-self"]
 for number, who in enumerate(everybody):
@@ -714,7 +745,7 @@ tell()""")
 @SUITE.case("29")
 async def enter_namespaces(stage: Stage, box: Box) -> None:
     """setns() itself is allowed, for branches. But nothing that it can lay hands on leads anywhere."""
-    outcomes = await box.outcomes(
+    outcomes = await box.outcomes_beside_agent(
         f"""
 flags = {NAMESPACE_FLAGS!r}
 child = os.fork()

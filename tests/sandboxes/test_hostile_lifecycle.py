@@ -290,6 +290,79 @@ async def a_null_pointer(stage: Stage, box: Box) -> None:
     await _check_ended(box, "import ctypes; ctypes.string_at(0)", -signal.SIGSEGV)
 
 
+# ---- It is alone in its sandbox: nobody of ours is there to see how it ends, or to end it
+
+
+@SUITE.case("a1")
+async def an_interpreter_that_is_alone_and_ends(stage: Stage, box: Box) -> None:
+    """Signals that would end another process do nothing to process 1, unless it is the processor that sends them."""
+    for code, status in (
+        ("import os; os._exit(7)", 7),
+        ("import ctypes; ctypes.string_at(0)", -signal.SIGSEGV),
+        ("import os; os.kill(1, 9); os.kill(1, 15); os._exit(8)", 8),
+        ("import os\nif os.fork() == 0:\n    os.kill(1, 9); os._exit(0)\nos.wait(); os._exit(9)", 9),
+    ):
+        ended = await box.alone(f"print('bye', flush=True); {code}")
+        assert ended.error is not None, ended
+        assert (ended.error.name, ended.killed_by, ended.state_lost) == ("InterpreterEnded", None, True)
+        assert ended.error.message.endswith(f" {status}"), ended
+        assert ended.stdout == "bye\n"
+        assert ended.usage.memory_bytes > 0
+
+
+@SUITE.case("a2")
+async def an_interpreter_that_is_alone_and_does_not_end(stage: Stage, box: Box) -> None:
+    """It is interrupted, and killed if that does not help; daemons, stopped ones too, end with it."""
+    for code in (
+        _DAEMON + "while True: pass",
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
+        "import subprocess; subprocess.run(['sleep', '1000'])",
+        "import os; os.system('sleep 1000')",
+        "import os, signal\nif os.fork() == 0:\n    os.kill(os.getpid(), signal.SIGSTOP)\nos.wait()",
+    ):
+        began = time.monotonic()
+        executed = await box.alone(f"print('begun', flush=True)\n{code}", seconds=0.3)
+        assert (executed.killed_by, executed.stdout) == ("wall", "begun\n"), executed
+        assert time.monotonic() - began < 0.3 + _SOON
+
+
+@SUITE.case("a3", limits=Limits(cpu_seconds=0.5, memory_bytes=200 * 2**20, processes=32, output_bytes=10_000))
+async def an_interpreter_that_is_alone_and_takes_too_much(stage: Stage, box: Box) -> None:
+    """With everything that it started, wherever that went."""
+    forks = """import os, time
+for _ in range(4):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+"""
+    burnt = await box.alone(forks + "        while True: pass\ntime.sleep(60)")
+    assert burnt.killed_by == "cpu", burnt
+    held = await box.alone(forks + "        x = b'x' * (90 << 20)\n        time.sleep(60)\ntime.sleep(60)")
+    assert held.killed_by == "memory" or stage.as_root, held  # a control group ends one of them, as in any session
+    alone = await box.alone("x = [b'x' * (1 << 20) for _ in range(300)]\nwhile True: pass")
+    assert alone.killed_by == "memory" or (alone.error and alone.error.name == "MemoryError"), alone
+    loud = await box.alone("while True: print('x' * 1000)")
+    assert (loud.killed_by, len(loud.stdout)) == ("output", 10_000), loud
+
+
+@SUITE.case("a4")
+async def what_one_that_is_alone_says_unasked(stage: Stage, box: Box) -> None:
+    """Whatever it is, it is the code that has failed, and not the sandbox: a failure of ours would not be scored."""
+    say = "import os, time\ndef say(text): os.write(3, text)\n"
+    for said in (
+        """say(b'{"failed": "no walls", "size": 0}')""",
+        """say(b'{"ready": true, "interpreter": true, "size": 0}')""",
+        """say(b'nonsense')""",
+        """say(b'{"id": 77, "size": 0}')""",
+        """os.close(3)""",
+        """os.dup2(os.open('/dev/null', os.O_RDWR), 3)""",
+    ):
+        executed = await box.alone(f"{say}{said}\ntime.sleep(60)", seconds=5)
+        assert executed.state_lost, (said, executed)
+        assert (executed.error and executed.error.name) == "InterpreterEnded" or executed.timed_out, (said, executed)
+
+
 # ---- It wants more rights
 
 
@@ -407,7 +480,7 @@ tell()
 
 @SUITE.case("57")
 async def a_program_that_loosens_its_control_group(stage: Stage, box: Box) -> None:
-    outcomes = await box.outcomes("""
+    outcomes = await box.outcomes_beside_agent("""
 def write(path, text="-1"):
     with open(path, "w") as file:
         file.write(text)

@@ -378,7 +378,7 @@ async def the_processes_that_make_sandboxes(stage: Stage, box: Box) -> None:
     """They can be neither seen, nor signalled, nor looked into."""
     helpers = _helpers(stage.server)
     assert len(helpers) >= 2, "a broker and a template"
-    outcomes = await box.outcomes(f"""
+    outcomes = await box.outcomes_beside_agent(f"""
 helpers = {helpers}
 for pid in helpers:
     attempt(f"signal {{pid}}", os.kill, pid, 0)

@@ -175,7 +175,8 @@ async def test_a_program_that_recurses_without_end_is_told_so_and_deep_recursion
         ("print('a'); quit(1)", "a"),
         ("import sys; sys.exit('because')", "because"),
         ("import os; print('a', flush=True); os._exit(3)", "a"),
-        ("import os; print('a', flush=True); os.kill(os.getpid(), 11)", "a\n\nExecution was ended by SIGSEGV."),
+        ("import ctypes; print('a', flush=True); ctypes.string_at(0)", "a\n\nExecution was ended by SIGSEGV."),
+        ("import os; print('a', flush=True); os.kill(os.getpid(), 9); print('b')", "a\nb"),  # it is process 1
         ("import atexit; atexit.register(print, 'bye'); print('a')", "a\nbye"),
         ("import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()", "late"),
         (

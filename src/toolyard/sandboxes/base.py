@@ -205,6 +205,14 @@ class Process(Protocol):
         """End it with everything that it started. What it has written can still be read; nothing more comes."""
 
 
+class Interpreter(Protocol):
+    """What runs Python in a sandbox."""
+
+    async def exec(self, code: str, *, timeout: float | None = None) -> Executed: ...
+
+    async def close(self) -> None: ...
+
+
 class Sandbox(Protocol):
     """A workspace, and the programs in it. Leave it, or close it, and nothing of it is left."""
 
@@ -288,6 +296,14 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Close every sandbox that is still open, and leave nothing behind."""
+
+
+@runtime_checkable
+class Interpreting(Protocol):
+    """A backend that has something lighter than a sandbox for a single piece of code."""
+
+    async def open_interpreter(self, limits: Limits | None = None, *, profile: Profile = "plain") -> Interpreter:
+        """As isolated as a sandbox is. It is used once, and then closed."""
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolyard.sandboxes.base import Executed, Level, Sandbox
+from toolyard.sandboxes.base import Executed, Interpreter, Level
 from toolyard.sandboxes.output import ended_by
 
 UNTESTED = "The program ended before the test had ended."
@@ -122,7 +122,7 @@ class Ran:
 
 
 async def run_program(
-    sandbox: Sandbox,
+    interpreter: Interpreter,
     code: str,
     stdin: str = "",
     *,
@@ -131,7 +131,7 @@ async def run_program(
     recursion_limit: int = 0,
     seconds: float,
 ) -> Ran:
-    """Run a program, then the test if there is one, in a sandbox that is for nothing else.
+    """Run a program, then the test if there is one, in an interpreter that is for nothing else.
 
     `names` are there without being imported: each with the module that has it, or that it is.
     """
@@ -141,7 +141,7 @@ async def run_program(
         f"exec({INSTALL!r}, {{}}) if {_MODULE!r} not in __import__('sys').modules else None\n"
         f"__import__({_MODULE!r}).run({code!r}, {test!r}, {given!r}, {names!r}, {recursion_limit})"
     )
-    return Ran.of(await sandbox.exec(call, timeout=seconds), seconds, tested=bool(test))
+    return Ran.of(await interpreter.exec(call, timeout=seconds), seconds, tested=bool(test))
 
 
 def _ending(executed: Executed) -> int:

@@ -13,7 +13,18 @@ from typing import Any, Self, TypeVar
 
 from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes import choice, profiles
-from toolyard.sandboxes.base import Backend, Counted, Executed, Level, Limits, Profile, Report, Sandbox
+from toolyard.sandboxes.base import (
+    Backend,
+    Counted,
+    Executed,
+    Interpreter,
+    Interpreting,
+    Level,
+    Limits,
+    Profile,
+    Report,
+    Sandbox,
+)
 
 log = logging.getLogger("toolyard.sandbox")
 
@@ -88,9 +99,29 @@ class Provider:
         try:
             yield sandbox
         finally:
-            ending = asyncio.ensure_future(sandbox.close())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ended)
+            self._end(sandbox)
+        await self._catch_up()
+
+    @asynccontextmanager
+    async def interpreter_once(
+        self, limits: Limits | None = None, profile: Profile = "plain"
+    ) -> AsyncIterator[Interpreter]:
+        """The same for one piece of Python, if that is all that the work is: it needs less than a whole sandbox."""
+        backend = await self._started()
+        opens = backend.open_interpreter if isinstance(backend, Interpreting) else backend.open
+        interpreter: Interpreter = await opens(limits or self.limits, profile=profile)
+        try:
+            yield interpreter
+        finally:
+            self._end(interpreter)
+        await self._catch_up()
+
+    def _end(self, used: Interpreter) -> None:
+        ending = asyncio.ensure_future(used.close())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ended)
+
+    async def _catch_up(self) -> None:
         while len(self._ending) > _ENDING_MOST:
             await asyncio.wait(self._ending, return_when=asyncio.FIRST_COMPLETED)
 
@@ -190,13 +221,20 @@ def open_once(limits: Limits | None = None, profile: Profile = "plain") -> Abstr
     return _here().open_once(limits, profile)
 
 
+def interpreter_once(
+    limits: Limits | None = None, profile: Profile = "plain"
+) -> AbstractAsyncContextManager[Interpreter]:
+    """The same, for who runs one piece of Python in it and wants nothing else of it."""
+    return _here().interpreter_once(limits, profile)
+
+
 async def execute(code: str, *, timeout: float | None = None, limits: Limits | None = None) -> Executed:
     """Run a piece of Python once, in a sandbox that nobody has used before and nobody will use again.
 
     It is of the smallest profile that has loaded what the code imports.
     """
-    async with open_once(limits, profiles.smallest(code)) as sandbox:
-        return await sandbox.exec(code, timeout=timeout)
+    async with interpreter_once(limits, profiles.smallest(code)) as interpreter:
+        return await interpreter.exec(code, timeout=timeout)
 
 
 async def close_sandboxes() -> None:

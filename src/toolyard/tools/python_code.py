@@ -14,7 +14,7 @@ from toolyard.core.output import JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import Given, tool
 from toolyard.sandboxes.profiles import smallest
 from toolyard.sandboxes.program import run_program
-from toolyard.sandboxes.provider import open_once
+from toolyard.sandboxes.provider import interpreter_once
 
 SECONDS = 10
 LONGEST = 100_000
@@ -75,9 +75,9 @@ class PythonCode(Toolset):
         if getattr(self.env, "block_lists", False) and is_blocked(code):
             return ToolOutput(blocks=[TextBlock(text=BLOCKED)])
         names = ready_made(code)
-        async with open_once(profile=smallest(code)) as sandbox:
+        async with interpreter_once(profile=smallest(code)) as interpreter:
             ran = await run_program(
-                sandbox, code, stdin, names=names, recursion_limit=_RECURSION_LIMIT, seconds=SECONDS
+                interpreter, code, stdin, names=names, recursion_limit=_RECURSION_LIMIT, seconds=SECONDS
             )
         text = f"{ran.stdout}\n{ran.stderr}{ran.note}".strip(" \n")[:LONGEST]
         metadata = {"exit_code": ran.exit_code, "isolation": ran.isolation}

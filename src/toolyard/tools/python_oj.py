@@ -17,7 +17,7 @@ from toolyard.core.output import JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import Given, tool
 from toolyard.sandboxes.profiles import smallest
 from toolyard.sandboxes.program import Ran, run_program
-from toolyard.sandboxes.provider import open_once
+from toolyard.sandboxes.provider import interpreter_once
 from toolyard.tools.python_code import BLOCKED, LONGEST, SECONDS, CodeForm, is_blocked
 
 AT_ONCE = 4
@@ -132,8 +132,8 @@ async def first_failure(tests: Sequence[JudgeTest], code: str) -> str:
 
 
 async def _failure(test: JudgeTest, code: str) -> str:
-    async with open_once(profile=smallest(code)) as sandbox:
-        return test.failure(await run_program(sandbox, code, test.stdin, test=test.code, seconds=SECONDS))
+    async with interpreter_once(profile=smallest(code)) as interpreter:
+        return test.failure(await run_program(interpreter, code, test.stdin, test=test.code, seconds=SECONDS))
 
 
 def read_tests(given: object) -> tuple[Sequence[JudgeTest], str]:

@@ -41,6 +41,7 @@ _KIN = 4
 """File descriptors of the interpreter: to the host, and to its agent."""
 _BIRTHS_MOST = 16
 _INTERPRETER_FILES = 5
+_LONE_FILES = 4
 _PROGRAM_FILES = 3
 
 (_READY,) = wire.packets({"ready": True, "interpreter": True})
@@ -74,6 +75,7 @@ class Setup:
     lasting: Mapping[str, Any]
     """Limits of the interpreter, and of programs for which no others were asked."""
     interpreting: Confinement
+    alone: Confinement
     running: Confinement
     """With those."""
     branching: syscalls.Calls
@@ -85,11 +87,12 @@ class Setup:
     def prepare(cls, limits: Mapping[str, Any], rules: Rules, path: str, interpreter: Any) -> Setup:
         lasting = {**limits, "cpu_seconds": None}  # which is for each piece of code, and the host's to watch
         interpreting = Confinement(rules, lasting, files=_INTERPRETER_FILES)
+        alone = Confinement(rules, lasting, files=_LONE_FILES, alone=True)
         running = Confinement(rules, lasting, files=_PROGRAM_FILES)
-        return cls(limits, rules, path, interpreter, lasting, interpreting, running, furnishing(limits))
+        return cls(limits, rules, path, interpreter, lasting, interpreting, alone, running, furnishing(limits))
 
     def birth(self, host: int, files: Sequence[int], waits: int, doors: Sequence[int]) -> Birth:
-        """For an agent that has these."""
+        """For an agent that has these, or for a lone interpreter: `host` is -1 then."""
         numbers = (host, *files, waits, *doors)
         if numbers not in self.births:
             if len(self.births) == _BIRTHS_MOST:
@@ -98,7 +101,8 @@ class Setup:
             kept = {0, 1, 2, host, *files, self.rules.landlock} - {-1}
             self.births[numbers] = Birth(self.limits, waits, doors, kept)
             *_, kin = islice(free_numbers(kept), 4)  # it comes after a pipe, and the other end of its pair
-            self.moves[*files, kin] = move_files((*files, kin), self.rules)
+            moved = tuple(files) if host < 0 else (*files, kin)
+            self.moves[moved] = move_files(moved, self.rules)
             gc.freeze()  # they are here to stay
         return self.births[numbers]
 
@@ -130,6 +134,25 @@ def live(
         else:
             wire.send(host, {"ready": True})
         agent.serve()
+    finally:
+        os._exit(0)
+
+
+def live_alone(setup: Setup, prepare: Callable[[], None], files: Sequence[int]) -> NoReturn:
+    """Be an interpreter that has a sandbox to itself: process 1, with nothing of ours beside it."""
+    control = files[_CONTROL]
+    try:
+        try:
+            prepare()
+            signals.reset()
+            setup.move_files(files).make()
+            control = _CONTROL
+            setup.alone.make()
+        except Exception as error:  # as above
+            wire.send(wire.at(control), {"failed": f"{type(error).__name__}: {error}"})
+            os._exit(1)
+        os.write(control, _READY)
+        session.live(control, -1, setup.interpreter)
     finally:
         os._exit(0)
 
@@ -269,7 +292,7 @@ class Agent:
             while True:
                 ended, status, usage = os.wait3(0)
                 if ended == pid:
-                    os.write(3, json.dumps(_ending(status, usage)).encode())
+                    os.write(3, json.dumps(ending_of(status, usage)).encode())
                     os._exit(0)
         except BaseException as error:  # it was not even begun, and must not pass for a program that did well
             os.write(fds[2], f"toolyard: the program could not be started: {error}\n".encode())
@@ -387,7 +410,7 @@ class Agent:
             program = self._programs.pop(pid, None)
             if program is None:
                 continue  # somebody's orphan
-            ending = _ending(status, usage)
+            ending = ending_of(status, usage)
             if program.report >= 0:
                 told = os.read(program.report, 4096)
                 os.close(program.report)
@@ -397,7 +420,7 @@ class Agent:
             wire.send(self._host, {"ended": program.id, "wall": time.monotonic() - program.started, **ending})
 
 
-def _ending(status: int, usage: resource.struct_rusage) -> dict[str, Any]:
+def ending_of(status: int, usage: resource.struct_rusage) -> dict[str, Any]:
     return {
         "code": os.waitstatus_to_exitcode(status),
         "cpu": usage.ru_utime + usage.ru_stime,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import itertools
 import os
@@ -11,8 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from toolyard.core.errors import SandboxLost, SandboxUnavailable
 from toolyard.sandboxes import profiles
@@ -21,8 +20,10 @@ from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.native.cgroups import Groups
 from toolyard.sandboxes.native.channel import Channel, pair
 from toolyard.sandboxes.native.guest import Expected, Guest, told_of
+from toolyard.sandboxes.native.lone import LoneInterpreter, LoneKeeper
 from toolyard.sandboxes.native.pool import Pool
 from toolyard.sandboxes.native.probe import probe, unavailable
+from toolyard.sandboxes.native.root import Root
 from toolyard.sandboxes.native.sandbox import NativeSandbox
 from toolyard.sandboxes.native.template import place
 from toolyard.sandboxes.native.watch import Ground
@@ -30,8 +31,6 @@ from toolyard.sandboxes.native.zygote import FIRST_UID
 
 _SECONDS = 60.0
 """For a helper process to get ready, or to go."""
-_PROMPTLY_SECONDS = 0.05
-"""In which what was killed is gone, unless it has to wait for a processor."""
 _UIDS_PER_SERVER = 2**16
 
 
@@ -54,18 +53,6 @@ class Helper:
         self._event({"failed": why})
 
 
-class Born(NamedTuple):
-    """A sandbox of which all processes are there."""
-
-    guest: Guest
-    first: Expected
-    """What its first interpreter was started with."""
-    process: Process
-    group: str
-    interprets: bool
-    """Whether there was room for the interpreter."""
-
-
 class NativeBackend:
     """`limits` are the usual ones. `ready` sandboxes with those are kept for each profile that has been asked for."""
 
@@ -78,14 +65,15 @@ class NativeBackend:
         self._process: subprocess.Popen[bytes] | None = None
         self._broker: Helper | None = None
         self._templates: dict[Profile, Sequence[Helper]] = {}
-        self._pools: dict[Profile, Pool] = {}
+        self._pools: dict[Profile, Pool[NativeSandbox]] = {}
+        self._lone: dict[Profile, Pool[LoneInterpreter]] = {}
         self._groups = Groups([])
         self._support: Mapping[str, Sequence[Any]] = {}
         self._landlock = 0
         self._own_users = False
         self._report: Report | None = None
         self._numbers: Iterator[int] = itertools.count()
-        self._sandboxes: set[NativeSandbox] = set()
+        self._sandboxes: set[NativeSandbox | LoneInterpreter] = set()
         self._starting = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
 
@@ -113,13 +101,22 @@ class NativeBackend:
             self._pools[profile] = Pool(lambda: self._make(self._limits, profile), self._ready)
         return await self._pools[profile].take()
 
+    async def open_interpreter(self, limits: Limits | None = None, *, profile: Profile = "plain") -> LoneInterpreter:
+        """For one piece of code."""
+        self._check_open()
+        if not self._ready or (limits is not None and limits != self._limits):
+            return await self._make_alone(limits or self._limits, profile)
+        if profile not in self._lone:
+            self._lone[profile] = Pool(lambda: self._make_alone(self._limits, profile), self._ready)
+        return await self._lone[profile].take()
+
     def report(self) -> Report:
         if self._report is None:
             raise SandboxUnavailable("the sandbox has not been started")
         return self._report
 
     def count(self) -> tuple[int, int]:
-        ready = sum(len(pool) for pool in self._pools.values())
+        ready = sum(len(pool) for pool in self._all_pools())
         return len(self._sandboxes) - ready, ready
 
     async def close(self) -> None:
@@ -128,9 +125,10 @@ class NativeBackend:
         await asyncio.shield(self._closing)
 
     async def _end(self) -> None:
-        for pool in self._pools.values():
+        for pool in self._all_pools():
             await pool.close()
         self._pools.clear()
+        self._lone.clear()
         closing = (sandbox.close_family() for sandbox in list(self._sandboxes))
         await asyncio.gather(*closing, return_exceptions=True)  # whatever they ran into: the broker ends the rest
         for template in itertools.chain.from_iterable(self._templates.values()):
@@ -141,6 +139,9 @@ class NativeBackend:
         if self._process is not None and await asyncio.to_thread(self._process.wait, _SECONDS) != 0:
             await asyncio.to_thread(self._groups.remove)  # the broker could not
         self._groups.close()
+
+    def _all_pools(self) -> Sequence[Pool[Any]]:
+        return [*self._pools.values(), *self._lone.values()]
 
     def _check_open(self) -> None:
         if self._closing is not None:
@@ -255,66 +256,84 @@ class NativeBackend:
     # Sandboxes.
 
     async def _make(self, limits: Limits, profile: Profile) -> NativeSandbox:
-        number = await self.next_number()
-        template = await self._template(profile, number)
-        owner = FIRST_UID + number if self._own_users else -1
-        born = await self._born(template, number, owner, limits)
-        group, guest = self._groups.group(born.group), born.guest
-        oom_kills = group.oom_counter()
-
-        async def unthrottle() -> None:
-            try:
-                await template.channel.tell({"op": "unthrottle", "sandbox": number})  # whose group it is
-            except SandboxLost:
-                with contextlib.suppress(OSError):  # gone, too
-                    group.unthrottle()
-
-        async def end() -> None:
-            born.process.kill()  # before its agent hears that nobody is there any more, and does more than to die
-            guest.close()
-            await born.process.gone(unthrottle)
-            oom_kills.close()
-            if template.channel.lost:  # who would have removed it
-                with contextlib.suppress(OSError):  # a new broker has swept
-                    group.remove()
-            self._sandboxes.discard(sandbox)
-
-        ground = Ground(self.report, owner, self._memory_enforced, oom_kills.read)
-        interpreter = guest.started(born.first, limits.output_bytes) if born.interprets else None
-        if interpreter is None:  # there is no room for it; who needs it will be told
-            guest.give_up(born.first)
-        sandbox = NativeSandbox(guest, limits, ground, end=end, interpreter=interpreter)
-        self._sandboxes.add(sandbox)
-        return sandbox
-
-    async def _born(self, template: Helper, number: int, owner: int, limits: Limits) -> Born:
-        """Have the processes of a sandbox made, and wait until they are furnished."""
+        number, template, owner = await self._beginning(profile)
         ours, theirs = pair()
         guest = Guest(ours, owner=owner)
         first = guest.expect_interpreter()
-        process: Process | None = None
+        root: Root | None = None
         try:
-            told = told_of(limits, memory_enforced=self._memory_enforced)
             with theirs:
                 fds = [theirs.fileno(), *first.theirs]
-                made = await template.channel.ask(
-                    "make", fds=fds, sandbox=number, limits=told, interpreter=first.number
-                )
+                root = await self._clone(template, number, limits, fds, alone=False, interpreter=first.number)
             first.close_theirs()
-            if problem := made.header.get("failed"):
-                raise unavailable(str(problem), 0)
-            process = Process(made.fds[0])
             interprets = await guest.ready()
             self._check_open()
         except BaseException:
-            if process is not None:
-                process.kill()
+            if root is not None:
+                root.signal(signal.SIGKILL)
             guest.give_up(first)
             guest.close()
-            if process is not None:
-                await asyncio.shield(process.gone(_nothing))
+            if root is not None:
+                await asyncio.shield(root.end())
             raise
-        return Born(guest, first, process, made.header["group"], interprets)
+
+        async def end() -> None:
+            root.signal(signal.SIGKILL)  # before its agent hears that nobody is there any more, and does more than die
+            guest.close()
+            await root.end()
+            self._sandboxes.discard(sandbox)
+
+        interpreter = guest.started(first, limits.output_bytes) if interprets else None
+        if interpreter is None:  # there is no room for it; who needs it will be told
+            guest.give_up(first)
+        sandbox = NativeSandbox(guest, limits, self._ground(root.oom_kills, owner), end=end, interpreter=interpreter)
+        self._sandboxes.add(sandbox)
+        return sandbox
+
+    async def _make_alone(self, limits: Limits, profile: Profile) -> LoneInterpreter:
+        number, template, owner = await self._beginning(profile)
+        expected = Expected.of(0, owner, interpreter=True)
+        try:
+            root = await self._clone(template, number, limits, expected.theirs, alone=True)
+        except BaseException:
+            expected.close()
+            raise
+        keeper = LoneKeeper(root, expected, limits.output_bytes)
+        try:
+            await keeper.ready()
+            self._check_open()
+        except BaseException:
+            await asyncio.shield(keeper.end())
+            raise
+        interpreter = LoneInterpreter(
+            keeper,
+            limits,
+            self._ground(keeper.oom_kills, owner),
+            on_closed=lambda: self._sandboxes.discard(interpreter),
+        )
+        self._sandboxes.add(interpreter)
+        return interpreter
+
+    async def _beginning(self, profile: Profile) -> tuple[int, Helper, int]:
+        """The number of a new sandbox, its template, and the user outside that its programs run as."""
+        number = await self.next_number()
+        template = await self._template(profile, number)
+        return number, template, FIRST_UID + number if self._own_users else -1
+
+    async def _clone(
+        self, template: Helper, number: int, limits: Limits, fds: Sequence[int], *, alone: bool, interpreter: int = 0
+    ) -> Root:
+        """Have process 1 of a sandbox made. When it is furnished, it says so itself."""
+        told = told_of(limits, memory_enforced=self._memory_enforced)
+        made = await template.channel.ask(
+            "make", fds=fds, sandbox=number, limits=told, alone=alone, interpreter=interpreter
+        )
+        if problem := made.header.get("failed"):
+            raise unavailable(str(problem), 0)
+        return Root(made.fds[0], self._groups.group(made.header["group"]), number, template.channel)
+
+    def _ground(self, oom_kills: Callable[[], int], owner: int) -> Ground:
+        return Ground(self.report, owner, self._memory_enforced, oom_kills)
 
     @property
     def _memory_enforced(self) -> bool:
@@ -324,42 +343,3 @@ class NativeBackend:
 def _own_programs() -> Sequence[str]:
     """Where the interpreter's own programs are found inside; those of a virtual environment first."""
     return [f"{place(prefix)}/bin" for prefix in reversed(profiles.prefixes())]
-
-
-async def _nothing() -> None:
-    """For a sandbox in which nothing has run yet."""
-
-
-class Process:
-    """Process 1 of a sandbox, held by a descriptor that can mean no other."""
-
-    def __init__(self, pidfd: int) -> None:
-        self._pidfd = pidfd
-
-    def kill(self) -> None:
-        """End it, and with it everything in its namespace."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-
-    async def gone(self, unthrottle: Callable[[], Awaitable[None]]) -> None:
-        """To be waited for when it was killed, and once only.
-
-        One that has used up its share of processor time dies only when it gets the next: it is helped, then.
-        """
-        loop = asyncio.get_running_loop()
-        gone: asyncio.Future[None] = loop.create_future()
-
-        def ended() -> None:
-            if not gone.done():
-                gone.set_result(None)
-
-        loop.add_reader(self._pidfd, ended)
-        try:
-            await asyncio.wait((gone,), timeout=_PROMPTLY_SECONDS)
-            if not gone.done():
-                await unthrottle()
-                async with asyncio.timeout(_SECONDS):
-                    await gone
-        finally:
-            loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)

@@ -150,13 +150,15 @@ def move_files(fds: Sequence[int], rules: Rules) -> Calls:
 
 
 class Confinement:
-    """The last thing before untrusted code: leave the agent's session, and all power that is not needed to run it.
+    """The last thing before untrusted code: leave the agent's session if there is one, and all power that is not needed
+    to run it.
 
     It is for a process that has so many files open, numbered from 0, and the rules."""
 
-    def __init__(self, rules: Rules, limits: Mapping[str, Any], *, files: int) -> None:
+    def __init__(self, rules: Rules, limits: Mapping[str, Any], *, files: int, alone: bool = False) -> None:
         self._calls = calls = Calls()
-        calls.add("setsid", gives=None)
+        if not alone:
+            calls.add("setsid", gives=None)
         for name, most in _resources(limits).items():
             calls.add("prlimit64", 0, name, struct.pack("=QQ", most, most))
         syscalls.drop_capabilities(calls)

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes.base import Limit, Limits
@@ -24,7 +24,7 @@ _FILE_MOST = wire.LIST_MOST
 _INTERPRETER_MOST = 1024 * 1024
 """What an agent and an interpreter may send with one message."""
 _FORK_SECONDS = 10.0
-_SECONDS = 30.0
+SECONDS = 30.0
 """For an answer of the agent, and for the kernel to end what was killed. A sandbox that takes longer is given up."""
 
 
@@ -81,6 +81,20 @@ class Expected:
     theirs: list[int] = field(default_factory=list)
     ours: list[int] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, number: int, owner: int, *, interpreter: bool) -> Expected:
+        expected = cls(number, asyncio.get_running_loop().create_future())
+        try:
+            expected.pipe(owner, inwards=True)
+            expected.pipe(owner)
+            expected.pipe(owner)
+            if interpreter:
+                expected.pair()
+        except BaseException:
+            expected.close()
+            raise
+        return expected
+
     def pipe(self, owner: int, *, inwards: bool = False) -> None:
         reads, writes = os.pipe2(os.O_CLOEXEC)
         self.ours.append(writes if inwards else reads)
@@ -109,6 +123,27 @@ class Expected:
             os.close(fd)
 
 
+def _unasked(event: Mapping[str, Any]) -> None:
+    raise ValueError("an interpreter only answers")
+
+
+class Keeper(Protocol):
+    """Who starts and ends the programs of a sandbox, and looks after them."""
+
+    @property
+    def lost(self) -> str: ...
+
+    async def interpret(self, output: int) -> Program: ...
+
+    async def measure(self, program: Program) -> Mapping[str, Any]: ...
+
+    async def end_since(self, program: Program, seconds: float) -> None: ...
+
+    async def signal(self, program: Program, number: int) -> None: ...
+
+    async def kill(self, program: Program) -> Mapping[str, Any]: ...
+
+
 class Guest:
     def __init__(self, sock: socket.socket, *, owner: int, on_lost: Callable[[str], None] = lambda _: None) -> None:
         self._owner = owner
@@ -124,13 +159,13 @@ class Guest:
     async def ready(self) -> bool:
         """Until the sandbox is furnished, and whether the interpreter that was to be started with it was. Raises
         SandboxLost if it could not be furnished."""
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(SECONDS):
             return bool((await self._ready).get("interpreter"))
 
     async def ask(self, op: str, /, **more: Any) -> Answer:
         """Raises OSError with the agent's words if it could not do it."""
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(SECONDS):
                 answer = await self._channel.ask(op, **more)
         except TimeoutError:
             self.close("it does not answer")
@@ -162,9 +197,14 @@ class Guest:
 
     async def branch(self, guest: socket.socket) -> asyncio.Future[Mapping[str, Any]]:
         """Make a place for a branch, whose agent speaks to that socket. The future tells when it has ended."""
-        number, ended = self._expect()
+        number = self._channel.number()
+        self._endings[number] = ended = asyncio.get_running_loop().create_future()
         await self.ask("branch", number=number, fds=[guest.fileno()])
         return ended
+
+    async def measure(self, program: Program) -> Mapping[str, Any]:
+        """Its processor time and memory, with everything that it started."""
+        return (await self.ask("measure", program=program.number)).header
 
     async def signal(self, program: Program, number: int) -> None:
         await self._demand("signal", program=program.number, sent=number)
@@ -185,7 +225,7 @@ class Guest:
     async def kill(self, program: Program) -> Mapping[str, Any]:
         """End it with everything that it started."""
         await self.signal(program, signal.SIGKILL)
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(SECONDS):
             return await program.ended
 
     def close(self, why: str = "it was closed") -> None:
@@ -206,17 +246,8 @@ class Guest:
         return self.started(expected, output)
 
     def _expected(self, *, interpreter: bool) -> Expected:
-        number, ended = self._expect()
-        expected = Expected(number, ended)
-        try:
-            expected.pipe(self._owner, inwards=True)
-            expected.pipe(self._owner)
-            expected.pipe(self._owner)
-            if interpreter:
-                expected.pair()
-        except BaseException:
-            self.give_up(expected)
-            raise
+        expected = Expected.of(self._channel.number(), self._owner, interpreter=interpreter)
+        self._endings[expected.number] = expected.ended
         return expected
 
     def give_up(self, expected: Expected) -> None:
@@ -235,25 +266,7 @@ class Guest:
 
     def started(self, expected: Expected, output: int) -> Program:
         """What was expected is there, or was: the agent will tell how it ended."""
-        program: Program
-
-        def full() -> None:
-            program.on_full()
-
-        stdin, stdout, stderr, *control = expected.take()
-        captures = Capture(stdout, output, full), Capture(stderr, output, full)
-        program = Program(expected.number, expected.ended, stdin, *captures)
-        if control:
-            program.channel = Channel(
-                socket.socket(fileno=control[0]), on_event=_unasked, payload_most=_INTERPRETER_MOST
-            )
-            os.close(program.take_stdin())  # code has no input, and is not to wait for any
-        return program
-
-    def _expect(self) -> tuple[int, asyncio.Future[Mapping[str, Any]]]:
-        number = self._channel.number()
-        self._endings[number] = ended = asyncio.get_running_loop().create_future()
-        return number, ended
+        return program_of(expected, output)
 
     def _event(self, event: Mapping[str, Any]) -> None:
         if "ended" in event:
@@ -277,6 +290,27 @@ class Guest:
         self._on_lost(why)
 
 
+def program_of(
+    expected: Expected,
+    output: int,
+    on_event: Callable[[Mapping[str, Any]], None] = _unasked,
+    on_lost: Callable[[str], None] = lambda _: None,
+) -> Program:
+    program: Program
+
+    def full() -> None:
+        program.on_full()
+
+    stdin, stdout, stderr, *control = expected.take()
+    captures = Capture(stdout, output, full), Capture(stderr, output, full)
+    program = Program(expected.number, expected.ended, stdin, *captures)
+    if control:
+        sock = socket.socket(fileno=control[0])
+        program.channel = Channel(sock, on_event=on_event, on_lost=on_lost, payload_most=_INTERPRETER_MOST)
+        os.close(program.take_stdin())  # code has no input, and is not to wait for any
+    return program
+
+
 def _check_ending(event: Mapping[str, Any]) -> None:
     """It goes into what is told of a program, so it has to have the right form, be it true or not."""
     code, cpu, peak = (event[name] for name in ("code", "cpu", "peak"))
@@ -284,7 +318,3 @@ def _check_ending(event: Mapping[str, Any]) -> None:
         raise ValueError(event)
     if not (abs(code) < 2**31 and 0 <= peak < 2**63 and 0 <= cpu < 2**53):
         raise ValueError(event)
-
-
-def _unasked(event: Mapping[str, Any]) -> None:
-    raise ValueError("an interpreter only answers")

@@ -6,8 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-
-from toolyard.sandboxes.native.sandbox import NativeSandbox
+from typing import Generic, Protocol, TypeVar
 
 log = logging.getLogger("toolyard.sandbox")
 
@@ -16,18 +15,31 @@ _LATER_SECONDS = 0.005
 """Before another one is made in the place of one that was taken: whoever took it has the processor first."""
 
 
-class Pool:
-    def __init__(self, make: Callable[[], Awaitable[NativeSandbox]], size: int) -> None:
+class Rehearsed(Protocol):
+    @property
+    def alive(self) -> bool: ...
+
+    async def rehearse(self) -> None:
+        """Do once what it will be asked to do, and leave nothing of it."""
+
+    async def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=Rehearsed)
+
+
+class Pool(Generic[S]):
+    def __init__(self, make: Callable[[], Awaitable[S]], size: int) -> None:
         self._make = make
         self._size = size
-        self._ready: deque[NativeSandbox] = deque()
+        self._ready: deque[S] = deque()
         self._taken = asyncio.Event()
         self._filling = asyncio.ensure_future(self._fill())
 
     def __len__(self) -> int:
         return len(self._ready)
 
-    async def take(self) -> NativeSandbox:
+    async def take(self) -> S:
         while self._ready:
             self._taken.set()
             sandbox = self._ready.popleft()
@@ -55,7 +67,7 @@ class Pool:
             except Exception:  # whoever asks next makes one for himself, and is told what is wrong
                 log.exception("no sandbox could be made in advance")
 
-    async def _rehearsed(self) -> NativeSandbox:
+    async def _rehearsed(self) -> S:
         sandbox = await self._make()
         try:
             await sandbox.rehearse()

@@ -12,7 +12,7 @@ from typing import Any
 from toolyard.core.errors import SandboxError
 from toolyard.sandboxes.base import Executed, Limit, Limits, PythonError, Usage
 from toolyard.sandboxes.native.channel import Answer, loaded
-from toolyard.sandboxes.native.guest import Guest, Program
+from toolyard.sandboxes.native.guest import Keeper, Program
 from toolyard.sandboxes.native.watch import Ground, Watch
 
 _GRACE_SECONDS = 0.5
@@ -32,8 +32,8 @@ class Reply:
 class Python:
     """Starts the interpreter when it is first needed, and again when it was lost. One piece of code at a time."""
 
-    def __init__(self, guest: Guest, limits: Limits, ground: Ground, program: Program | None = None) -> None:
-        self._guest = guest
+    def __init__(self, keeper: Keeper, limits: Limits, ground: Ground, program: Program | None = None) -> None:
+        self._keeper = keeper
         self._limits = limits
         self._ground = ground
         self._program = program
@@ -49,7 +49,7 @@ class Python:
             payload = code.encode("utf-8", "surrogatepass")
             answer = program.channel.begin("exec", payload)
             try:
-                exceeded = await watch.until(self._guest, program, answer)
+                exceeded = await watch.until(self._keeper, program, answer)
                 if exceeded:
                     await self._interrupt(program, answer, watch)
                 reply = _reply(answer, watch.seconds)
@@ -72,7 +72,7 @@ class Python:
     async def program(self) -> Program:
         if self._program is None:
             try:
-                self._program = await self._guest.interpret(self._limits.output_bytes)
+                self._program = await self._keeper.interpret(self._limits.output_bytes)
             except OSError as error:
                 raise SandboxError(f"the interpreter could not be started: {error.strerror}") from error
         return self._program
@@ -81,8 +81,8 @@ class Python:
         if self._program is not None:
             program, self._program = self._program, None
             try:
-                if not self._guest.lost:
-                    await self._guest.kill(program)
+                if not self._keeper.lost:
+                    await self._keeper.kill(program)
             finally:
                 program.close()
 
@@ -90,18 +90,18 @@ class Python:
         """End the processes that the code has started, and ask it to stop. It is given little time to do so."""
         with contextlib.suppress(OSError):
             for _ in range(_TIMES):  # it may only have been about to begin
-                await self._guest.end_since(program, watch.seconds)  # it may wait for them
-                await self._guest.signal(program, signal.SIGINT)
+                await self._keeper.end_since(program, watch.seconds)  # it may wait for them
+                await self._keeper.signal(program, signal.SIGINT)
                 await asyncio.wait((answer,), timeout=_GRACE_SECONDS / _TIMES)
                 if answer.done():
-                    await self._guest.end_since(program, watch.seconds)  # what it has started meanwhile
+                    await self._keeper.end_since(program, watch.seconds)  # what it has started meanwhile
                     return
 
     async def _executed_last(self, program: Program, exceeded: Limit | None, watch: Watch) -> Executed:
         """The interpreter did not answer, or not sensibly: see to it that it is no more."""
         self._program = None
         try:
-            ending = await self._guest.kill(program)
+            ending = await self._keeper.kill(program)
             stdout, stderr = _output(program)
             exceeded = exceeded or watch.enforced(ending) or program.cut
             how = f"the interpreter ended with code {ending['code']}"

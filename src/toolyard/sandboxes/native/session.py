@@ -32,8 +32,10 @@ _surrender.add("prctl", syscalls.PR_SET_DUMPABLE, 1)
 
 
 def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
-    """Until the host hangs up. A child that the code forked, and that came back here, ends."""
-    control, kin = wire.at(control_fd), wire.at(kin_fd)
+    """Until the host hangs up. A child that the code forked, and that came back here, ends.
+
+    One that is alone has no kin, and is not asked to fork."""
+    control, kin = wire.at(control_fd), None if kin_fd < 0 else wire.at(kin_fd)
     own = os.getpid()
     interpreter.attach()
     signals.handle(signals.PIPE, signals.IGNORED)  # as in any Python: a write that fails, and not the end
@@ -51,6 +53,7 @@ def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
         elif request["op"] == "rehearse":  # what is done for the first time takes longest: it has memory copied
             answer, data = _execute(interpreter.rehearse, b"print(end='')")
         else:
+            assert kin is not None
             problem = _fork(control, kin, fds)
             if problem is None:  # we are the branch, and it is the host of that who will ask
                 own = os.getpid()

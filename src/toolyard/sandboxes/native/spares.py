@@ -27,11 +27,14 @@ class Spares:
             return spare.pop()
         return self._groups.new(name, caps)
 
-    def leave(self, group: Group, caps: Caps) -> None:
-        """Of a sandbox that has ended: keep the group or remove it."""
+    def leave(self, group: Group, caps: Caps, *, again: bool = True) -> bool:
+        """Of a sandbox that has ended: keep the group if it may be used again, or remove it. Whether memory ran out."""
+        ran_out = False
         with suppress(OSError):
-            if self._count < _MOST and group.is_spotless():
+            if again and self._count < _MOST and group.is_spotless():
                 self._by_caps.setdefault(caps, []).append(group)
                 self._count += 1
-                return
+                return False
+            ran_out = group.oom_kills() > 0
         group.remove()
+        return ran_out

@@ -13,7 +13,7 @@ from typing import Any
 
 from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes.base import Limit, Limits, Report
-from toolyard.sandboxes.native.guest import Guest, Program
+from toolyard.sandboxes.native.guest import Keeper, Program
 
 _MEASURE_SECONDS = 0.1
 
@@ -68,7 +68,7 @@ class Watch:
             raise SandboxLost("it was given up before it was begun")
         self._began = time.monotonic()
 
-    async def until(self, guest: Guest, program: Program, *ends: asyncio.Future[Any]) -> Limit | None:
+    async def until(self, keeper: Keeper, program: Program, *ends: asyncio.Future[Any]) -> Limit | None:
         """Wait until one of the ends is done (None), or the program exceeds a limit."""
         timer = self._loop.call_later(self._wall_seconds, self.exceed, "wall")
         program.on_full = lambda: self.exceed("output")
@@ -77,7 +77,7 @@ class Watch:
         try:
             if self._limits.cpu_seconds is None and self._ground.memory_enforced:
                 return await self._over
-            async with self._measured(guest, program):
+            async with self._measured(keeper, program):
                 return await self._over
         finally:
             timer.cancel()
@@ -96,20 +96,20 @@ class Watch:
         return "memory" if code == -signal.SIGKILL and self._ground.oom_kills() > self._oom_kills else None
 
     @contextlib.asynccontextmanager
-    async def _measured(self, guest: Guest, program: Program) -> AsyncIterator[None]:
+    async def _measured(self, keeper: Keeper, program: Program) -> AsyncIterator[None]:
         """Look now and then at the processor time of all of its processes together, and at their memory where no
         cgroup does."""
-        measuring = asyncio.ensure_future(self._measure(guest, program))
+        measuring = asyncio.ensure_future(self._measure(keeper, program))
         try:
             yield
         finally:
             measuring.cancel()
             await asyncio.gather(measuring, return_exceptions=True)
 
-    async def _measure(self, guest: Guest, program: Program) -> None:
+    async def _measure(self, keeper: Keeper, program: Program) -> None:
         before: float | None = None
         while True:
-            used = (await guest.ask("measure", program=program.number)).header
+            used = await keeper.measure(program)
             before = used["cpu"] if before is None else before
             if self._limits.cpu_seconds is not None and used["cpu"] - before > self._limits.cpu_seconds:
                 self.exceed("cpu")

@@ -30,6 +30,8 @@ FIRST_UID = 0x7000_0000
 
 _SETUPS_MOST = 64
 """That are kept for sandboxes to come. There are seldom more than a few kinds of limits."""
+_ENDINGS_MOST = 1024
+"""That are kept for those who ask. Few do: most interpreters have answered, and are killed."""
 _FILES_KEPT = 256
 """Of those that may be open, for making sandboxes."""
 
@@ -66,6 +68,8 @@ class Born:
     number: int
     group: Group
     caps: Caps
+    alone: bool
+    """There is no agent in it that would tell how the interpreter ended."""
     unthrottled: bool = False
 
 
@@ -77,7 +81,11 @@ class Zygote:
         self._waiting = select.poll()
         self._spares = Spares(Groups.at(config["groups"]))
         self._born: dict[int, Born] = {}
-        """By the process number of the agent."""
+        """By the number of process 1."""
+        self._endings: dict[int, Mapping[str, Any]] = {}
+        """How lone interpreters ended, the last of them, by the number of their sandbox."""
+        self._asked: dict[int, tuple[_socket.socket, int]] = {}
+        """Who waits to hear that, and the number of the question."""
         self._path = config["path"]
         sys.path[:] = config["packages"]
         os.environ.update(environment(self._path))  # before libraries are loaded that would start threads
@@ -130,6 +138,9 @@ class Zygote:
             match request["op"]:
                 case "make":
                     self._make(control, request, fds)
+                case "ending":
+                    self._asked[request["sandbox"]] = control, request["id"]
+                    self._tell_ending(request["sandbox"])
                 case "join":
                     wire.send(control, {"id": request["id"], **self._join(fds)})
                 case _:
@@ -167,13 +178,13 @@ class Zygote:
 
     def _clone(self, request: Mapping[str, Any], fds: Sequence[int]) -> tuple[int, Group]:
         number, limits = request["sandbox"], request["limits"]
-        host, *files = fds
+        host, files = (-1, fds) if request["alone"] else (fds[0], fds[1:])
         caps = Caps(limits["memory_bytes"], limits["processes"], limits["cpus"])
-        born = Born(number, self._spares.take(str(number), caps), caps)
+        born = Born(number, self._spares.take(str(number), caps), caps, request["alone"])
         group = born.group
         waits, go = os.pipe2(os.O_CLOEXEC)
         doors, directory = group.doors(v2=False), group.directory()
-        setup, first = self._setup(limits), agent.First(request["interpreter"], files)
+        setup = self._setup(limits)
         birth = setup.birth(host, files, waits, doors)
         network = 0 if limits["network"] == "host" else syscalls.CLONE_NEWNET
         try:
@@ -181,7 +192,9 @@ class Zygote:
             if pid == 0:
                 os.close(go)  # or it would wait for ever if we are killed now
                 signal.set_wakeup_fd(-1)
-                agent.live(wire.at(host), setup, birth.make, first=first)
+                if host < 0:
+                    agent.live_alone(setup, birth.make, files)
+                agent.live(wire.at(host), setup, birth.make, first=agent.First(request["interpreter"], files))
             self._born[pid] = born
             try:
                 self._map_user(pid, number)
@@ -231,16 +244,28 @@ class Zygote:
     def _reap(self) -> None:
         while True:
             try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait3(os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
             if born := self._born.pop(pid, None):
-                if born.unthrottled:
-                    born.group.remove()
-                else:
-                    self._spares.leave(born.group, born.caps)
+                ran_out = self._spares.leave(born.group, born.caps, again=not born.unthrottled)
+                if born.alone:
+                    self._note_ending(born.number, {**agent.ending_of(status, usage), "ran_out_of_memory": ran_out})
+
+    def _note_ending(self, number: int, ending: Mapping[str, Any]) -> None:
+        self._endings[number] = ending
+        if len(self._endings) > _ENDINGS_MOST:
+            del self._endings[next(iter(self._endings))]
+        self._tell_ending(number)
+
+    def _tell_ending(self, number: int) -> None:
+        """To who has asked, if it has ended."""
+        if number in self._asked and number in self._endings:
+            control, question = self._asked.pop(number)
+            with contextlib.suppress(OSError):  # gone meanwhile
+                wire.send(control, {"id": question, **self._endings.pop(number)})
 
 
 def _part_from_host() -> bool:

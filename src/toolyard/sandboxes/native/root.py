@@ -1,0 +1,101 @@
+"""Process 1 of a sandbox and its control group, as the server holds them: whatever is in there ends with them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from toolyard.core.errors import SandboxLost
+from toolyard.sandboxes.native.cgroups import Counter, Group
+from toolyard.sandboxes.native.channel import Channel
+
+_PROMPTLY_SECONDS = 0.05
+"""In which what was killed is gone, unless it has to wait for a processor."""
+_SECONDS = 60.0
+"""For it to go all the same."""
+
+
+class Root:
+    """Held by a descriptor that can mean no other process. `number` is that of its sandbox, for the template."""
+
+    def __init__(self, pidfd: int, group: Group, number: int, template: Channel) -> None:
+        self._pidfd = pidfd
+        self._group = group
+        self._number = number
+        self._template = template
+        self._oom_kills: Counter | None = None
+        self._gone: asyncio.Future[None] | None = None
+
+    def oom_kills(self) -> int:
+        """How often the kernel has ended something in there because of its memory."""
+        if self._oom_kills is None:
+            self._oom_kills = self._group.oom_counter()
+        return self._oom_kills.read()
+
+    def pid(self) -> int:
+        """Its number outside, or -1 if it is gone."""
+        with open(f"/proc/self/fdinfo/{self._pidfd}") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
+
+    @property
+    def ended(self) -> bool:
+        return self._pidfd < 0
+
+    def signal(self, number: int) -> None:
+        if not self.ended:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    async def ending(self) -> Mapping[str, Any]:
+        """How it ended, when it has. For those without an agent that tells it."""
+        try:
+            async with asyncio.timeout(_SECONDS):
+                return (await self._template.ask("ending", sandbox=self._number)).header
+        except TimeoutError:
+            raise SandboxLost("the sandbox is gone: nobody can tell how it ended") from None
+
+    async def end(self) -> None:
+        """Kill it, and with it everything in its namespace; and wait until it is gone. Once only."""
+        self.signal(signal.SIGKILL)
+        try:
+            # One that has used up its share of processor time dies only when it gets the next: it is helped, then.
+            if not await self.is_gone(_PROMPTLY_SECONDS):
+                await self._unthrottle()
+                if not await self.is_gone(_SECONDS):
+                    raise SandboxLost("the sandbox does not end")
+        finally:
+            self._let_go()
+        if self._template.lost:  # who would have removed it
+            with contextlib.suppress(OSError):  # a new broker has swept
+                self._group.remove()
+
+    async def is_gone(self, seconds: float) -> bool:
+        """Whether it has ended, or does so in this time."""
+        if self._gone is None:
+            self._gone = asyncio.get_running_loop().create_future()
+            self._gone.get_loop().add_reader(self._pidfd, self._see_end)
+        await asyncio.wait((self._gone,), timeout=seconds)
+        return self._gone.done()
+
+    def _see_end(self) -> None:
+        assert self._gone is not None
+        self._gone.get_loop().remove_reader(self._pidfd)
+        self._gone.set_result(None)
+
+    def _let_go(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = -1  # and not the number of another, by now
+        if self._oom_kills is not None:
+            self._oom_kills.close()
+
+    async def _unthrottle(self) -> None:
+        try:
+            await self._template.tell({"op": "unthrottle", "sandbox": self._number})  # whose group it is
+        except SandboxLost:
+            with contextlib.suppress(OSError):  # gone, too
+                self._group.unthrottle()

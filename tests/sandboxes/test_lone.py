@@ -1,0 +1,199 @@
+"""Interpreters that have a sandbox to themselves: for one piece of code, and gone after it, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.sandboxes import backends
+from toolyard.core.errors import SandboxLost, SandboxUnavailable
+from toolyard.sandboxes.base import Limits
+from toolyard.sandboxes.native.backend import NativeBackend
+from toolyard.sandboxes.native.lone import LoneInterpreter
+from toolyard.sandboxes.provider import Provider, execute, interpreter_once
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=backends.LOOPS, ids=["asyncio", "uvloop"])
+def anyio_backend(request):
+    return request.param
+
+
+@pytest.fixture
+async def backend(anyio_backend) -> AsyncIterator[NativeBackend]:
+    started = NativeBackend(templates=1, ready=0)
+    await started.start()
+    try:
+        yield started
+    finally:
+        await started.close()
+        assert not below(os.getpid())
+
+
+def children(pid: int) -> Sequence[int]:
+    found: list[int] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+            found += map(int, listed.read_text().split())
+    return found
+
+
+def below(pid: int) -> Sequence[int]:
+    return [found for child in children(pid) for found in (child, *below(child))]
+
+
+def template() -> int:
+    (broker,) = children(os.getpid())
+    (found,) = children(broker)
+    return found
+
+
+async def check_nothing_left(backend: NativeBackend) -> None:
+    """The template takes a moment to see it."""
+    async with asyncio.timeout(10):
+        while below(template()):
+            await asyncio.sleep(0.01)
+    assert backend.count() == (0, 0)
+
+
+@contextlib.asynccontextmanager
+async def opened(backend: NativeBackend, limits: Limits | None = None) -> AsyncIterator[LoneInterpreter]:
+    interpreter = await backend.open_interpreter(limits)
+    try:
+        yield interpreter
+    finally:
+        await interpreter.close()
+
+
+async def begun(interpreter: LoneInterpreter) -> asyncio.Task[object]:
+    """It runs code that never ends."""
+    running = asyncio.ensure_future(interpreter.exec("while True: pass", timeout=60))
+    await asyncio.sleep(0.1)
+    assert not running.done()
+    return running
+
+
+async def test_one_process_is_all_that_there_is(backend):
+    async with opened(backend) as interpreter:
+        assert (await interpreter.exec("import os; os.getpid(), os.getppid(), os.listdir()")).value == "(1, 0, [])"
+        assert len(below(template())) == 1
+        assert backend.count() == (1, 0)
+    await check_nothing_left(backend)
+
+
+async def test_one_that_is_killed_from_outside_is_lost_and_no_failure_of_its_code(backend):
+    async with opened(backend) as interpreter:
+        running = await begun(interpreter)
+        (process,) = below(template())
+        os.kill(process, signal.SIGKILL)
+        with pytest.raises(SandboxLost, match="killed from outside"):
+            await running
+        assert not interpreter.alive
+        with pytest.raises(SandboxLost):
+            await interpreter.exec("1")
+
+
+async def test_one_whose_template_is_killed_is_lost_and_the_next_has_another(backend):
+    async with opened(backend) as interpreter:
+        running = await begun(interpreter)
+        before = template()
+        os.kill(before, signal.SIGKILL)
+        with pytest.raises(SandboxLost):
+            await running
+    async with opened(backend) as another:
+        assert (await another.exec("1 + 1")).value == "2"
+    assert template() != before
+
+
+async def test_who_gives_up_and_closes_it_leaves_nothing(backend):
+    async with opened(backend) as interpreter:
+        running = await begun(interpreter)
+        running.cancel()
+    await check_nothing_left(backend)
+    with pytest.raises(SandboxLost, match="closed"):
+        await interpreter.exec("1")
+
+
+async def test_who_gives_up_while_it_is_made_leaves_nothing(backend):
+    for turns in range(12):
+        opening = asyncio.ensure_future(backend.open_interpreter())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        opening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await (await opening).close()
+    await check_nothing_left(backend)
+
+
+async def test_code_that_ended_its_interpreter_has_used_it_up(backend):
+    async with opened(backend) as interpreter:
+        assert (await interpreter.exec("import os; os._exit(3)")).state_lost
+        with pytest.raises(SandboxLost, match="one piece of code"):
+            await interpreter.exec("1")
+
+
+async def test_walls_that_cannot_be_made_are_told(backend):
+    """A file system of a size that there cannot be."""
+    with pytest.raises(SandboxLost, match=r"could not be set up: OSError: .*mount"):
+        await backend.open_interpreter(Limits(disk_bytes=-1))
+    async with opened(backend) as interpreter:
+        assert (await interpreter.exec("1 + 1")).value == "2"
+
+
+async def test_what_is_open_is_closed_with_the_backend(backend):
+    running = await begun(await backend.open_interpreter())
+    await backend.close()
+    with contextlib.suppress(SandboxLost):
+        assert (await running).state_lost
+    with pytest.raises(SandboxUnavailable):
+        await backend.open_interpreter()
+
+
+async def test_those_made_in_advance_are_handed_out_and_replaced():
+    async with Provider("native", ready=2) as sandboxes:
+        pids = set()
+        for _ in range(3):
+            async with asyncio.timeout(10):
+                while (sandboxes.count or (0, 0))[1] < 2 and pids:
+                    await asyncio.sleep(0.01)
+            pids.add((await execute("import os; os.stat('/proc/self/ns/pid').st_ino, os.urandom(4)")).value)
+        assert len(pids) == 3
+
+
+async def test_who_needs_it_once_goes_on_before_it_is_gone():
+    async with Provider("native", ready=0) as sandboxes:
+        async with interpreter_once() as interpreter:
+            assert (await interpreter.exec("1 + 1")).value == "2"
+        assert sandboxes.count == (1, 0)
+        async with asyncio.timeout(10):
+            while sandboxes.count != (0, 0):
+                await asyncio.sleep(0.001)
+
+
+async def test_a_backend_that_has_none_gives_a_whole_sandbox():
+    async with Provider("subprocess", "L0"), interpreter_once() as interpreter:
+        assert (await interpreter.exec("1 + 1")).value == "2"
+
+
+async def test_hundreds_at_once_each_get_their_own_answer(backend):
+    async def one(number: int) -> None:
+        async with opened(backend) as interpreter:
+            said = await interpreter.exec(
+                f"import os\nos._exit({number % 100})" if number % 3 == 0 else f"{number} + 0"
+            )
+            if number % 3 == 0:
+                assert said.error is not None
+                assert said.error.message.endswith(f"code {number % 100}")
+            else:
+                assert said.value == str(number)
+
+    for start in range(0, 200, 40):
+        await asyncio.gather(*(one(number) for number in range(start, start + 40)))
+    await check_nothing_left(backend)
