@@ -443,6 +443,18 @@ async def test_a_session_that_the_system_does_not_let_fork_says_so_and_goes_on(s
     await wire.end(sid)
 
 
+async def test_a_fork_whose_process_ends_at_once_keeps_nobody_waiting(served, wire):
+    if served.server.settings.placement == "pool":
+        return
+    sid = await wire.open(task_spec={})
+    await value(wire, sid, "end_copies")
+    with anyio.fail_after(20):
+        response = await wire.post("/counting/fork", headers=H(sid), json={})
+    assert (response.status_code, "ended at once" in response.json()["detail"]) == (409, True)
+    assert await value(wire, sid, "add") == "1"
+    await wire.end(sid)
+
+
 @pytest.mark.parametrize("body", [{"count": 0}, {"count": -1}, {"count": 10**6}, {"count": "x"}, {"more": 1}, []])
 async def test_a_fork_that_makes_no_sense_is_refused(wire, body):
     sid = await wire.open(env_name="repeating", task_spec={})

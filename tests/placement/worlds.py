@@ -144,6 +144,12 @@ class Counting(Environment):
         return "forbidden"
 
     @tool
+    async def end_copies(self) -> str:
+        """Whatever is forked from its process is over at once, as if all were well."""
+        os.register_at_fork(after_in_child=lambda: os._exit(0))
+        return "they will end"
+
+    @tool
     def crash_with_a_copy(self, path: str) -> str:
         """Ends its process, of which there is a copy then, with everything open that it has."""
         if (copy := os.fork()) == 0:

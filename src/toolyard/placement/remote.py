@@ -119,6 +119,7 @@ class Process(Host):
             raise
 
     async def _copied(self, line: Line, kin: socket.socket) -> Process:
+        line.lost.add_done_callback(lambda _: line.fail("it has ended"))  # nobody watches it yet
         try:
             copy = Process(await line.ask("pid"), line, kin, self._template, self._all)
         except BaseException as error:
