@@ -20,6 +20,11 @@ from tests.placement.worlds import Counting, Forking, Repeating
 from tests.wires.wire import H, Wire, until
 from toolyard import AsyncClient, Client
 from toolyard.client.errors import RequestRefused, ToolLost
+from toolyard.core.output import as_output
+from toolyard.placement.base import SessionSpec, Task
+from toolyard.placement.hosting import Served
+from toolyard.placement.process import PoolPlacement
+from toolyard.placement.template import ProcessLimits
 from toolyard.runtime.session import Session
 from toolyard.testing import Running, running
 
@@ -141,6 +146,37 @@ async def test_a_session_that_is_given_up_in_its_constructor_is_torn_down_when_t
             assert "the constructor took more than 0.3 s" in response.json()["detail"]
             await until(told.exists)
     assert told.read_text() == "0\n"
+
+
+@pytest.mark.parametrize("again", [{}, {"slow": 1.5}])
+async def test_one_that_is_opened_again_under_the_same_id_has_nothing_to_do_with_what_was_given_up(again, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    with running([Counting], placement="pool", pool_processes=1, setup_seconds=1) as server:
+        async with Wire(server.url) as wire:
+            given_up = {"task_spec": {"slow": 2, "start": 1, "tell": str(first)}}
+            assert "took more than 1 s" in (await wire.post("/create", headers=H("s"), json=given_up)).text
+            response = await wire.post("/create", headers=H("s"), json={"task_spec": {**again, "tell": str(second)}})
+            assert response.status_code == (500 if again else 200), response.text
+            await until(first.exists)
+            if not again:
+                assert await value(wire, "s", "add") == "1"
+                await wire.end("s")
+            await until(second.exists)
+    assert (first.read_text(), second.read_text()) == ("0\n", "0\n" if again else "1\n")
+
+
+async def test_one_that_is_opened_under_the_id_of_another_that_is_about_to_end_is_not_torn_down_with_it(tmp_path):
+    pool = PoolPlacement(Served({"counting": Counting}, {}, 4, lambda: None), ProcessLimits(), size=1)
+    told = [tmp_path / "first", tmp_path / "second"]
+    try:
+        first, second = [await pool.place(SessionSpec("s", Counting, Task({"tell": str(path)}))) for path in told]
+        await second.call("add", {}, {})
+        await first.teardown()
+        assert await second.call("add", {}, {}) == as_output(2)
+        await second.teardown()
+    finally:
+        await pool.stop()
+    assert [path.read_text() for path in told] == ["0\n", "2\n"]
 
 
 @pytest.mark.parametrize("placement", PLACES)

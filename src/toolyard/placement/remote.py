@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import signal
 import socket
@@ -30,6 +31,7 @@ log = logging.getLogger("toolyard.placement")
 
 _GRACE = 0.5
 """Seconds that a call which is to stop has for it, before its process is ended."""
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +169,11 @@ class RemoteEnvironment:
     holds = True
     grace = _GRACE
 
-    def __init__(self, spec: SessionSpec, process: Host, *, alone: bool) -> None:
+    def __init__(self, spec: SessionSpec, process: Host, *, alone: bool, called: str = "") -> None:
         self.tools: Mapping[str, Tool] = tools_with(spec.environment, spec.toolset)
         self.process = process
         self.alone = alone
-        self._session = spec.session_id
+        self._session = called or name_for(spec)
         self._name = spec.environment.name().lower()
         self._toolset = spec.toolset.__name__ if spec.toolset is not None else None
         self._is_over = False
@@ -228,25 +230,26 @@ class RemoteEnvironment:
         process = self.process
         if self.alone and isinstance(process, Process) and not needs_sandbox(specs[0].environment):
             return await self._fork_process(process, specs), "process"
-        strategy = await self._fork_there(specs)
+        names = [name_for(spec) for spec in specs]
+        strategy = await self._fork_there(names)
         process.sessions += len(specs)
         if self.alone:  # from now on, ending its process would end others: it ends with the last of them
             self.alone, process.retired = False, True
-        return [RemoteEnvironment(spec, self.process, alone=False) for spec in specs], strategy
+        made = zip(specs, names, strict=True)
+        return [RemoteEnvironment(spec, process, alone=False, called=name) for spec, name in made], strategy
 
-    async def _fork_there(self, specs: Sequence[SessionSpec]) -> Strategy:
+    async def _fork_there(self, names: Sequence[str]) -> Strategy:
         """In the same process, as the placement there can."""
-        ids = [spec.session_id for spec in specs]
-        strategy: Strategy = await self._ask("fork_here", self._name, self._toolset, ids)
+        strategy: Strategy = await self._ask("fork_here", self._name, self._toolset, names)
         return strategy
 
     async def _fork_process(self, origin: Process, specs: Sequence[SessionSpec]) -> Sequence[RemoteEnvironment]:
         made: list[RemoteEnvironment] = []
         try:
             for spec in specs:
-                process = await origin.fork(self._session, spec.session_id)
+                process = await origin.fork(self._session, name := name_for(spec))
                 process.sessions = 1
-                made.append(RemoteEnvironment(spec, process, alone=True))
+                made.append(RemoteEnvironment(spec, process, alone=True, called=name))
         except BaseException as error:
             for one in made:
                 await one.teardown()
@@ -329,6 +332,12 @@ class RemoteWorkspace:
 
     async def restore(self, saved: bytes) -> None:
         await self._ask("workspace", "restore", saved.decode("latin-1"))
+
+
+def name_for(spec: SessionSpec) -> str:
+    """What a session is called in its process. Its id would not do: another may be opened under it before this one,
+    or what was given up of it, has gone."""
+    return f"{spec.session_id}/{next(_numbers)}"
 
 
 def _block(block: JsonObject) -> TextBlock | ImageBlock:

@@ -15,7 +15,7 @@ from toolyard.placement.base import SessionSpec, Strategy
 from toolyard.placement.line import Line, LineLost
 from toolyard.placement.ray.cluster import Cluster, Listening, Node
 from toolyard.placement.ray.handshake import connect
-from toolyard.placement.remote import Host, RemoteEnvironment
+from toolyard.placement.remote import Host, RemoteEnvironment, name_for
 
 log = logging.getLogger("toolyard.placement")
 
@@ -72,8 +72,8 @@ class Actor(Host):
 class ActorEnvironment(RemoteEnvironment):
     grace = _GRACE
 
-    def __init__(self, spec: SessionSpec, actor: Actor) -> None:
-        super().__init__(spec, actor, alone=False)
+    def __init__(self, spec: SessionSpec, actor: Actor, *, called: str = "") -> None:
+        super().__init__(spec, actor, alone=False, called=called)
         self._actor = actor
         self._lost_there = ""
         actor.sessions += 1
@@ -106,5 +106,7 @@ class ActorEnvironment(RemoteEnvironment):
         return reply
 
     async def fork(self, specs: Sequence[SessionSpec]) -> tuple[Sequence[ActorEnvironment], Strategy]:
-        strategy = await self._fork_there(specs)
-        return [ActorEnvironment(spec, self._actor) for spec in specs], strategy
+        names = [name_for(spec) for spec in specs]
+        strategy = await self._fork_there(names)
+        made = zip(specs, names, strict=True)
+        return [ActorEnvironment(spec, self._actor, called=name) for spec, name in made], strategy
