@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from tests.wires.toolserver_wire import Node
+from tests.wires.wire import until
 from toolyard import ToolError, tool
 from toolyard.core.workspace import Workspace
 from toolyard.protocols.toolserver.files import _disposition
@@ -229,6 +230,22 @@ async def test_an_upload_is_bounded_by_the_body_and_by_the_disk(node: Node) -> N
     response = await upload(node, "more", bytes(BODY_MOST // 2))
     assert response.status_code == 413, response.text
     assert "No space left" in response.json()["detail"]
+
+
+async def test_an_upload_to_a_node_that_was_released_meanwhile_goes_nowhere(served: Running) -> None:
+    async with Node(served.url) as node:
+        await node.cookie()
+        form = b"--b\r\nContent-Disposition: form-data; name=file; filename=a.txt\r\n\r\n"
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield form
+            assert await node.answer("/release_session")
+            yield b"content\r\n--b--\r\n"
+
+        kind = {"content-type": "multipart/form-data; boundary=b"}
+        response = await node.post("/upload_file", content=slowly(), headers=kind)
+        assert (response.status_code, response.json()["detail"]) == (503, "node is not responding")
+    await until(lambda: (served.server.sandboxes.count or (1, 0))[0] == 0)
 
 
 async def test_an_upload_does_not_go_through_a_link_that_leads_out_nor_into_what_is_no_file(node: Node) -> None:

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import ClassVar
 
 from toolyard.core.environment import Environment, Toolset
-from toolyard.core.errors import WorkspaceError
+from toolyard.core.errors import SandboxLost, WorkspaceError
 from toolyard.sandboxes.base import Entry, Finished, Profile, Sandbox
 from toolyard.sandboxes.output import ended_by
 from toolyard.sandboxes.provider import open_sandbox
@@ -26,6 +26,8 @@ class SessionSandbox:
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._opening: asyncio.Future[Sandbox] | None = None
+        self._is_over = False
+        """The session is. Somebody may still want a sandbox of it, which nobody would close any more."""
 
     @classmethod
     def of(cls, env: Environment) -> SessionSandbox:
@@ -44,6 +46,8 @@ class SessionSandbox:
 
     async def get(self) -> Sandbox:
         """The sandbox. If it could not be opened, whoever asks next tries again."""
+        if self._is_over:
+            raise SandboxLost("its session is over")
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
             self._opening = asyncio.ensure_future(open_sandbox(profile=self._profile))
         return await asyncio.shield(self._opening)
@@ -57,6 +61,7 @@ class SessionSandbox:
             made._opening.set_result(branch)
 
     async def close(self) -> None:
+        self._is_over = True
         if (opening := self._opening) is None:
             return
         self._opening = None
@@ -84,7 +89,7 @@ class SessionSandbox:
 
         Programs that still run can change files meanwhile: what is saved is then what was there when it was reached.
         """
-        if self._opening is None:
+        if self._opening is None and not self._is_over:
             return b""
         return (await self._pack("pack")).stdout
 
