@@ -159,6 +159,19 @@ def test_output_agrees_but_for_space_and_how_numbers_are_written(output, expecte
     assert agrees(output, expected) is same
 
 
+@pytest.mark.parametrize("sign", ["", "-", "+", "000"])
+def test_numbers_of_any_length_are_compared_to_the_last_digit(sign):
+    long = "9" * 10_000
+    assert agrees(f"{sign}{long}", long) is (sign != "-")
+    assert agrees(f"{sign}{long}", f"{long[:-1]}8") is False
+
+
+async def test_a_long_number_that_is_wrong_is_a_wrong_answer(trainer):
+    assert await judged(trainer, "print('1' * 5000)", cases(("", "2" * 5000))) == failed(
+        "a wrong answer", f"Input: \nGenerated Output: {'1' * 5000}\n\nExpected: {'2' * 5000}"
+    )
+
+
 # Functions.
 
 

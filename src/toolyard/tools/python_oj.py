@@ -25,7 +25,7 @@ AT_ONCE = 4
 PASSED = "All public test cases passed!"
 
 _SYNTAX_ERROR = re.compile(r"^(?:Syntax|Indentation|Tab)Error: ", re.MULTILINE)
-_WHOLE_NUMBER = re.compile(r"[+-]?\d+")
+_WHOLE_NUMBER = re.compile(r"([+-]?)0*([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +216,15 @@ def _line_agrees(ours: str, theirs: str) -> bool:
 def _word_agrees(ours: str, theirs: str) -> bool:
     if ours == theirs:
         return True
-    if _WHOLE_NUMBER.fullmatch(ours) and _WHOLE_NUMBER.fullmatch(theirs):
-        return int(ours) == int(theirs)
+    whole = _WHOLE_NUMBER.fullmatch(ours), _WHOLE_NUMBER.fullmatch(theirs)
+    if whole[0] and whole[1]:  # by their digits: Python makes no numbers of very long ones
+        return _sign(whole[0]) == _sign(whole[1]) and whole[0][2] == whole[1][2]
     try:
         return math.isclose(float(ours), float(theirs), rel_tol=1e-5, abs_tol=1e-8)
     except ValueError:
         return False
+
+
+def _sign(whole: re.Match[str]) -> bool:
+    """Whether it is below zero."""
+    return whole[1] == "-" and whole[2] != "0"
