@@ -202,6 +202,12 @@ async def test_a_link_to_itself_and_a_file_that_is_no_folder_are_told_as_they_ar
     assert "null character" in await agent.refused("a\0b")
 
 
+async def test_what_is_no_text_is_not_written_so_that_a_text_stays_one(agent: Agent) -> None:
+    await agent.write("a.txt", "l1")
+    assert "null character" in await agent.refused("a.txt", "l2\0")
+    assert await agent.write("a.txt", "l2") == "    1: l1\n    2: l2\n"
+
+
 @pytest.mark.parametrize("data", [b"\x89PNG\r\n\x1a\n\0\0", b"caf\xe9", b"a\0b", "café".encode("utf-16")])
 async def test_a_binary_file_is_refused_in_words_and_left_as_it_is(agent: Agent, data: bytes) -> None:
     await agent.run(f"open('it', 'wb').write({data!r})")

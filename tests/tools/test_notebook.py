@@ -291,6 +291,12 @@ async def test_what_a_cell_does_to_its_own_process_harms_no_other(book: PythonNo
     assert await shown(book, "print('next')\n7") == ["next\n", "7"]
 
 
+async def test_code_that_is_no_text_is_refused_before_it_becomes_a_cell(book: PythonNotebook):
+    assert await failed(book, "print('\ud800')") == "the code is not text: surrogates not allowed"
+    assert await shown(book, "print('text')") == ["text\n"]
+    assert await book.print_notebook() == "= Cell 0 =\nprint('text')\n= Output 0 =\ntext\n\n"
+
+
 async def test_too_much_is_cut_and_costs_nothing_else(book: PythonNotebook):
     await shown(book, "x = 1")
     text, note = await shown(book, "print('x' * 10**8)")

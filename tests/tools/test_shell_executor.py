@@ -79,6 +79,7 @@ async def test_a_command_that_takes_too_long_is_ended_and_what_it_said_is_told(e
 
 async def test_what_no_command_can_be_is_refused_and_a_long_one_is_not(executor):
     assert "null character" in str(await failed(executor, "echo a\0b"))
+    assert "-x: command not found" in str(await failed(executor, "-x"))
     assert "not text" in str(await failed(executor, "echo \ud800", run_async=True))
     assert (await run(executor, f": {'x' * 500_000}; cat; echo on"))["display"] == "\nstdout:\non\n"
 

@@ -169,6 +169,8 @@ def _shown(filepath: str, data: bytes, line_number: int) -> str:
 
 
 def _changed(filepath: str, old: bytes, content: str, line_number: int | None, *, overwrite: bool) -> bytes:
+    if "\0" in content:
+        raise ToolError(f"File {filepath} is a text file, which cannot hold a null character.")
     return edited(_text(filepath, old), content, line_number, overwrite=overwrite).encode(errors="replace")
 
 

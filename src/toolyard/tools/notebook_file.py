@@ -61,6 +61,10 @@ class Notebook:
         at = count if index is None else index + count if index < 0 else index
         if not 0 <= at <= count:
             raise ToolError(f"cell_index {index} is out of range: the notebook has {count} cells")
+        try:
+            code.encode()
+        except UnicodeEncodeError as error:  # no file could hold it
+            raise ToolError(f"the code is not text: {error.reason}") from None
         sources = sum(length(cell.source) for number, cell in enumerate(self._cells) if number != at)
         if at >= CELLS_MOST or sources + length(code) > MOST // 2:
             raise ToolError("the notebook is full: replace a cell, by its cell_index, instead of adding one")

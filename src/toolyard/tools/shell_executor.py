@@ -72,7 +72,7 @@ class ShellExecutor(SandboxedToolset):
         sandbox, data = await self.sandbox(), command.encode("utf-8", "surrogateescape")
         if len(data) > _ARGUMENT_MOST:
             return await sandbox.run(["bash", "-c", _READ_AND_RUN], stdin=data, timeout=SECONDS)
-        return await sandbox.run(["bash", "-c", command], timeout=SECONDS)
+        return await sandbox.run(["bash", "-c", "--", command], timeout=SECONDS)
 
     async def _shell(self, shell_id: int | None, command: str) -> tuple[int, LiveShell]:
         """The one with this number, or a new one, which has been given the command."""
