@@ -12,7 +12,7 @@ import pytest
 from tests.runtime.test_runtime import World, runtime_of, settled, spec
 from toolyard import tool
 from toolyard.core.errors import Overloaded
-from toolyard.core.output import ToolFailure
+from toolyard.core.output import AskAgain, ToolFailure
 from toolyard.runtime.life import State
 from toolyard.runtime.session import Session
 
@@ -132,6 +132,10 @@ class Plain(World):
         raise ValueError("broken")
 
     @tool
+    def asks_again(self) -> str | AskAgain:
+        return AskAgain("double", {"number": 3})
+
+    @tool
     def hands_out_a_coroutine(self):
         async def later():
             await asyncio.sleep(0)
@@ -186,6 +190,18 @@ async def test_one_that_hangs_is_timed_out_and_the_others_keep_their_answers():
         assert runtime.calls == 0
         assert await runtime.run_plain([sessions[0].plain("double", {"number": 5}, {})]) == ["10"]
         release.set()
+
+
+async def test_one_that_cannot_be_asked_again_is_lost_and_the_others_keep_their_answers_and_their_turns():
+    async with runtime_of(Plain).running() as runtime:
+        sessions = await several(runtime, 3)
+        tools = ("asks_again", "asks_again", "double")
+        calls = [session.plain(tool, {"number": 4}, {}) for session, tool in zip(sessions, tools, strict=True)]
+        await runtime.close("s0")
+        lost, asked, good = await runtime.run_plain(calls)
+        assert (lost.reason, asked.text, good) == ("lost", "6", "8")
+        assert [session.running for session in sessions] == [0, 0, 0]
+        assert await runtime.run_plain([sessions[2].plain("double", {"number": 5}, {})]) == ["10"]
 
 
 async def test_those_that_may_not_begin_after_all_give_their_turns_back():

@@ -304,7 +304,7 @@ class Session(Life):
         claim = Claim(call.name, known.turn if known is not None else "serial")
         turns = self._turns = self._turns or Turns()
         turns.take_idle(claim)
-        self._shared.slots.take_at_once()
+        has_slot = self._shared.slots.take_at_once()  # calls that were given up may have them all
         self._enter(call)
 
         async def checked(call: Call[CallResult | AskAgain], work: Awaitable[Reply]) -> CallResult | AskAgain:
@@ -313,7 +313,8 @@ class Session(Life):
                 return result
             finally:
                 turns.give_back(claim)
-                self._shared.slots.give_back()
+                if has_slot:
+                    self._shared.slots.give_back()
 
         await self._run(call, checked, work)
         if task is not None and task.cancelling():  # it is the caller who was cancelled, not the call alone
@@ -326,7 +327,14 @@ class Session(Life):
 
     def _result_of(self, reply: Reply) -> Later[Returned]:
         """The result itself; or else it is asked for from now on, and can be awaited."""
-        return reply if not isinstance(reply, AskAgain) else self.call(reply.tool, reply.arguments).finished()
+        if not isinstance(reply, AskAgain):
+            return reply
+        try:
+            return self.call(reply.tool, reply.arguments).finished()
+        except Overloaded as error:
+            return ToolFailure("overloaded", str(error))
+        except ToolyardError as error:  # the session was closed meanwhile
+            return ToolFailure("lost", str(error))
 
     def score_group(
         self, candidates: Sequence[GroupCandidate], call_id: str | None = None
