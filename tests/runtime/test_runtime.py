@@ -403,6 +403,17 @@ async def test_a_tool_that_does_not_let_itself_be_stopped_is_given_up():
         assert call.result.reason == "timed_out"
 
 
+async def test_calls_that_were_given_up_make_no_room_for_more_at_once():
+    async with runtime_of(call_seconds=0.05, teardown_seconds=0.05, max_concurrent_calls=1).running() as runtime:
+        stuck, session = await runtime.open(spec()), await runtime.open(spec("other"))
+        await session.ready()
+        assert (await stuck.call("cannot_be_stopped", {}).finished()).reason == "timed_out"
+        assert (await session.begin("free", {}, {})).reason == "timed_out"
+        has_room = runtime.shared.slots.take_at_once()
+        stuck.spec.task.spec["gate"].set()
+        assert not has_room
+
+
 async def test_a_tool_that_does_not_let_itself_be_stopped_does_not_keep_its_session():
     async with runtime_of(teardown_seconds=0.1).running() as runtime:
         session = await runtime.open(spec())
@@ -433,6 +444,19 @@ async def test_a_constructor_that_never_ends_is_given_up_and_its_id_is_free():
             await runtime.open(spec(constructor="hangs", thread=release))
         await runtime.open(spec())
         release.set()
+
+
+async def test_what_was_given_up_in_its_constructor_is_torn_down_before_the_server_ends():
+    release = threading.Event()
+    late = spec(constructor="hangs", thread=release, teardown="takes a while")
+    runtime = runtime_of(setup_seconds=0.05)
+    async with runtime.running():
+        with pytest.raises(SessionFailed):
+            await runtime.open(late)
+        release.set()
+        await settled(runtime, late.task.spec["log"], "teardown")
+    await runtime.placement.stop()
+    assert late.task.spec["log"] == ["teardown", "teardown over"]
 
 
 async def test_a_replay_is_what_the_first_answer_was_whatever_the_author_changes_later():
@@ -567,6 +591,22 @@ async def test_an_environment_that_a_toolset_cannot_use_is_torn_down_again():
         assert not runtime.sessions
 
 
+class Endless(Toolset):
+    def __init__(self, env):
+        super().__init__(env)
+        env.task_spec["thread"].wait(20)
+
+
+async def test_an_environment_whose_toolset_takes_for_ever_is_torn_down_again():
+    release = threading.Event()
+    async with runtime_of(setup_seconds=0.05).running() as runtime:
+        wanted = dataclasses.replace(spec(thread=release), toolset=Endless)
+        with pytest.raises(SessionFailed, match=r"the constructor took more than 0.05 s"):
+            await runtime.open(wanted)
+        await settled(runtime, wanted.task.spec["log"], "teardown")
+        release.set()
+
+
 async def test_limits_are_kept_by_refusing():
     async with runtime_of(max_sessions=1, max_concurrent_calls=1, max_queued_calls=1).running() as runtime:
         session = await runtime.open(spec())
@@ -602,6 +642,25 @@ class Forking(World):
         self.log.append("forking")
         await self.gate.wait()
         return Forking(self.task_spec, self.secrets)
+
+
+class Unforkable(Toolset):
+    async def fork(self, env):
+        raise ValueError("there is only one")
+
+
+class HalfForking(Forking):
+    toolsets = [Unforkable]
+
+
+async def test_a_fork_that_fails_half_way_leaves_nothing():
+    async with runtime_of(HalfForking).running() as runtime:
+        session = await runtime.open(dataclasses.replace(spec(), environment=HalfForking))
+        task = session.spec.task.spec
+        task["gate"].set()
+        with pytest.raises(ValueError, match="there is only one"):
+            await runtime.fork(session, ["a"])
+        assert task["log"] == ["setup", "forking", "teardown"]
 
 
 async def test_forks_that_are_made_on_the_way_out_are_torn_down_too():

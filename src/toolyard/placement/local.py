@@ -56,6 +56,8 @@ log = logging.getLogger("toolyard.environment")
 
 T = TypeVar("T")
 
+_DISCARD_SECONDS = 10.0
+"""At the end, for teardowns of what was given up."""
 _WORDS_MOST = 10_000
 """So many characters are enough to say what is wrong with the arguments of a call."""
 
@@ -78,7 +80,14 @@ class LocalPlacement:
         env = await self._construct(build) if overrides(spec.environment, "__init__") else build()
         placed = LocalEnvironment(env, self)
         if spec.toolset is not None:
-            await placed.prefer(spec.toolset)
+            try:
+                await placed.prefer(spec.toolset)
+            except Exception:
+                await placed.teardown()
+                raise
+            except asyncio.CancelledError:  # nobody waits any more, neither for this
+                self._discard([env])
+                raise
         return placed
 
     async def _construct(self, build: Callable[[], Environment]) -> Environment:
@@ -126,6 +135,11 @@ class LocalPlacement:
         await self._threads.run_all(functions, results)
 
     async def stop(self) -> None:
+        if self._discarding:
+            _, late = await asyncio.wait(self._discarding, timeout=_DISCARD_SECONDS)
+            for discarding in late:
+                log.error("teardown() took over %g s and was given up", _DISCARD_SECONDS)
+                discarding.cancel()
         self.close()
 
     @property
@@ -193,7 +207,6 @@ class LocalEnvironment:
         try:
             self._instances[toolset] = await self._place.ask(build_toolset, toolset, self._env)
         except Exception as error:  # the author's toolset, which may want what this environment has not
-            await self.teardown()
             if isinstance(error, ValueError):
                 raise ToolsetUnavailable(str(error)) from error
             raise
@@ -335,22 +348,21 @@ class LocalEnvironment:
         made: list[LocalEnvironment] = []
         try:
             for _ in specs:
-                made.append(await self._forked())
+                made.append(LocalEnvironment(await self._place.ask(self._env.fork), self._place))
+                await self._fork_toolsets(made[-1])
         except BaseException:
             for one in made:
                 await one.teardown()
             raise
         return made, "hook"
 
-    async def _forked(self) -> LocalEnvironment:
-        made = LocalEnvironment(await self._place.ask(self._env.fork), self._place)
+    async def _fork_toolsets(self, made: LocalEnvironment) -> None:
         made.tools = self.tools
         for toolset, instance in self._instances.items():
             if isinstance(instance, Toolset):
                 made._instances[toolset] = await self._place.ask(instance.fork, made._env)
             else:  # of ORS, which has no such thing
                 made._instances[toolset] = await self._place.ask(build_toolset, toolset, made._env)
-        return made
 
     async def _dynamic(self) -> Sequence[tuple[Any, ToolSpec]]:
         """The tools that only this session has, each with the object that runs it."""
