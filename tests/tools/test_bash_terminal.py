@@ -542,6 +542,11 @@ def test_words_are_found_where_they_would_be_run(command, found):
     assert blocked(command) == found
 
 
+@pytest.mark.parametrize("word", ["r", "r -", " -r", ";dd a ", ";/a"])
+def test_a_command_that_is_made_to_be_slow_to_look_at_holds_nobody_up(word):
+    assert blocked("rm -" + word * 200_000) == ""  # which took hours
+
+
 async def test_93_words_are_refused_only_where_the_list_is_on(trainer, trajectory):
     text = (
         "\n<o>\nExecution blocked: Command contains potentially dangerous operations. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import time
 
 import pytest
@@ -14,7 +15,7 @@ OPENINGS = [
     *("<python>", "```python\n", "x```input\nx", "<bash>", "```bash ", "``` bash", "```terminal ", "<sql>", "```sql\n"),
     *("<tool_call>", "<tool_call>{", "<mcp_call>", "<search>", "<search> \n", "```search ", "search: ", "google: "),
     *("<answer>", "<solution>", "<think>", "<think></think> ", "</think> ```", "<think> ``` ", "<piston>", "<cpp>"),
-    *("<piston><file>", "<language>", "{", "[", "`", "``", "```", "\n", " ", "<", "a"),
+    *("<piston><file>", "<piston><file name='", "<language>", "{", "[", "`", "``", "```", "\n", " ", "<", "a"),
 ]
 
 
@@ -23,9 +24,9 @@ def test_a_text_of_nothing_but_openings_holds_nobody_up(name):
     module, _, attribute = TOOLS[name].partition(":")
     forms = [tool.form for tool in tools_of(getattr(importlib.import_module(module), attribute)) if tool.form]
     for form in forms:
-        for opening in OPENINGS:
-            text = opening * (48_000 // len(opening)) + "!"
+        for opening, end in itertools.product(OPENINGS, ("!", "</piston>")):
+            text = opening * (48_000 // len(opening)) + end
             began = time.perf_counter()
             form.read(text)
             form.answer(text, "result")
-            assert time.perf_counter() - began < 1, f"{opening!r}, over and over"
+            assert time.perf_counter() - began < 1, f"{opening!r}, over and over, then {end!r}"

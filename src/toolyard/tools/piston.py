@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
@@ -155,7 +155,7 @@ def _xml(text: str) -> JsonObject:
             raise ElementTree.ParseError
         children = [(child.tag, child.get("name", ""), child.text or "") for child in ElementTree.fromstring(text)]
     except ElementTree.ParseError:
-        children = [(found[1], found[2] or "", found[3]) for found in _CHILD.finditer(text)]
+        children = [*_children(text)]
     request: dict[str, Any] = {tag: content.strip() for tag, _, content in children if tag in _FIELDS}
     files = [(name, content) for tag, name, content in children if tag == "file"]
     request["files"] = [{"name": name or f"file{i}", "content": content} for i, (name, content) in enumerate(files)]
@@ -164,5 +164,19 @@ def _xml(text: str) -> JsonObject:
     return request
 
 
+def _children(text: str) -> Iterator[tuple[str, str, str]]:
+    """Tag, name and content of each element; for a closing that is not there it is looked once."""
+    at = 0
+    unclosed: set[str] = set()
+    while (opened := _OPENING.search(text, at)) is not None:
+        tag, at = opened[1], opened.end()
+        end = -1 if tag in unclosed else text.find(f"</{tag}>", at)
+        if end < 0:
+            unclosed.add(tag)
+            continue
+        yield tag, opened[2] or "", text[at:end]
+        at = end
+
+
 _FIELDS = ("language", "version", "args", "stdin", "files")
-_CHILD = re.compile(r"<(language|version|args|stdin|file)(?:\s+name=[\"']([^\"']*)[\"'])?\s*>(.*?)</\1>", re.DOTALL)
+_OPENING = re.compile(r"<(language|version|args|stdin|file)(?:\s+name=[\"']([^\"']*)[\"'])?\s*>")
