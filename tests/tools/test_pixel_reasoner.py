@@ -183,6 +183,13 @@ async def test_a_small_file_that_claims_to_be_a_huge_picture_is_not_opened(train
     assert "pixels" in seen.text
 
 
+@pytest.mark.parametrize("size", [(1, 200_000), (200_000, 1)])
+async def test_a_picture_that_is_too_narrow_to_be_shown_is_invalid_and_said_in_words(trainer, size):
+    seen = await trainer.act(call("select_frames", target_frames=[1]), images=[url(Image.new("L", size))])
+    assert seen.text == f"Error processing image: it is {size[0]}x{size[1]}, too narrow to be shown"
+    assert seen.valid is False
+
+
 async def test_without_pictures_there_is_nothing_to_look_at(trainer):
     seen = await trainer.act(call("zoom_in", bbox_2d=[0, 0, 1, 1], target_image=1))
     assert "the number of previous images (0)" in seen.text

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
+from pydantic import Field
+
 from toolyard.core.environment import Environment, Toolset
 from toolyard.core.forms import Unwrapped
 from toolyard.core.output import ImageBlock, TextBlock, ToolOutput
@@ -38,10 +40,17 @@ _GRID = 28
 """Vision models look at patches of so many pixels; width and height are multiples of it."""
 _PIXELS_LEAST = 4 * _GRID**2
 _PIXELS_MOST = 5120 * _GRID**2
+_SIDE_MOST = 65_500
+"""Of a JPEG."""
 _MARGIN, _MARGIN_PIXELS = 0.1, 600
 """Added around a box on each side, as a part of the picture, and at most so many pixels."""
 
-Pictures = Annotated[list[str], Given()]
+_PART, _IN_PARTS = "The corners of the part, [x1, y1, x2, y2]", "from 0 to 1 as parts of width and height."
+_NUMBER = "The number of the picture, from 1 on. What a tool shows is a picture with a number too."
+Corners = Annotated[list[float], Field(description=f"{_PART}, in pixels, or {_IN_PARTS}")]
+RelativeCorners = Annotated[list[float], Field(description=f"{_PART}, {_IN_PARTS}")]
+Number = Annotated[int, Field(description=_NUMBER)]
+Pictures = Annotated[list[str], Given(), Field(description="The pictures of the task, as data URLs or base64.")]
 
 
 class PixelReasoner(Toolset):
@@ -56,39 +65,23 @@ class PixelReasoner(Toolset):
         return "" if HAS_PILLOW else "Pillow is not installed: pip install 'toolyard[images]'"
 
     @tool(form=Unwrapped())
-    async def zoom_in(self, bbox_2d: list[float], target_image: int, images: Pictures = []) -> ToolOutput:
-        """Zoom in on a part of a picture.
-
-        Args:
-            bbox_2d: The corners of the part, [x1, y1, x2, y2], in pixels, or from 0 to 1 as parts of width and height.
-            target_image: The number of the picture, from 1 on. What a tool shows is a picture with a number too.
-            images: The pictures of the task, as data URLs or base64.
-        """
-        return await self._crop(bbox_2d, target_image, images, normalized=all(edge <= 1 for edge in bbox_2d))
+    async def zoom_in(self, bbox_2d: Corners, target_image: Number, images: Pictures = []) -> ToolOutput:
+        """Zoom in on a part of a picture."""
+        return await self._crop(bbox_2d, target_image, images)
 
     @tool(form=Unwrapped())
-    async def crop_image(self, bbox_2d: list[float], target_image: int, images: Pictures = []) -> ToolOutput:
-        """Cut a part out of a picture.
-
-        Args:
-            bbox_2d: The corners of the part, [x1, y1, x2, y2], in pixels, or from 0 to 1 as parts of width and height.
-            target_image: The number of the picture, from 1 on. What a tool shows is a picture with a number too.
-            images: The pictures of the task, as data URLs or base64.
-        """
-        return await self._crop(bbox_2d, target_image, images, normalized=all(edge <= 1 for edge in bbox_2d))
+    async def crop_image(self, bbox_2d: Corners, target_image: Number, images: Pictures = []) -> ToolOutput:
+        """Cut a part out of a picture."""
+        return await self._crop(bbox_2d, target_image, images)
 
     @tool(form=Unwrapped())
-    async def crop_image_normalized(self, bbox_2d: list[float], target_image: int, images: Pictures = []) -> ToolOutput:
-        """Cut a part out of a picture.
-
-        Args:
-            bbox_2d: The corners of the part, [x1, y1, x2, y2], from 0 to 1 as parts of width and height.
-            target_image: The number of the picture, from 1 on. What a tool shows is a picture with a number too.
-            images: The pictures of the task, as data URLs or base64.
-        """
+    async def crop_image_normalized(
+        self, bbox_2d: RelativeCorners, target_image: Number, images: Pictures = []
+    ) -> ToolOutput:
+        """Cut a part out of a picture."""
         if any(edge > 1 for edge in bbox_2d):
             return _refused(f"Invalid bbox_2d: each number should be from 0 to 1, and this is {bbox_2d}.")
-        return await self._crop(bbox_2d, target_image, images, normalized=True)
+        return await self._crop(bbox_2d, target_image, images)
 
     @tool(form=Unwrapped())
     async def select_frames(self, target_frames: list[int], images: Pictures = []) -> ToolOutput:
@@ -96,7 +89,6 @@ class PixelReasoner(Toolset):
 
         Args:
             target_frames: Their numbers, from 1 on.
-            images: The pictures of the task, as data URLs or base64.
         """
         try:
             held = await self._held(images)
@@ -114,7 +106,9 @@ class PixelReasoner(Toolset):
         text = f"Here are the selected frames. (Frame Size: {width}x{height}, Numbered 1 to {count}):"
         return self._output(text + "<image>" * count, [data for data, _, _ in frames], held)
 
-    async def _crop(self, box: Sequence[float], number: int, images: Sequence[str], *, normalized: bool) -> ToolOutput:
+    async def _crop(self, box: Sequence[float], number: int, images: Sequence[str]) -> ToolOutput:
+        """Numbers up to 1 are parts of width and height."""
+        normalized = all(edge <= 1 for edge in box)
         try:
             held = await self._held(images)
             _check_box(box)
@@ -179,6 +173,8 @@ def cropped(picture: Image.Image, box: Sequence[float], *, normalized: bool) -> 
 def shown(picture: Image.Image) -> tuple[bytes, int, int]:
     """As JPEG, of a size that vision models take; and that size."""
     width, height = fitted(*picture.size)
+    if max(width, height) > _SIDE_MOST:
+        raise ValueError(f"Error processing image: it is {picture.width}x{picture.height}, too narrow to be shown")
     written = io.BytesIO()
     picture.resize((width, height)).save(written, format="JPEG")
     return written.getvalue(), width, height
