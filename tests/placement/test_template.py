@@ -13,7 +13,7 @@ import pytest
 from tests.placement.worlds import Counting
 from tests.wires.wire import until
 from toolyard.placement.hosting import Served
-from toolyard.placement.template import ProcessLimits, Template
+from toolyard.placement.template import ProcessLimits, Template, TemplateLost
 
 pytestmark = pytest.mark.anyio
 
@@ -55,6 +55,19 @@ async def test_a_worker_that_nobody_waits_for_any_more_is_ended_and_reaped(templ
     for pid, *ends in (kept, other):
         assert await template.end(pid) == -signal.SIGKILL
         close_all(ends)
+
+
+async def test_who_waits_for_an_answer_of_one_that_is_closed_is_told():
+    template = Template(Served({"counting": Counting}, {}, 4, lambda: None), ProcessLimits())
+    waiting = [asyncio.ensure_future(template.start()) for _ in range(100)]  # more than are asked at once
+    await asyncio.sleep(0)
+    template.close()
+    async with asyncio.timeout(10):
+        for one in waiting:
+            with pytest.raises(TemplateLost):
+                await one
+    with pytest.raises(TemplateLost):
+        await template.end(_NOBODY)
 
 
 async def test_a_process_that_is_not_one_of_its_own_is_not_ended(template):

@@ -84,7 +84,7 @@ class Template:
 
     def close(self) -> None:
         if self._reading:
-            asyncio.get_running_loop().remove_reader(self._control)
+            self._stop_reading()
         self._control.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._guard, signal.SIGTERM)
@@ -93,6 +93,8 @@ class Template:
 
     async def _ask(self, question: Mapping[str, Any], ends: Sequence[socket.socket] = ()) -> Mapping[str, Any]:
         loop = asyncio.get_running_loop()
+        if self._control.fileno() < 0:
+            raise TemplateLost("the template process was ended")
         if not self._reading:
             loop.add_reader(self._control, self._read)
             self._reading = True
@@ -123,6 +125,10 @@ class Template:
                 self.workers += 1
                 self._ending = asyncio.ensure_future(self.end(told["pid"]))
             return
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        """Nobody will answer any more."""
         asyncio.get_running_loop().remove_reader(self._control)
         self._reading = False
         while self._answers:
