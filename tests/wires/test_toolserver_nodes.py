@@ -72,6 +72,9 @@ class Shelf(OneTask):
 
     async def restore(self, saved: bytes) -> None:
         self._look()
+        if self.state == "slow to restore":
+            Shelf.saving.set()
+            await anyio.to_thread.run_sync(Shelf.may_save.wait)
         self.text = saved
 
     def _look(self) -> None:
@@ -394,6 +397,26 @@ async def test_a_node_that_is_released_while_somebody_waits_to_open_it_again_sta
         await asyncio.gather(known.close(node), known.release(node), known.reopen(node))
         assert not runtime.sessions
         assert known.find(node.id) is None
+
+
+async def test_a_node_that_is_being_opened_again_makes_no_room_for_others(shelf: Any) -> None:
+    runtime = Runtime([Shelf], LocalPlacement(2), Settings().pick(Limits))
+    async with runtime.running():
+        known = Nodes(runtime, keep_seconds=60, keep_bytes=4)
+        (node, _), (other, _), (last, _) = [await known.create(None) for _ in range(3)]
+        await node.sessions[Shelf].call("put", {"text": "mine"}).finished()
+        await known.close(node)
+        shelf.setattr(Shelf, "state", "slow to restore")
+        opening = asyncio.ensure_future(known.reopen(node))
+        await until(Shelf.saving.is_set)
+        for one in (other, last):
+            await one.sessions[Shelf].call("put", {"text": "more"}).finished()
+            await known.close(one)
+        Shelf.may_save.set()
+        await opening
+        assert known.find(node.id) is node
+        assert (await node.sessions[Shelf].call("get", {}).finished()).text == "mine"
+        assert (known.find(other.id), known.find(last.id)) == (None, last)
 
 
 async def test_closed_nodes_hold_a_part_of_the_open_files_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

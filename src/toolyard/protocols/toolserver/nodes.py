@@ -232,9 +232,11 @@ class Nodes:
     def _make_room(self) -> None:
         closed = [node for node in self._nodes.values() if not node.open and node.files]
         size, count = sum(node.size for node in closed), sum(len(node.files) for node in closed)
-        for node in closed[:-1]:  # those that were closed first go first
+        for node in closed:  # those that were closed first go first
             if size <= self._keep_bytes and count <= self._keep_most:
                 return
+            if node.changing.locked():  # it has just been closed, or is about to be opened again
+                continue
             log.warning(
                 "closed nodes take %d bytes in %d open files, too many: the files of node %s are deleted",
                 *(size, count, node.name),
