@@ -109,6 +109,7 @@ class LoneKeeper:
         return int(self._ran_out_of_memory)
 
     async def end(self) -> None:
+        self._root.signal(signal.SIGKILL)  # before it hears that nobody is there any more, and does more than to die
         self.program.close()
         await self._root.end()
 
