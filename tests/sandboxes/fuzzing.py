@@ -28,7 +28,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import uvloop
 
@@ -108,6 +108,16 @@ class Family:
         return next(iter(found or [int(_status(pid, "PPid")) for pid in members]), 0)
 
 
+class Drawn(NamedTuple):
+    """What is to be executed, and what can be true of it."""
+
+    program: Program
+    judge: Judge
+    limits: Limits | None
+    timeout: float | None
+    stdin: bytes
+
+
 class Fuzz:
     """Plays scenarios, each with its number, until it has played enough."""
 
@@ -166,6 +176,8 @@ class Fuzz:
         limits = None if family.limits == Limits() else family.limits
         if random.random() < 0.1:
             await self._open_in_vain(backend, limits, random)
+        while random.random() < 0.3:
+            await self._execute_once(backend, family, Random(random.random()))
         sandbox = await self.within(backend.open(limits), 0.0)
         family.boxes.append(Box(sandbox, random.randrange(10**6)))
         try:
@@ -192,6 +204,26 @@ class Fuzz:
             self.counts["opened in vain"] += 1
         else:
             await sandbox.close()
+
+    async def _execute_once(self, backend: NativeBackend, family: Family, random: Random) -> None:
+        """A program in an interpreter of its own. That is process 1, which no signal of its own ends."""
+        drawn = self._draw(family, random, "once")
+        while drawn.program.ends_by_signal:
+            drawn = self._draw(family, random, "once")
+        self.executions += 1
+        family.log.append(f"once timeout={drawn.timeout} {drawn.judge}\n{drawn.program}")
+        interpreter = await self.within(backend.open_interpreter(family.limits), 0.0)
+        try:
+            began = time.monotonic()
+            source = drawn.program.source(mark=f"fuzz-{os.getpid()}-{self.executions}")
+            work = interpreter.exec(source, timeout=drawn.timeout)
+            came = await self.within(work, drawn.judge.limits.wall_seconds)
+            seconds = time.monotonic() - began
+            family.log.append(f"{_short(came)} after {seconds:.3f} s")
+            self.counts[f"once: {came.killed_by or 'ended'}"] += 1
+            drawn.judge.executed(came, seconds)
+        finally:
+            await self.within(interpreter.close(), 0.0)
 
     async def _settle(self, family: Family) -> None:
         """Learn by what the family is known on the host."""
@@ -224,7 +256,7 @@ class Fuzz:
         box = random.choice([box for box in family.boxes if not box.closed])
         match random.choices(list(ACTIONS), list(ACTIONS.values()))[0]:
             case "call":
-                await self._draw(family, box, random).done()
+                await self._call(family, box, random).done()
             case "together":
                 await self._together(family, box, random)
             case "queue":
@@ -248,7 +280,7 @@ class Fuzz:
 
     async def _together(self, family: Family, box: Box, random: Random) -> None:
         """Several in one sandbox. Each may be ended for the memory of another."""
-        calls = [self._draw(family, box, random) for _ in range(random.randrange(2, 5))]
+        calls = [self._call(family, box, random) for _ in range(random.randrange(2, 5))]
         family.left += sum(call.judge.story.processes + 2 for call in calls)
         family.suspect = sum(call.judge.story.touches for call in calls) > family.limits.memory_bytes / 2
         for call in calls:
@@ -283,7 +315,7 @@ class Fuzz:
 
     async def _give_up(self, family: Family, box: Box, random: Random) -> None:
         """Stop waiting for an answer. What was begun ends, and the sandbox goes on."""
-        call = self._draw(family, box, random)
+        call = self._call(family, box, random)
         task = asyncio.ensure_future(call.done())
         await asyncio.sleep(_delay(random))
         if task.cancel():
@@ -305,7 +337,7 @@ class Fuzz:
         """Fork it, perhaps while a program runs in it."""
         if len(family.boxes) >= 5:
             return
-        running = [self._draw(family, box, random)] if random.random() < 0.4 else []
+        running = [self._call(family, box, random)] if random.random() < 0.4 else []
         for call in running:
             call.alone = False
         tasks = [asyncio.ensure_future(call.done()) for call in running]
@@ -358,7 +390,7 @@ class Fuzz:
 
     async def _close(self, family: Family, box: Box, random: Random) -> None:
         """Close the sandbox while something runs in it."""
-        calls = [self._draw(family, box, random) for _ in range(random.randrange(3))]
+        calls = [self._call(family, box, random) for _ in range(random.randrange(3))]
         for call in calls:
             call.alone = False
         tasks = [asyncio.ensure_future(call.done()) for call in calls]
@@ -383,7 +415,7 @@ class Fuzz:
         first = family.first_process() if family.namespace else 0
         if _number_inside(first) != 1:
             return
-        calls = [self._draw(family, box, random) for _ in range(random.randrange(1, 3))]
+        calls = [self._call(family, box, random) for _ in range(random.randrange(1, 3))]
         for call in calls:
             call.alone = False
         tasks = [asyncio.ensure_future(call.done()) for call in calls]
@@ -403,8 +435,11 @@ class Fuzz:
 
     # ---- Calls
 
-    def _draw(self, family: Family, box: Box, random: Random) -> Call:
+    def _call(self, family: Family, box: Box, random: Random) -> Call:
         way: Way = random.choices(("run", "exec", "shell"), (45, 35, 20))[0]
+        return Call(self, family, box, way, *self._draw(family, random, way))
+
+    def _draw(self, family: Family, random: Random, way: Way) -> Drawn:
         stdin = random.randbytes(random.choice((0, 10, 100_000))) if way == "run" else b""
         program = draw_program(random, way, input_size=len(stdin))
         own = draw_run_limits(random, family.limits) if way == "run" and random.random() < 0.5 else None
@@ -418,8 +453,7 @@ class Fuzz:
             timeout = wall
         effective = dataclasses.replace(most, wall_seconds=wall if timeout is None else timeout)
         story = program.story(way, effective)
-        judge = Judge(story, family.enforced, family.left, family.suspect)
-        return Call(self, family, box, way, program, judge, own, timeout, stdin)
+        return Drawn(program, Judge(story, family.enforced, family.left, family.suspect), own, timeout, stdin)
 
     async def within(self, work: Awaitable[T], seconds: float) -> T:
         """The answer, unless it takes much longer than so many seconds."""

@@ -15,7 +15,8 @@ from typing import Literal
 
 from toolyard.sandboxes.base import Executed, Finished, Limit, Limits
 
-Way = Literal["run", "exec", "shell"]
+Way = Literal["run", "exec", "once", "shell"]
+"""As a program, in the interpreter of a session, in one that is alone, in the shell of a session."""
 Language = Literal["python", "sh"]
 
 MIB = 2**20
@@ -414,7 +415,7 @@ class Meddle(Step):
         return ":"
 
     def tell(self, story: Story) -> None:
-        if story.way == "exec" and story.language == "python":
+        if story.way in ("exec", "once") and story.language == "python":
             story.severed = True
 
 
@@ -462,7 +463,7 @@ class Exit(Step):
         return f"exit {self.status}" if self.hard else f"(exit {self.status})"
 
     def tell(self, story: Story) -> None:
-        if not self.hard and story.way == "exec" and story.language == "python":
+        if not self.hard and story.way in ("exec", "once") and story.language == "python":
             story.error = "SystemExit"
         story.end(self.status, session=self.hard)
 
@@ -476,7 +477,7 @@ class Raise(Step):
         return "(exit 1)"
 
     def tell(self, story: Story) -> None:
-        if story.language == "python" and story.way == "exec":
+        if story.language == "python" and story.way in ("exec", "once"):
             story.error = "ValueError"
         elif story.language == "python" and 2 not in story.closed:
             story.stderr.extend(b"ValueError: no\n")
@@ -557,6 +558,13 @@ class Program:
             return ["python3", "-I", "-S", "-c", self.source(mark=mark)]
         return ["sh", "-c", self.source(mark=mark)]
 
+    @property
+    def ends_by_signal(self) -> bool:
+        """That it sends to itself."""
+        if self.rest is not None:
+            return self.rest.ends_by_signal
+        return isinstance(self.steps[-1], Signal) or self.steps[-1] == Endless("stop")
+
     def story(self, way: Way, limits: Limits) -> Story:
         story = Story(way, limits, self.language)
         part: Program | None = self
@@ -590,7 +598,7 @@ class Program:
 
 
 def draw_program(random: Random, way: Way, *, input_size: int = 0) -> Program:
-    language: Language = {"run": random.choice(("python", "sh", "sh")), "exec": "python", "shell": "sh"}[way]
+    language: Language = {"run": random.choice(("python", "sh", "sh")), "shell": "sh"}.get(way, "python")
     steps = [_draw_step(random, input_size) for _ in range(random.randrange(5))]
     if way != "run":  # what is left behind stays as long as the session does
         steps = [step for step in steps if not isinstance(step, Threads) or random.random() < 0.3]
