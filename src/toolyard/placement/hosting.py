@@ -6,7 +6,6 @@ Everything that an author wrote runs on this side.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 from toolyard.core.environment import Environment
 from toolyard.core.messages import GroupCandidate
 from toolyard.placement.base import Placed, Placement, SessionSpec, Strategy, Task
+from toolyard.placement.workspaces import HostedWorkspace
 from toolyard.placement.writing import write_reply
 
 
@@ -45,6 +45,8 @@ class Hosting:
         self._placed: dict[str, Placed] = {}
         self._placing: dict[str, bool] = {}
         """Whose constructor runs now, and whether somebody still waits for it."""
+        self._workspaces: dict[str, HostedWorkspace] = {}
+        """Of sessions whose files somebody wanted."""
         self._calls = 0
         self._doing: Mapping[str, Callable[..., Any]] = {
             "place": self._place,
@@ -115,24 +117,13 @@ class Hosting:
         return [score.model_dump() for score in await self._placed[session].score_group(group)]
 
     async def _workspace(self, session: str, what: str, *about: Any) -> Any:
-        workspace = await self._placed[session].workspace()
-        match what:
-            case "read":
-                return (await workspace.read(about[0])).decode("latin-1")
-            case "write":
-                await workspace.write(about[0], about[1].encode("latin-1"))
-            case "list":
-                return [dataclasses.asdict(entry) for entry in await workspace.list(about[0])]  # type: ignore[call-overload]
-            case "stop_programs":
-                await workspace.stop_programs()
-            case "save":
-                return (await workspace.save()).decode("latin-1")
-            case "restore":
-                await workspace.restore(about[0].encode("latin-1"))
-        return None
+        if session not in self._workspaces:
+            self._workspaces[session] = HostedWorkspace(self._placed[session])
+        return await self._workspaces[session].answer(what, *about)
 
     async def _teardown(self, session: str) -> None:
         placed = self._placed.pop(session, None)
+        self._workspaces.pop(session, None)
         if placed is not None:
             await placed.teardown()
         elif session in self._placing:

@@ -8,9 +8,9 @@ import itertools
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from toolyard.core.environment import needs_sandbox
 from toolyard.core.errors import CannotFork, SessionFailed
@@ -23,6 +23,7 @@ from toolyard.placement.line import Line, LineLost, look_at
 from toolyard.placement.local import tools_with
 from toolyard.placement.steps import Later
 from toolyard.placement.template import Template, TemplateLost, pair_of_ends
+from toolyard.placement.workspaces import RemoteWorkspace
 from toolyard.placement.writing import read_reply
 from toolyard.sandboxes.lending import Lender
 from toolyard.sandboxes.provider import provided
@@ -32,15 +33,6 @@ log = logging.getLogger("toolyard.placement")
 _GRACE = 0.5
 """Seconds that a call which is to stop has for it, before its process is ended."""
 _numbers = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteEntry:
-    """One name in a folder of a workspace that is elsewhere."""
-
-    name: str
-    kind: Literal["file", "directory", "link", "other"]
-    size: int
 
 
 class Host:
@@ -307,31 +299,6 @@ class RemoteEnvironment:
         else:
             self.process.retired = True
             log.error("%r does not let itself be stopped; process %d gets no new sessions", tool, self.process.pid)
-
-
-class RemoteWorkspace:
-    """Files of a session in another process. A line carries text, so bytes are written as Latin-1."""
-
-    def __init__(self, ask: Callable[..., Awaitable[Any]]) -> None:
-        self._ask = ask
-
-    async def read(self, path: str) -> bytes:
-        return str(await self._ask("workspace", "read", path)).encode("latin-1")
-
-    async def write(self, path: str, data: bytes) -> None:
-        await self._ask("workspace", "write", path, data.decode("latin-1"))
-
-    async def list(self, path: str = ".") -> Sequence[RemoteEntry]:
-        return [RemoteEntry(**entry) for entry in await self._ask("workspace", "list", path)]
-
-    async def stop_programs(self) -> None:
-        await self._ask("workspace", "stop_programs")
-
-    async def save(self) -> bytes:
-        return str(await self._ask("workspace", "save")).encode("latin-1")
-
-    async def restore(self, saved: bytes) -> None:
-        await self._ask("workspace", "restore", saved.decode("latin-1"))
 
 
 def name_for(spec: SessionSpec) -> str:

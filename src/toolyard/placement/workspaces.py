@@ -1,0 +1,152 @@
+"""Files of a session in another process, over its `Line`: in pieces, so that no message is long and nobody is held up.
+
+`RemoteWorkspace` is the server's side, `HostedWorkspace` the one where the session lives. A line carries JSON, so bytes
+are written as base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import itertools
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from toolyard.core.errors import WorkspaceError
+from toolyard.placement.base import Placed
+
+_PIECE = 2**20
+"""Bytes that are carried at once."""
+_HELD_MOST = 64
+"""Of one session, on their way. Who gives up half way says nothing: then the oldest make room."""
+_NOTHING = -1
+"""The number of nothing that is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEntry:
+    """One name in a folder of a workspace that is elsewhere."""
+
+    name: str
+    kind: Literal["file", "directory", "link", "other"]
+    size: int
+
+
+class RemoteWorkspace:
+    def __init__(self, ask: Callable[..., Awaitable[Any]]) -> None:
+        self._ask = ask
+
+    async def read(self, path: str) -> bytes:
+        return await self._fetched("read", path)
+
+    async def write(self, path: str, data: bytes) -> None:
+        await self._ask("workspace", "write", *await self._handed_over(data), path)
+
+    async def list(self, path: str = ".") -> Sequence[RemoteEntry]:
+        return [RemoteEntry(**entry) for entry in await self._ask("workspace", "list", path)]
+
+    async def stop_programs(self) -> None:
+        await self._ask("workspace", "stop_programs")
+
+    async def save(self) -> bytes:
+        return await self._fetched("save")
+
+    async def restore(self, saved: bytes) -> None:
+        await self._ask("workspace", "restore", *await self._handed_over(saved))
+
+    async def _fetched(self, what: str, *about: str) -> bytes:
+        number, size, first = await self._ask("workspace", what, *about)
+        pieces = [_decoded(first)]
+        for start in range(_PIECE, size, _PIECE):
+            pieces.append(_decoded(await self._ask("workspace", "piece", number, start)))
+        return b"".join(pieces)
+
+    async def _handed_over(self, data: bytes) -> tuple[int, str]:
+        """The number of what is there already, and the last piece, which may be all of it."""
+        number, start = _NOTHING, 0
+        while len(data) - start > _PIECE:
+            number = await self._ask("workspace", "add", number, _encoded(data[start : start + _PIECE]))
+            start += _PIECE
+        return number, _encoded(data[start:])
+
+
+class HostedWorkspace:
+    def __init__(self, placed: Placed) -> None:
+        self._placed = placed
+        self._numbers = itertools.count()
+        self._held: OrderedDict[int, bytes | bytearray] = OrderedDict()
+
+    async def answer(self, what: str, *about: Any) -> Any:
+        match what:
+            case "add":
+                return self._add(*about)
+            case "piece":
+                return self._piece(*about)
+        workspace = await self._placed.workspace()
+        match what:
+            case "read":
+                return self._laid_out(await workspace.read(about[0]))
+            case "save":
+                return self._laid_out(await workspace.save())
+            case "write":
+                await workspace.write(about[2], self._given(*about[:2]))
+            case "restore":
+                await workspace.restore(self._given(*about))
+            case "list":
+                return [dataclasses.asdict(entry) for entry in await workspace.list(about[0])]  # type: ignore[call-overload]
+            case "stop_programs":
+                await workspace.stop_programs()
+        return None
+
+    # What is fetched.
+
+    def _laid_out(self, data: bytes) -> tuple[int, int, str]:
+        """Its number, its size, and the first piece. If that is all of it, nothing has to be held."""
+        number = self._hold(data) if len(data) > _PIECE else _NOTHING
+        return number, len(data), _encoded(data[:_PIECE])
+
+    def _piece(self, number: int, start: int) -> str:
+        data, end = self._of(number), start + _PIECE
+        if end >= len(data):
+            del self._held[number]
+        return _encoded(data[start:end])
+
+    # What is handed over.
+
+    def _add(self, number: int, piece: str) -> int:
+        """One more piece of it; the first gets a number for all."""
+        if number == _NOTHING:
+            return self._hold(bytearray(_decoded(piece)))
+        data = self._of(number)
+        assert isinstance(data, bytearray)
+        data += _decoded(piece)
+        return number
+
+    def _given(self, number: int, last: str) -> bytes:
+        if number == _NOTHING:
+            return _decoded(last)
+        data = self._of(number)
+        del self._held[number]
+        return b"".join((data, _decoded(last)))
+
+    def _hold(self, data: bytes | bytearray) -> int:
+        number = next(self._numbers)
+        self._held[number] = data
+        if len(self._held) > _HELD_MOST:
+            self._held.popitem(last=False)
+        return number
+
+    def _of(self, number: int) -> bytes | bytearray:
+        if number not in self._held:
+            raise WorkspaceError("too much was asked of the workspace at once")
+        return self._held[number]
+
+
+def _encoded(piece: bytes | bytearray) -> str:
+    return base64.b64encode(piece).decode()
+
+
+def _decoded(piece: str) -> bytes:
+    return base64.b64decode(piece)
