@@ -36,6 +36,10 @@ class Shelf(OneTask):
     async def count(self) -> int:
         return len(self.files)
 
+    @tool
+    async def tell(self, size: int) -> str:
+        return "x" * size
+
     def workspace(self) -> Any:
         return self
 
@@ -110,3 +114,12 @@ async def test_who_leaves_half_way_is_in_nobodys_way(placed: Placed, workspace: 
     assert await workspace.read("a") == b"x" * LONGEST
     await workspace.stop_programs()
     assert {entry.name for entry in await workspace.list()} == {"a", "stopped"}
+
+
+async def test_a_result_that_is_longer_than_a_message_is_the_tools_fault_and_not_the_end_of_its_session(
+    placed: Placed,
+) -> None:
+    assert len(await placed.call("tell", {"size": LONGEST - 100}, {})) == LONGEST - 100
+    with pytest.raises(Exception, match=f"more than {LONGEST} bytes"):
+        await placed.call("tell", {"size": LONGEST}, {})
+    assert await placed.call("tell", {"size": 3}, {}) == "xxx"

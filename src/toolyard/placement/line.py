@@ -168,9 +168,12 @@ def look_at(future: asyncio.Future[Any]) -> None:
 
 def _written(answer: Sequence[Any]) -> bytes:
     try:
-        return encode_exactly(answer)
+        written = encode_exactly(answer)
     except (TypeError, ValueError, RecursionError) as error:  # what the author put into it
         raise TypeError(f"what was returned cannot be written as JSON: {error}") from error
+    if len(written) > _LONGEST:  # whom it is for would hang up
+        raise ValueError(f"what was returned takes more than {_LONGEST} bytes")
+    return written
 
 
 def _decoded(data: memoryview[int]) -> Any:
