@@ -22,6 +22,8 @@ SENT = (
 WHOLE, HEAD, PART, LAST, BROKEN = range(5)
 """What goes back: a whole answer, or its head and its parts; or that there will be none."""
 
+_REQUEST = 3
+"""Parts of a frame that is a request. A shorter one is about a request that came before."""
 _KEYS = (*SENT, "type", "asgi", PASSED, ANSWER)
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
@@ -37,9 +39,9 @@ class Answering(Frames):
 
     def received(self, frame: Frame) -> None:
         number = frame[0]
-        if len(frame) == 1:
+        if len(frame) < _REQUEST:
             if (found := self._exchanges.get(number)) is not None:
-                found[0].leave()
+                found[0].hear(*frame[1:])
             return
         exchange = Exchange(self, *frame)
         self._exchanges[number] = exchange, self._loop.create_task(exchange.run(self._app))
@@ -64,6 +66,8 @@ class Exchange:
         self._gone: asyncio.Event | None = None
         """Made when somebody first wants to know."""
         self._left = False
+        self._may_go_on: asyncio.Event | None = None
+        """Made when the client first reads more slowly than we write."""
         self._complete = False
         self._scope: Scope = dict(zip(_KEYS, (*said, "http", _ASGI, True, self.answer), strict=True))
 
@@ -77,11 +81,23 @@ class Exchange:
             if not self._complete:
                 self._line.send((self._number, BROKEN))
 
+    def hear(self, go_on: bool | None = None) -> None:
+        """Whether there is room for more of the answer where the client is; nothing if it has hung up."""
+        if go_on is None:
+            self.leave()
+            return
+        self._may_go_on = self._may_go_on or asyncio.Event()
+        if go_on:
+            self._may_go_on.set()
+        else:
+            self._may_go_on.clear()
+
     def leave(self) -> None:
         """The client has hung up."""
         self._left = True
-        if self._gone is not None:
-            self._gone.set()
+        for event in (self._gone, self._may_go_on):
+            if event is not None:
+                event.set()
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         if self._complete:
@@ -101,6 +117,8 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         await self._line.room()
+        if self._may_go_on is not None:
+            await self._may_go_on.wait()
         if self._left:
             return
         if message["type"] == "http.response.start":

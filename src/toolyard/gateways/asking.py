@@ -20,6 +20,9 @@ _LOST, _LEFT = -1, -2
 _PROMPT = 0.05
 """Seconds within which nobody gives up waiting, so that one need not look whether somebody did."""
 
+_WAITING_MOST = 4 * 2**20
+"""Bytes of one answer that wait here for a client that reads slowly. Then the other gateway waits, too."""
+
 _ENDED = "the gateway that had this session has ended, and the session with it"
 
 _of_scope = itemgetter(*SENT)
@@ -59,6 +62,11 @@ class Asking(Frames):
         if self._looking:
             self._loop.call_later(_PROMPT, self._look)
 
+    def tell(self, number: int, *, go_on: bool) -> None:
+        """Whether there is room for more of an answer."""
+        if number in self._asked:
+            self.send((number, go_on))
+
     def leave(self, number: int) -> None:
         """Nobody waits for this one any more."""
         if self._asked.pop(number, None) is not None:
@@ -83,18 +91,23 @@ class Asking(Frames):
 class Asked:
     """A request under way, and what has come back and not been looked at."""
 
-    __slots__ = ("_came", "_line", "_number", "_receive", "_waiting", "_watching")
+    __slots__ = ("_came", "_is_held", "_line", "_number", "_receive", "_size", "_waiting", "_watching")
 
     def __init__(self, line: Asking, number: int) -> None:
         self._line = line
         self._number = number
         self._came: deque[list[Any]] = deque()
+        self._size = 0
+        """Bytes of parts in it."""
+        self._is_held = False
         self._waiting: asyncio.Future[None] | None = None
         self._receive: Receive | None = None
         self._watching: asyncio.Task[None] | None = None
 
     def put(self, back: list[Any]) -> None:
         self._came.append(back)
+        if back[0] == PART:
+            self._grow(len(back[1]))
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
@@ -102,7 +115,16 @@ class Asked:
         if not self._came:
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
-        return self._came.popleft()
+        back = self._came.popleft()
+        if back[0] == PART:
+            self._grow(-len(back[1]))
+        return back
+
+    def _grow(self, by: int) -> None:
+        self._size += by
+        if self._is_held != (self._size > (_WAITING_MOST // 2 if self._is_held else _WAITING_MOST)):
+            self._is_held = not self._is_held
+            self._line.tell(self._number, go_on=not self._is_held)
 
     async def whole(self) -> tuple[int, bytes]:
         """The status and the body of the answer."""
