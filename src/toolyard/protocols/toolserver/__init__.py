@@ -13,18 +13,14 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, explain
-from toolyard.core.environment import Environment
-from toolyard.core.errors import CallNotFound, DefinitionError, SessionClosed, ToolyardError, describe
-from toolyard.core.output import AskAgain, CallResult, Reply, ToolFailure, ToolOutput
+from toolyard.core.errors import DefinitionError, SessionClosed, ToolyardError
 from toolyard.placement.base import Task
-from toolyard.protocols.toolserver import answers, bodies, files, results
+from toolyard.protocols.toolserver import answers, bodies, files
+from toolyard.protocols.toolserver.calls import Calls
 from toolyard.protocols.toolserver.node import Bound, Node, NotRunning
 from toolyard.protocols.toolserver.nodes import Nodes
-from toolyard.protocols.toolserver.offers import NAMES_MOST, Offer, Offers
-from toolyard.runtime.call import Call
-from toolyard.runtime.life import State
+from toolyard.protocols.toolserver.offers import NAMES_MOST, Offers
 from toolyard.runtime.runtime import Runtime
-from toolyard.runtime.session import Begun, Session
 
 log = logging.getLogger("toolyard.toolserver")
 
@@ -36,9 +32,6 @@ _VERSION = "0.2"
 _COOKIE = "node_id"
 _OF_NOBODY = ("", "/", "/alive", "/get_cookie", "/get_cookies")
 """Paths that are for no node."""
-_REGISTER = "register_new_tool"
-_FAILED = State.FAILED
-"""Looked up once: every call asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +55,13 @@ class ToolServer(BaseRoute):
         self._nodes = Nodes(
             runtime, keep_seconds=options.toolserver_keep_seconds, keep_bytes=options.toolserver_keep_bytes
         )
-        of_server: dict[str, tuple[str, Endpoint]] = {
-            "/": ("GET POST", self.hello),
-            "/alive": ("GET", self.alive),
-            "/get_cookie": ("GET POST", self.get_cookie),
-            "/get_cookies": ("GET POST", self.get_cookie),
-            "/close_session": ("POST", self.close_session),
-            "/reconnect_session": ("POST", self.reconnect_session),
-            "/release_session": ("POST", self.release_session),
-        }
-        of_node: dict[str, NodeEndpoint] = {
-            "/get_available_tools": self.get_available_tools,
-            "/retrieving_tools": self.retrieving_tools,
-            "/get_json_schema_for_tools": self.get_json_schema_for_tools,
-            "/get_json_schema_for_envs": self.get_json_schema_for_envs,
-            "/execute_tool": self.execute_tool,
-            "/register_new_tool": self.register_new_tool,
-            "/upload_file": self.upload_file,
-            "/download_file": self.download_file,
-            "/download_workspace": self.download_workspace,
-            "/get_workspace_structure": self.get_workspace_structure,
-        }
-        endpoints = of_server | {path: ("POST", self._in_node(endpoint)) for path, endpoint in of_node.items()}
+        self._calls = Calls(
+            *(self._nodes, self._offers, runtime.shared.background),
+            wait_seconds=options.toolserver_wait_seconds,
+            errors=options.errors,
+        )
+        of_node = {path: ("POST", self._in_node(endpoint)) for path, endpoint in self._of_node().items()}
+        endpoints = {**self._of_server(), **of_node}
         self._endpoints: Mapping[str, tuple[str, Endpoint]] = endpoints | {
             f"/toolserver{path}".rstrip("/"): endpoint for path, endpoint in endpoints.items()
         }
@@ -92,6 +70,31 @@ class ToolServer(BaseRoute):
                 raise DefinitionError(f"an environment cannot be called {name!r}: that is a path of the ToolServer")
 
     # From a path to an endpoint.
+
+    def _of_server(self) -> Mapping[str, tuple[str, Endpoint]]:
+        return {
+            "/": ("GET POST", self.hello),
+            "/alive": ("GET", self.alive),
+            "/get_cookie": ("GET POST", self.get_cookie),
+            "/get_cookies": ("GET POST", self.get_cookie),
+            "/close_session": ("POST", self.close_session),
+            "/reconnect_session": ("POST", self.reconnect_session),
+            "/release_session": ("POST", self.release_session),
+        }
+
+    def _of_node(self) -> Mapping[str, NodeEndpoint]:
+        return {
+            "/get_available_tools": self.get_available_tools,
+            "/retrieving_tools": self.retrieving_tools,
+            "/get_json_schema_for_tools": self.get_json_schema_for_tools,
+            "/get_json_schema_for_envs": self.get_json_schema_for_envs,
+            "/execute_tool": self._calls.execute_tool,
+            "/register_new_tool": self._calls.register_new_tool,
+            "/upload_file": self.upload_file,
+            "/download_file": self.download_file,
+            "/download_workspace": self.download_workspace,
+            "/get_workspace_structure": self.get_workspace_structure,
+        }
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return (Match.FULL if _plain(scope["path"]) in self._endpoints else Match.NONE), {}
@@ -238,112 +241,6 @@ class ToolServer(BaseRoute):
                 "missing_envs": [name for name in names if name not in worlds],
             }
         )
-
-    # Calls.
-
-    async def execute_tool(self, request: Request, node: Node) -> None:
-        body = bodies.parse(bodies.Execution, await request.body())
-        if body.tool_name == answers.GO_ON:
-            environment, call = self._known_call(node, body.arguments)
-            await self._tell(request, node, environment, call.name, await self._in_time(call))
-            return
-        name, world = body.tool_name, body.env_name
-        offer = self._offers.named(name, world) or await self._found(node, name, world)
-        session = node.sessions.get(offer.environment)
-        if session is None or session.state is _FAILED:
-            session = await self._session(node, offer.environment)
-        asked = session.ask(offer.tool, body.arguments)
-        if isinstance(asked, Begun):
-            await self._see_through(request, node, offer, asked)
-        else:
-            reply = await self._in_time(asked) if isinstance(asked, Call) else asked
-            await self._tell(request, node, offer.environment, offer.tool, reply)
-
-    async def _session(self, node: Node, environment: type[Environment]) -> Session:
-        try:
-            return await self._nodes.session(node, environment)
-        except (ToolyardError, NotRunning):
-            raise
-        except Exception as error:  # the author's constructor
-            log.warning("environment %s could not be started: %s", environment.name(), describe(error), exc_info=error)
-            why = f"the environment could not be started: {explain(error, self._options.errors)}"
-            raise answers.refused(500, why + node.hint(environment)) from error
-
-    async def _found(self, node: Node, name: str, world: str | None) -> Offer:
-        if (offer := self._offers.find(name, world, await node.own_offers())) is None:
-            raise answers.no_such_tool(f"{world}_{name}" if world else name)
-        return offer
-
-    async def _see_through(self, request: Request, node: Node, offer: Offer, begun: Begun) -> None:
-        """The call goes on here, where it began. If that takes long, the client is told meanwhile to come back."""
-        late = asyncio.get_running_loop().call_later(
-            self._options.toolserver_wait_seconds, self._put_off, request, begun.call
-        )
-        try:
-            await begun.rest
-        finally:
-            late.cancel()
-        if not request.started:
-            await self._tell(request, node, offer.environment, offer.tool, begun.call.result)
-
-    def _put_off(self, request: Request, call: Call[CallResult | AskAgain]) -> None:
-        if call.done:  # just now: its result is about to be told
-            return
-        request.started = True
-        answer = answers.come_back(call)
-        self._runtime.shared.background.start(request.answer_json(answer.body, answer.status))
-
-    async def _in_time(self, call: Call[CallResult | AskAgain]) -> CallResult | AskAgain:
-        if not await call.wait(self._options.toolserver_wait_seconds):
-            raise answers.come_back(call)
-        return call.result
-
-    async def _tell(
-        self, request: Request, node: Node, environment: type[Environment], tool: str, result: Reply
-    ) -> None:
-        match result:
-            case str():
-                await request.answer_json(result)
-            case ToolOutput():
-                await request.answer_json(results.told(result))
-            case ToolFailure():
-                raise answers.as_answer(tool, result, node.hint(environment))
-            case AskAgain():
-                raise answers.ask_again(await self._name(node, environment, result.tool), result.arguments)
-
-    async def _name(self, node: Node, environment: type[Environment], tool: str) -> str:
-        """What a client calls it by."""
-        offer = self._offers.of(environment, tool) or (await node.own_offers()).of(environment, tool)
-        if offer is None:
-            raise answers.no_such_tool(tool)
-        return offer.name
-
-    def _known_call(
-        self, node: Node, arguments: Mapping[str, Any]
-    ) -> tuple[type[Environment], Call[CallResult | AskAgain]]:
-        try:
-            return node.call(str(arguments.get("call_id", "")))
-        except CallNotFound as error:
-            raise answers.refused(500, str(error)) from None
-
-    async def register_new_tool(self, request: Request, node: Node) -> None:
-        body = bodies.parse(bodies.NewTool, await request.body())
-        if (offer := self._offers.named(_REGISTER)) is None:
-            raise answers.unregistered("no environment that is served here takes any")
-        if body.tool_name == answers.GO_ON or self._offers.named(body.tool_name) is not None:
-            raise answers.unregistered(
-                f"Tool: {body.tool_name} has no labels or replicated! Another tool has this name."
-            )
-        session = await self._nodes.session(node, offer.environment)
-        result = await session.call(_REGISTER, body.model_dump()).finished()
-        if isinstance(result, ToolFailure):
-            if result.retryable:
-                raise answers.as_answer(_REGISTER, result)
-            raise answers.unregistered(str(result.said or result.message))
-        made = (await node.own_offers()).of(offer.environment, body.tool_name)
-        if made is None:  # the node has been ended meanwhile
-            raise answers.not_running(node)
-        await request.answer_json(made.as_json())
 
     # Files.
 

@@ -1,0 +1,142 @@
+"""Tool calls of this wire: made in a session of a node, and told, or put off when they take long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from toolyard.asgi import Request, Verbosity, explain
+from toolyard.core.environment import Environment
+from toolyard.core.errors import CallNotFound, ToolyardError, describe
+from toolyard.core.output import AskAgain, CallResult, Reply, ToolFailure, ToolOutput
+from toolyard.protocols.toolserver import answers, bodies, results
+from toolyard.protocols.toolserver.node import Node, NotRunning
+from toolyard.protocols.toolserver.nodes import Nodes
+from toolyard.protocols.toolserver.offers import Offer, Offers
+from toolyard.runtime.background import Background
+from toolyard.runtime.call import Call
+from toolyard.runtime.life import State
+from toolyard.runtime.session import Begun, Session
+
+log = logging.getLogger("toolyard.toolserver")
+
+_REGISTER = "register_new_tool"
+_FAILED = State.FAILED
+"""Looked up once: every call asks for it."""
+
+
+class Calls:
+    """`wait_seconds`: what takes longer is put off. `errors`: what a client may know of an author's."""
+
+    def __init__(
+        self, nodes: Nodes, offers: Offers, background: Background, *, wait_seconds: float, errors: Verbosity
+    ) -> None:
+        self._nodes = nodes
+        self._offers = offers
+        self._background = background
+        self._wait_seconds = wait_seconds
+        self._errors = errors
+
+    async def execute_tool(self, request: Request, node: Node) -> None:
+        body = bodies.parse(bodies.Execution, await request.body())
+        if body.tool_name == answers.GO_ON:
+            environment, call = self._known_call(node, body.arguments)
+            await self._tell(request, node, environment, call.name, await self._in_time(call))
+            return
+        name, world = body.tool_name, body.env_name
+        offer = self._offers.named(name, world) or await self._found(node, name, world)
+        session = node.sessions.get(offer.environment)
+        if session is None or session.state is _FAILED:
+            session = await self._session(node, offer.environment)
+        asked = session.ask(offer.tool, body.arguments)
+        if isinstance(asked, Begun):
+            await self._see_through(request, node, offer, asked)
+        else:
+            reply = await self._in_time(asked) if isinstance(asked, Call) else asked
+            await self._tell(request, node, offer.environment, offer.tool, reply)
+
+    async def _session(self, node: Node, environment: type[Environment]) -> Session:
+        try:
+            return await self._nodes.session(node, environment)
+        except (ToolyardError, NotRunning):
+            raise
+        except Exception as error:  # the author's constructor
+            log.warning("environment %s could not be started: %s", environment.name(), describe(error), exc_info=error)
+            why = f"the environment could not be started: {explain(error, self._errors)}"
+            raise answers.refused(500, why + node.hint(environment)) from error
+
+    async def _found(self, node: Node, name: str, world: str | None) -> Offer:
+        if (offer := self._offers.find(name, world, await node.own_offers())) is None:
+            raise answers.no_such_tool(f"{world}_{name}" if world else name)
+        return offer
+
+    async def _see_through(self, request: Request, node: Node, offer: Offer, begun: Begun) -> None:
+        """The call goes on here, where it began. If that takes long, the client is told meanwhile to come back."""
+        late = asyncio.get_running_loop().call_later(self._wait_seconds, self._put_off, request, begun.call)
+        try:
+            await begun.rest
+        finally:
+            late.cancel()
+        if not request.started:
+            await self._tell(request, node, offer.environment, offer.tool, begun.call.result)
+
+    def _put_off(self, request: Request, call: Call[CallResult | AskAgain]) -> None:
+        if call.done:  # just now: its result is about to be told
+            return
+        request.started = True
+        answer = answers.come_back(call)
+        self._background.start(request.answer_json(answer.body, answer.status))
+
+    async def _in_time(self, call: Call[CallResult | AskAgain]) -> CallResult | AskAgain:
+        if not await call.wait(self._wait_seconds):
+            raise answers.come_back(call)
+        return call.result
+
+    async def _tell(
+        self, request: Request, node: Node, environment: type[Environment], tool: str, result: Reply
+    ) -> None:
+        match result:
+            case str():
+                await request.answer_json(result)
+            case ToolOutput():
+                await request.answer_json(results.told(result))
+            case ToolFailure():
+                raise answers.as_answer(tool, result, node.hint(environment))
+            case AskAgain():
+                raise answers.ask_again(await self._name(node, environment, result.tool), result.arguments)
+
+    async def _name(self, node: Node, environment: type[Environment], tool: str) -> str:
+        """What a client calls it by."""
+        offer = self._offers.of(environment, tool) or (await node.own_offers()).of(environment, tool)
+        if offer is None:
+            raise answers.no_such_tool(tool)
+        return offer.name
+
+    def _known_call(
+        self, node: Node, arguments: Mapping[str, Any]
+    ) -> tuple[type[Environment], Call[CallResult | AskAgain]]:
+        try:
+            return node.call(str(arguments.get("call_id", "")))
+        except CallNotFound as error:
+            raise answers.refused(500, str(error)) from None
+
+    async def register_new_tool(self, request: Request, node: Node) -> None:
+        body = bodies.parse(bodies.NewTool, await request.body())
+        if (offer := self._offers.named(_REGISTER)) is None:
+            raise answers.unregistered("no environment that is served here takes any")
+        if body.tool_name == answers.GO_ON or self._offers.named(body.tool_name) is not None:
+            raise answers.unregistered(
+                f"Tool: {body.tool_name} has no labels or replicated! Another tool has this name."
+            )
+        session = await self._nodes.session(node, offer.environment)
+        result = await session.call(_REGISTER, body.model_dump()).finished()
+        if isinstance(result, ToolFailure):
+            if result.retryable:
+                raise answers.as_answer(_REGISTER, result)
+            raise answers.unregistered(str(result.said or result.message))
+        made = (await node.own_offers()).of(offer.environment, body.tool_name)
+        if made is None:  # the node has been ended meanwhile
+            raise answers.not_running(node)
+        await request.answer_json(made.as_json())
