@@ -9,11 +9,11 @@ import hmac
 import json
 import logging
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import Token
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from pydantic_core import from_json
 from starlette.routing import BaseRoute, Match
@@ -33,9 +33,6 @@ ANSWER = "toolyard.answer"
 content's length, and body. It returns False for one that it cannot send, and has then done nothing."""
 PASSED = "toolyard.passed"
 """In the scope of a request that another gateway has passed on to this one."""
-
-_NO_MATCH = Match.NONE
-"""Looking up a member of an Enum is not cheap, and this is asked for every request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +176,23 @@ def decode(data: bytes) -> Any:  # any JSON value
     )
 
 
+@runtime_checkable
+class NamesPaths(Protocol):
+    """A route that says beforehand which paths it takes. It may take others too, but none that a later one names."""
+
+    @property
+    def paths(self) -> Collection[str]: ...
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
+def by_path(routes: Sequence[BaseRoute]) -> Mapping[str, NamesPaths]:
+    """The route of each path that is named. After a route that names none, nothing can be told without asking it."""
+    known: dict[str, NamesPaths] = {}
+    for route in reversed(routes):
+        known = known | dict.fromkeys(route.paths, route) if isinstance(route, NamesPaths) else {}
+    return known
+
+
 class Door:
     """The ASGI application: checks the key, finds the route, and turns what goes wrong into an answer."""
 
@@ -186,6 +200,7 @@ class Door:
         self, routes: Sequence[BaseRoute], lifespan: Lifespan, options: HttpOptions, enter: Callable[[], Token[Any]]
     ) -> None:
         self._routes = routes
+        self._by_path = by_path(routes)
         self._lifespan = lifespan
         self._options = options
         self._enter = enter
@@ -203,13 +218,8 @@ class Door:
         try:
             if self._key and scope["path"] != "/health":
                 self._check_key(Request(scope, receive, send, self._options))
-            for route in self._routes:
-                match, child = route.matches(scope)
-                if match is not _NO_MATCH:
-                    scope.update(child)
-                    await route.handle(scope, receive, send)
-                    return
-            raise HttpError(404, "Not Found")
+            route = self._by_path.get(scope["path"]) or self._find(scope)
+            await route.handle(scope, receive, send)
         except Disconnected:
             return
         except HttpError as error:
@@ -220,6 +230,14 @@ class Door:
                 await request.answer_json(error.body, error.status, error.headers)
         finally:
             entered.var.reset(entered)
+
+    def _find(self, scope: Scope) -> BaseRoute:
+        for route in self._routes:
+            match, child = route.matches(scope)
+            if match is not Match.NONE:
+                scope.update(child)
+                return route
+        raise HttpError(404, "Not Found")
 
     def _check_key(self, request: Request) -> None:
         given = request.header(b"x-api-key") or request.header(b"authorization").removeprefix("Bearer ")

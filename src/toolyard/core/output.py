@@ -191,6 +191,8 @@ _SIGNATURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": 
 
 def is_image(value: object) -> bool:
     """Encoded image bytes, or an object that can draw itself as PNG, as Pillow's images do."""
+    if isinstance(value, TextBlock | ImageBlock):  # as most are: to look for what a model has not takes its time
+        return False
     return isinstance(value, bytes) or hasattr(value, "_repr_png_")
 
 

@@ -295,7 +295,7 @@ class LocalEnvironment:
         """What a tool returned, in blocks unless it is text; a picture is encoded where it may take its time."""
         if type(returned) is str:
             return returned
-        if isinstance(returned, ToolOutput | ToolFailure | AskAgain):
+        if isinstance(returned, (ToolOutput, ToolFailure, AskAgain)):
             return returned
         try:
             return self._rest(tool, self._drawn(as_output, returned)) if has_image(returned) else as_output(returned)

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -123,6 +123,10 @@ class Fusion(BaseRoute):
         if options.protocol == ("fusion",):  # alone at the root, as the original
             endpoints |= {"/health": ("GET", self.health), "/v1/ping": ("GET", self.ping)}
         self._endpoints: Mapping[str, tuple[str, Callable[[Request], Awaitable[None]]]] = endpoints
+
+    @property
+    def paths(self) -> Collection[str]:
+        return self._endpoints
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return (Match.FULL if scope["path"].rstrip("/") in self._endpoints else Match.NONE), {}

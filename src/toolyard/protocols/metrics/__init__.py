@@ -32,6 +32,7 @@ PATHS = ("/metrics", "/toolyard/metrics")
 """The second is for a server of which another protocol has the first."""
 
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 3600)
+_QUICK = SECONDS[0]
 LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 _BOOTED = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -58,7 +59,8 @@ class Counts:
         "closed",
         "outcomes",
         "quick",
-        "quick_seconds",
+        "quick_ran",
+        "quick_waited",
         "ran",
         "session_setups_failed",
         "sessions_opened",
@@ -76,14 +78,14 @@ class Counts:
         self.setup = Histogram(SECONDS)
         self.waited = Histogram(SECONDS)
         self.ran = Histogram(SECONDS)
-        self.quick, self.quick_seconds = 0, 0.0
-        """Calls that went well, did not wait, and took next to no time, which are many: not yet counted above."""
+        self.quick, self.quick_waited, self.quick_ran = 0, 0.0, 0.0
+        """Calls that went well and took next to no time, which are many: not yet counted above."""
 
     def count_quick(self) -> None:
         self.outcomes["ok"] += self.quick
-        self.waited.add_least(self.quick, 0.0)
-        self.ran.add_least(self.quick, self.quick_seconds)
-        self.quick, self.quick_seconds = 0, 0.0
+        self.waited.add_least(self.quick, self.quick_waited)
+        self.ran.add_least(self.quick, self.quick_ran)
+        self.quick, self.quick_waited, self.quick_ran = 0, 0.0, 0.0
 
 
 class Metrics(BaseRoute):
@@ -100,10 +102,10 @@ class Metrics(BaseRoute):
         journal.answered.append(self._answered)
         journal.closed.append(self._closed)
         journal.swept.append(self._lag.add)
-        self._paths = PATHS if not options.protocol or "ors" in options.protocol else (*PATHS, _HEALTH)
+        self.paths = PATHS if not options.protocol or "ors" in options.protocol else (*PATHS, _HEALTH)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return (Match.FULL if scope["path"] in self._paths else Match.NONE), {}
+        return (Match.FULL if scope["path"] in self.paths else Match.NONE), {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
@@ -145,9 +147,10 @@ class Metrics(BaseRoute):
     def _answered(self, spec: SessionSpec, tool: str, outcome: Outcome, waited: float, ran: float | None) -> None:
         """For each call: every tenth of a microsecond counts."""
         counts = self._counts[spec.environment]
-        if ran is not None and ran < SECONDS[0] and not waited and outcome == "ok":
+        if ran is not None and ran < _QUICK and waited < _QUICK and outcome == "ok":
             counts.quick += 1
-            counts.quick_seconds += ran
+            counts.quick_waited += waited
+            counts.quick_ran += ran
             return
         outcomes = counts.outcomes
         outcomes[outcome] = outcomes.get(outcome, 0) + 1

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -88,11 +88,20 @@ class Ors(BaseRoute):
             "score_group": ("POST", self.score_group),
             "fork": ("POST", self.fork),
         }
+        self._paths: dict[str, tuple[str, Endpoint, str]] = {
+            **{f"/{name}": (*found, "") for name, found in self._root.items()},
+            **{f"/{env}/{name}": (*found, env) for env in runtime.environments for name, found in self._scoped.items()},
+        }
+        """All as clients usually write them, with the environment's name."""
         for name in runtime.environments:
             if name in self._root or name in self._scoped:
                 raise DefinitionError(f"an environment cannot be called {name!r}: that is a path of ORS itself")
 
     # From a path to an endpoint.
+
+    @property
+    def paths(self) -> Collection[str]:
+        return self._paths
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return Match.FULL, {}
@@ -122,6 +131,9 @@ class Ors(BaseRoute):
 
     def _find(self, request: Request) -> tuple[Endpoint, str]:
         path: str = request.scope["path"]
+        if (known := self._paths.get(path)) is not None:
+            method, endpoint, env = known
+            return self._checked(request, method, endpoint), env
         if "//" in path:
             path = re.sub("/+", "/", path)
         if path != "/" and path.endswith("/"):
@@ -130,15 +142,14 @@ class Ors(BaseRoute):
         if rest:
             self._runtime.environment(first)
             if found := self._scoped.get(rest):
-                return self._checked(request, found), first
+                return self._checked(request, *found), first
         elif found := self._root.get(first):
-            return self._checked(request, found), ""
+            return self._checked(request, *found), ""
         elif first in self._scoped:
             raise self._redirect(request, f"/{self._default(request)}/{first}", 308)
         raise HttpError(404, "Not Found")
 
-    def _checked(self, request: Request, entry: tuple[str, Endpoint]) -> Endpoint:
-        method, endpoint = entry
+    def _checked(self, request: Request, method: str, endpoint: Endpoint) -> Endpoint:
         if request.scope["method"] != method:
             raise HttpError(405, "Method Not Allowed", [(b"allow", method.encode())])
         return endpoint

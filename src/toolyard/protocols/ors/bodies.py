@@ -92,7 +92,8 @@ class ScoreGroup(Model):
 
 def parse(model: type[B], data: bytes) -> B:
     try:
-        return model.model_validate_json(data)
+        parsed: B = model.__pydantic_validator__.validate_json(data)
+        return parsed
     except ValidationError:
         body = decode(data)  # it may be fine all the same, or this says better what is wrong with it
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -95,6 +95,10 @@ class ToolServer(BaseRoute):
             "/download_workspace": self.download_workspace,
             "/get_workspace_structure": self.get_workspace_structure,
         }
+
+    @property
+    def paths(self) -> Collection[str]:
+        return self._endpoints
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return (Match.FULL if _plain(scope["path"]) in self._endpoints else Match.NONE), {}

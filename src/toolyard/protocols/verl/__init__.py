@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.routing import BaseRoute, Match
@@ -24,9 +24,6 @@ log = logging.getLogger("toolyard.verl")
 
 _PROMPT = 0.05
 """Seconds within which nobody gives up waiting, so that one need not look whether somebody did."""
-
-_OURS: tuple[Match, Scope] = (Match.FULL, {})
-_NOT_OURS: tuple[Match, Scope] = (Match.NONE, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +66,12 @@ class Verl(BaseRoute):
             endpoints |= {"/health": ("GET", self.health), "/metrics": ("GET", self.metrics)}
         self._endpoints: Mapping[str, tuple[str, Callable[[Request], Awaitable[None]]]] = endpoints
 
+    @property
+    def paths(self) -> Collection[str]:
+        return self._endpoints
+
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        path = scope["path"]
-        return _OURS if path in self._endpoints or path.rstrip("/") in self._endpoints else _NOT_OURS
+        return (Match.FULL if scope["path"].rstrip("/") in self._endpoints else Match.NONE), {}
 
     def says_in_body(self, scope: Scope) -> bool:
         """Whether the body says which trajectories a request is about."""
