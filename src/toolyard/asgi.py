@@ -30,7 +30,9 @@ Verbosity: TypeAlias = Literal["none", "exception", "stacktrace"]
 
 ANSWER = "toolyard.answer"
 """Where in the scope a server may offer to send a whole answer at once: a function of status, headers without the
-content's length, and body. It returns False for one that it cannot send, and has then done nothing."""
+content's length, and body. It returns False for one that it cannot send, and has then done nothing.
+
+A server that offers this is ours. It lets a request go on to its end when the client has gone away."""
 PASSED = "toolyard.passed"
 """In the scope of a request that another gateway has passed on to this one."""
 
@@ -77,6 +79,11 @@ class Request:
         self._send = send
         self._answer = scope.pop(ANSWER, None)  # taken out: it refers to the scope, and a cycle would live on
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
+
+    @property
+    def outlives_client(self) -> bool:
+        """Whether its task goes on when the client has gone away. Servers that are not ours may cancel it."""
+        return self._answer is not None
 
     def header(self, name: bytes) -> str:
         """The value without surrounding space, empty if it is not there. `name` is in lower case."""

@@ -11,7 +11,7 @@ import pytest
 
 from tests.runtime.test_runtime import World, runtime_of, settled, spec
 from toolyard import tool
-from toolyard.core.errors import Overloaded
+from toolyard.core.errors import Overloaded, SessionClosed
 from toolyard.core.output import AskAgain, ToolFailure
 from toolyard.runtime.life import State
 from toolyard.runtime.session import Session
@@ -113,6 +113,18 @@ async def test_a_caller_that_gives_up_takes_its_call_with_it():
             await calling
         assert (runtime.calls, session.running) == (0, 0)
         assert session.begin("long", {}, {}) == "x" * 1000
+
+
+async def test_a_tool_that_does_not_let_itself_be_stopped_does_not_cancel_the_caller():
+    async with runtime_of(call_seconds=0.1, teardown_seconds=0.1).running() as runtime:
+        session = await ready(runtime)
+        calling = asyncio.ensure_future(session.begin("cannot_be_stopped", {}, {}))
+        await asyncio.sleep(0)
+        with anyio.fail_after(5):
+            while runtime.calls:
+                await asyncio.sleep(0.02)
+        session.spec.task.spec["gate"].set()
+        assert (await calling).reason == "timed_out"
 
 
 async def test_before_setup_is_over_it_waits_for_that():
@@ -252,3 +264,61 @@ async def test_a_tool_that_is_given_nothing_does_not_need_the_task():
         await session.ready()
         assert session.begin("thrice", {"word": "x"}, {}) == "xxx"
         assert await runtime.run_plain([session.plain("twice", {"word": "x"}, {})]) == ["xx"]
+
+
+# With a ticket.
+
+
+async def test_a_ticket_of_a_tool_that_never_waits_is_done_and_can_be_found_again():
+    async with runtime_of().running() as runtime:
+        session = await ready(runtime)
+        call = session.call_here("long", {}, "mine")
+        assert call.done
+        assert call.result.text == "x" * 1000
+        assert session.call_here("end", {}, "mine") is call
+        assert session.find("mine") is call
+        assert (runtime.calls, session.running) == (0, 0)
+
+
+async def test_a_ticket_of_a_tool_that_waits_is_found_while_the_caller_goes_on_with_it():
+    async with runtime_of().running() as runtime:
+        session = await ready(runtime)
+
+        async def caller():
+            begun = session.call_here("one", {}, "mine")
+            assert session.call_here("one", {}, "mine") is begun.call
+            await begun.rest
+            return begun.call.result.text
+
+        calling = asyncio.ensure_future(caller())
+        await settled(runtime, session.spec.task.spec["log"], "one in")
+        call = session.find("mine")
+        assert (call.done, runtime.calls) == (False, 1)
+        session.spec.task.spec["gate"].set()
+        assert await calling == "one"
+        assert call.result.text == "one"
+        assert session.spec.task.spec["log"] == ["setup", "one in", "one out"]
+
+
+async def test_closing_the_session_ends_the_ticket_and_not_the_caller():
+    async with runtime_of().running() as runtime:
+        session = await ready(runtime)
+
+        async def caller():
+            begun = session.call_here("one", {})
+            await begun.rest
+            await asyncio.sleep(0)
+            return begun.call.result.reason
+
+        calling = asyncio.ensure_future(caller())
+        await settled(runtime, session.spec.task.spec["log"], "one in")
+        await runtime.close("s")
+        assert await calling == "cancelled"
+
+
+async def test_no_ticket_is_had_of_a_session_that_is_closed():
+    async with runtime_of().running() as runtime:
+        session = await ready(runtime)
+        await runtime.close("s")
+        with pytest.raises(SessionClosed):
+            session.call_here("long", {})

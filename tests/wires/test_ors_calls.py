@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from tests.wires.wire import Answer, H, Wire, call_body, connect, request_bytes, strict_json, until
 from tests.worlds import MathEnv, OneTask, ran
 from toolyard import Environment, ImageBlock, TextBlock, ToolError, ToolOutput, tool
+from toolyard.server import Server
 from toolyard.settings import Settings
 from toolyard.testing import Running, running
 
@@ -552,6 +553,24 @@ async def test_a_session_deleted_under_a_running_call_stops_it_and_tells_its_rea
             assert Guarded.cancelled.wait(2)
             await wire.open(sid)
             assert (await wire.call(sid, "quick", env="guarded")).text == "quick"
+
+
+async def test_a_call_goes_on_where_another_asgi_server_cancels_what_it_was_asked_by():
+    Guarded.cancelled.clear()
+    server = Server([Guarded], settings=Settings())
+    transport = httpx2.ASGITransport(app=server.app)
+    async with server.runtime.running(), httpx2.AsyncClient(transport=transport, base_url="http://here") as client:
+        await client.post("/create", headers=H("s"), json={"task_spec": {}})
+        asked = client.post("/guarded/call", headers=H("s"), json=call_body("hang", task_id="mine"))
+        asking = asyncio.ensure_future(asked)
+        await until(lambda: server.runtime.calls == 1)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert not server.runtime.session("s").find("mine").done
+        assert not Guarded.cancelled.is_set()
+        await client.post("/delete", headers=H("s"))
+        assert Guarded.cancelled.is_set()
 
 
 async def test_long_output_is_cut_with_a_clear_mark():

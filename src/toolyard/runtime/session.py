@@ -33,7 +33,7 @@ from toolyard.core.output import (
     ToolOutput,
 )
 from toolyard.placement.base import Placed, SessionSpec, Strategy
-from toolyard.placement.steps import Later
+from toolyard.placement.steps import Later, at_once
 from toolyard.runtime.call import Call, is_ours
 from toolyard.runtime.journal import Outcome, Why
 from toolyard.runtime.life import Asked, Life, State
@@ -57,7 +57,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 """Seconds before a tool that had no answer yet is asked again."""
 
 
-_READY = State.READY
+_READY, _CLOSED = State.READY, State.CLOSED
 """What every call asks for: looking up a member of an Enum takes longer than all else that it asks."""
 
 
@@ -73,7 +73,7 @@ class PlainCall:
 class Begun(NamedTuple):
     """A call that was begun and turned out to wait. The same task has to await the rest of it, and at once."""
 
-    call: Call[CallResult | AskAgain]
+    call: Call[Any]
     rest: Awaitable[None]
 
 
@@ -208,6 +208,16 @@ class Session(Life):
         found = self._find(call_id)
         return found or self._start(Call(tool, call_id, self._deadline()), self._follow, (arguments, given))
 
+    def call_here(self, tool: str, arguments: JsonObject, call_id: str | None = None) -> Call[CallResult] | Begun:
+        """As `call`, but a new one begins in the task of the caller, and is done already if its tool never waits."""
+        if (found := self._find(call_id)) is not None:
+            return found
+        call: Call[CallResult] = Call(tool, call_id, self._deadline())
+        self._enter(call)
+        call.task = asyncio.current_task()
+        rest = at_once(self._run(call, self._follow, (arguments, {})))
+        return call if rest is None else Begun(call, self._for_caller(call, rest))
+
     def ask(self, tool: str, arguments: JsonObject) -> Reply | Begun | Call[CallResult | AskAgain]:
         """As `begin`, for a client who asks again when told to. A call that cannot begin at once is a ticket."""
         begun = self._try(tool, arguments, {})
@@ -297,7 +307,7 @@ class Session(Life):
 
     async def _go_on(self, call: Call[CallResult | AskAgain], work: Awaitable[Reply]) -> None:
         """With a call that was begun at once and then had to wait: from now on it takes part in everything."""
-        call.task = task = asyncio.current_task()
+        call.task = asyncio.current_task()
         call.began = self.last_seen
         call.begin()
         known = self._placed.tools.get(call.name) if self._placed is not None else None
@@ -316,8 +326,16 @@ class Session(Life):
                 if has_slot:
                     self._shared.slots.give_back()
 
-        await self._run(call, checked, work)
-        if task is not None and task.cancelling():  # it is the caller who was cancelled, not the call alone
+        await self._for_caller(call, self._run(call, checked, work))
+
+    async def _for_caller(self, call: Call[Any], work: Awaitable[None]) -> None:
+        """Run a call in the task of its caller, who is cancelled only if it is he who was meant."""
+        await work
+        task = asyncio.current_task()
+        assert task is not None
+        if call.stopped is not None:
+            task.uncancel()  # that was meant for the call alone, whatever its tool made of it
+        if task.cancelling():
             raise asyncio.CancelledError
 
     async def _end_of(self, begun: Begun) -> Returned:
@@ -368,14 +386,14 @@ class Session(Life):
         return self.last_seen + self._shared.limits.call_seconds
 
     def _start(self, call: Call[R], work: Callable[[Call[R], A], Awaitable[R]], given: A) -> Call[R]:
-        if self.state is State.CLOSED:
-            raise SessionClosed("Session deleted")
         self._enter(call)
         # Not among the background tasks: Shared owns the call, and _run lets nothing out.
         call.task = asyncio.get_running_loop().create_task(self._run(call, work, given))
         return call
 
     def _enter(self, call: Call[Any]) -> None:
+        if self.state is _CLOSED:
+            raise SessionClosed("Session deleted")
         try:
             self._shared.admit(call, self._abandon)
         except Overloaded:
@@ -403,9 +421,6 @@ class Session(Life):
             result = await work(call, given)
         except asyncio.CancelledError:
             result = stopped(call.name, call.stopped, self._shared.limits.call_seconds)
-            task = asyncio.current_task()
-            if call.stopped is not None and task is not None:
-                task.uncancel()  # that was meant for the call alone
         except ToolyardError as error:  # setup() failed, or the session was closed while the call waited
             result = ToolFailure("lost", str(error))
         except Exception as error:  # of ours, or from score_group(), which has no softer way to fail
@@ -445,7 +460,7 @@ class Session(Life):
     async def _follow(self, call: Call[CallResult], asked: tuple[JsonObject, JsonObject]) -> CallResult:
         """Call the tool, and whatever it says is to be called next, until there is a result."""
         pause = _FIRST_PAUSE
-        result = await self._call_tool(call, asked)
+        result = await self._in_turn(call, call.name, *asked)
         while isinstance(result, AskAgain):
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -463,20 +478,26 @@ class Session(Life):
         tool = placed.tools.get(name)
         claim = Claim(name, tool.turn if tool is not None else "serial")
         turns = self._turns = self._turns or Turns()
-        await turns.take(claim)
+        if turns.idle:
+            turns.take_idle(claim)
+        else:
+            await turns.take(claim)
         try:
             if self.finished and (tool is not None or await placed.has_tool(name)):
                 return refused(name)
-            await self._shared.slots.take()
+            slots = self._shared.slots
+            if not slots.take_at_once():
+                await slots.take()
             if self._shared.journal.answered and not call.began:
                 call.began = time.monotonic()
             try:
-                if self._history is None:
-                    returned = await placed.call(name, arguments, given)
-                else:
+                if self._history is not None:
                     returned = await self._call_and_remember(Asked(name, arguments, given), self._history)
+                else:
+                    begun = placed.begin(name, arguments, given)
+                    returned = await begun if isinstance(begun, Coroutine) else begun
             finally:
-                self._shared.slots.give_back()
+                slots.give_back()
             result, call.size = self._checked(name, returned)
             return result
         finally:
@@ -500,7 +521,7 @@ class Session(Life):
 
     def _checked(self, tool: str, returned: Reply) -> tuple[CallResult | AskAgain, int]:
         """What is told of a result, and its size; and whether it ends the episode."""
-        if isinstance(returned, ToolFailure | AskAgain):
+        if isinstance(returned, (ToolFailure, AskAgain)):
             return returned, 0
         if self.finished:
             return refused(tool), 0  # another call ended the episode meanwhile: the first grade counts

@@ -32,6 +32,7 @@ from toolyard.core.errors import (
     ToolsetUnavailable,
     ToolyardError,
 )
+from toolyard.core.output import CallResult
 from toolyard.core.search import search
 from toolyard.placement.base import Placed, SessionSpec, Task, list_tools
 from toolyard.protocols.ors import bodies, events
@@ -39,7 +40,7 @@ from toolyard.runtime.call import Call
 from toolyard.runtime.life import State
 from toolyard.runtime.readiness import health
 from toolyard.runtime.runtime import Runtime
-from toolyard.runtime.session import Session
+from toolyard.runtime.session import Begun, Session
 from toolyard.version import __version__
 
 log = logging.getLogger("toolyard.ors")
@@ -286,11 +287,27 @@ class Ors(BaseRoute):
         if session.state is State.FAILED:
             await session.ready()  # raises what setup() raised
         try:
-            call = session.call(body.name, body.input, body.task_id)
+            call = self._begin(request, session, body)
         except CallNotFound as error:
             await request.answer(200, events.HEADERS, events.error(str(error)))
             return
-        await self._follow(request, call)
+        if isinstance(call, Begun):
+            await self._see_through(request, call)
+        else:
+            await self._follow(request, call)
+
+    def _begin(self, request: Request, session: Session, asked: bodies.ToolCall) -> Call[CallResult] | Begun:
+        """In the task of the request, if that is there as long as the call."""
+        call = session.call_here if request.outlives_client else session.call
+        return call(asked.name, asked.input, asked.task_id)
+
+    async def _see_through(self, request: Request, begun: Begun) -> None:
+        """The call goes on here, where it began, and the client is told beside it."""
+        telling = asyncio.ensure_future(self._stream(request, begun.call, events.result))
+        try:
+            await begun.rest
+        finally:
+            await telling
 
     async def fork(self, request: Request, env: str) -> None:
         """Ours, not of ORS: more sessions that continue from where this one is."""
@@ -315,11 +332,16 @@ class Ors(BaseRoute):
         await self._follow(request, call, events.scores)
 
     async def _follow(self, request: Request, call: Call[Any], told: Callable[[Any], bytes] = events.result) -> None:
-        """Tell the client how the call is named, that it still runs, and how it ended."""
-        await asyncio.sleep(0)
-        if call.done:  # a tool that never waits is done after one turn of the loop: one answer, whole
+        """Tell the client how the call is named and how it ended: in one answer, whole, if its tool never waits."""
+        if not call.done:
+            await asyncio.sleep(0)  # in a task of its own, that takes one turn of the loop
+        if call.done:
             await request.answer(200, events.HEADERS, events.named(call.id) + told(call.result))
-            return
+        else:
+            await self._stream(request, call, told)
+
+    async def _stream(self, request: Request, call: Call[Any], told: Callable[[Any], bytes]) -> None:
+        """The same as it comes, and meanwhile that the call still runs."""
         await request.start(events.HEADERS)
         await request.write(events.named(call.id))
         while not await call.wait(self._options.ping_seconds):
