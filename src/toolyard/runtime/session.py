@@ -453,7 +453,7 @@ class Session(Life):
         if isinstance(result, AskAgain):
             return
         outcome: Outcome = result.reason if isinstance(result, ToolFailure) else "ok"
-        waited, ran = (began - asked, now - began) if began else (now - asked, None)
+        waited, ran = (max(0.0, began - asked), now - began) if began else (now - asked, None)
         for told in self._shared.journal.answered:
             told(self.spec, tool, outcome, waited, ran)
 

@@ -47,10 +47,10 @@ _ANY = 1e-9
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
 _WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
-_UNSAID = """
+_UNSAID = _ASCII_WORD.findall("""
 a an and are as at be but by for if in into is it no not of on or
 such that the their then there these they this to was will with
-""".split()
+""")
 """Words that say nothing of what a text is about."""
 
 
