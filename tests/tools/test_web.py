@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,26 @@ async def test_a_corpus_has_its_pages_itself(
     assert first["name"] == "Lake Baikal"
     assert first["page"].startswith("Lake Baikal\nBaikal, in southern Siberia")
     assert service.asked == []
+
+
+async def test_a_corpus_that_takes_long_to_read_is_read_once_and_holds_up_nobody(
+    trainer: Trainer, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "facts.txt"
+    os.mkfifo(corpus)  # to be read when somebody writes, and only once
+    monkeypatch.setenv("TOOLYARD_SEARCH_CORPUS", str(corpus))
+    found: list[str] = []
+
+    async def search() -> None:
+        found.append((await call(trainer, "search_and_browse", search_query="saws")).text)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(search)
+        with anyio.fail_after(20):
+            assert (await browse(trainer, f"{site.url}/about.html")).text.startswith("About\n")
+        await anyio.to_thread.run_sync(corpus.write_text, "Saws are sharp.")
+    assert [json.loads(text)[0]["page"] for text in found] == ["facts\nSaws are sharp."] * 3
 
 
 async def test_without_a_search_engine_pages_can_still_be_read(

@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import re
+import threading
 import unicodedata
 from array import array
 from collections import Counter
@@ -47,10 +48,10 @@ _ANY = 1e-9
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
 _WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
-_UNSAID = _ASCII_WORD.findall("""
+_UNSAID = """
 a an and are as at be but by for if in into is it no not of on or
 such that the their then there these they this to was will with
-""")
+"""
 """Words that say nothing of what a text is about."""
 
 
@@ -129,7 +130,7 @@ class _Counted:
         self.words: dict[str, int] = {}
         self.lengths = array("I")
         self.numbers, self.places, self.counts = array("I"), array("I"), array("I")
-        self._numbers: dict[str, int] = dict.fromkeys(_UNSAID, -1)
+        self._numbers: dict[str, int] = dict.fromkeys(_UNSAID.split(), -1)
         """Of words as they are written; -1 of those that do not count."""
 
     def add(self, passage: Passage) -> Passage:
@@ -255,8 +256,15 @@ def _paragraphs(file: TextIO, path: Path) -> Iterator[Passage]:
 
 def missing_corpus(variable: str) -> str:
     """What is wrong with the corpus that an environment variable names; empty if nothing is, or it names none."""
-    problem = _problem_with(path) if (path := os.environ.get(variable)) else ""
+    if not (path := os.environ.get(variable)):
+        return ""
+    with _reading:
+        problem = _problem_with(path)
     return f"{variable}: {problem}" if problem else ""
+
+
+_reading = threading.Lock()
+"""Whoever comes while it is read waits, and does not read it too."""
 
 
 @functools.cache

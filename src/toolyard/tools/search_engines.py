@@ -171,7 +171,7 @@ class SearchToolset(RemoteToolset):
 
     async def find_anywhere(self, query: str, region: str | None, most: int) -> Sequence[Result]:
         """The same of whichever engine there is. Raises `ToolError` if there is none, or no such region."""
-        if problem := missing_engine(*ENGINES):
+        if problem := await asyncio.to_thread(missing_engine, *ENGINES):  # which may have to read a corpus
             raise ToolError(f"there is no search engine here: {problem}")
         where = Region.parse(region) if region else None
         engine = next((one for one in ENGINES if one.has_key), BING)
