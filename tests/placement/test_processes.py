@@ -317,6 +317,14 @@ async def test_limits_of_memory_and_processor_time_hold():
             await wire.end(sid)
 
 
+async def test_a_limit_of_less_than_a_second_lets_a_session_begin():
+    with running([Counting], placement="process", process_cpu_seconds=0.9) as server:
+        async with Wire(server.url) as wire:
+            sid = await wire.open(task_spec={})
+            assert int(await value(wire, sid, "burn", seconds=0.2)) > 0
+            await wire.end(sid)
+
+
 async def test_a_template_that_was_killed_is_replaced():
     with running([Counting], placement="process") as server:
         async with Wire(server.url) as wire:

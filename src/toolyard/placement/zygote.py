@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import os
 import resource
 import select
@@ -181,8 +182,8 @@ def _limit(limits: Mapping[str, Any]) -> None:
             pages = int(file.read().split()[0])
         size = pages * resource.getpagesize() + most
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
-    if seconds := limits["cpu_seconds"]:
-        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))
+    if seconds := math.ceil(limits["cpu_seconds"]):  # the kernel counts whole ones
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
 
 
 def _close_all_but(kept: int) -> None:
