@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,53 @@ async def test_one_whose_template_is_killed_is_lost_and_the_next_has_another(bac
     async with opened(backend) as another:
         assert (await another.exec("1 + 1")).value == "2"
     assert template() != before
+
+
+SERVER = """
+import asyncio
+from toolyard.sandboxes.native.backend import NativeBackend
+async def main():
+    backend = NativeBackend(templates=1, ready=0)
+    await backend.start()
+    interpreter = await backend.open_interpreter()
+    asyncio.ensure_future(interpreter.exec("import os; os.fork(); os.fork()\\nwhile True: pass", timeout=60))
+    await asyncio.sleep(0.3)
+    print("ready", flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[int]:
+    """Such a server's process."""
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == b"ready\n"
+            yield server.pid
+        finally:
+            server.kill()
+
+
+@pytest.mark.parametrize("whom", ["server", "broker", "template"])
+async def test_none_outlives_what_it_came_from(whom):
+    with serving() as server:
+        (broker,) = children(server)
+        (origin,) = children(broker)
+        inside = below(origin)
+        assert len(inside) == 4
+        os.kill({"server": server, "broker": broker, "template": origin}[whom], signal.SIGKILL)
+        async with asyncio.timeout(10):
+            while any(is_alive(pid) for pid in inside):
+                await asyncio.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 async def test_who_gives_up_and_closes_it_leaves_nothing(backend):
