@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import httpx2
 import pytest
@@ -16,6 +17,23 @@ def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: looking through them again and again would hold up the servers in here."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Half characters, which tests play with, cannot be sent to the process that shows what became of a test."""
+    return _sendable((yield))
+
+
+def _sendable(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode(errors="backslashreplace").decode()
+        case dict():
+            return {name: _sendable(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_sendable(one) for one in value]
+    return value
 
 
 @pytest.fixture
