@@ -15,6 +15,8 @@ from pathlib import Path
 
 import uvloop
 
+from tests.leaks_server import THREADS
+
 SESSIONS = 10_000
 CONNECTIONS = 32
 MARGIN = 2 * 2**20
@@ -136,17 +138,18 @@ def test_ten_thousand_sessions_leave_nothing_behind():
         with served(idle_seconds=900) as server:
             before = await held(server.port)
             await asyncio.sleep(0.2)  # until it has noticed that we hung up
-            files, start = server.files(), server.memory()
+            files, start, threads = server.files(), server.memory(), server.threads()
             await many_episodes(server.port, "first")
             first = await settled(server, files=files)
-            memory, threads = server.memory(), server.threads()
+            memory = server.memory()
             await many_episodes(server.port, "second")
             second = await settled(server, files=files)
             for counts in (first, second):
                 for name in ("sessions", "calls", "kept", "instances", "background", "coroutines"):
                     assert counts[name] == before[name], name
             assert server.files() == files
-            assert (second["threads"], server.threads()) == (first["threads"], threads)
+            assert second["threads"] <= before["threads"] + THREADS  # as many as were ever wanted at once
+            assert server.threads() <= threads + THREADS
             assert memory < start + FIRST_MARGIN
             assert server.memory() < memory + MARGIN
 
