@@ -422,7 +422,7 @@ for folder, names, files in os.walk("/"):
             pass
 print(tried, *written)
 """
-    for done in (await box.python(attack, seconds=20), await box.run(["python3", "-c", attack], seconds=20)):
+    for done in (await box.python(attack, seconds=40), await box.run(["python3", "-c", attack], seconds=40)):
         assert done.killed_by is None
         text = done.stdout if isinstance(done.stdout, str) else done.stdout.decode()
         tried, *written = text.split()
