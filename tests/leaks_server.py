@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 import threading
+import time
 
 from toolyard import Environment, ToolOutput, tool
 from toolyard.server import Server, listen
@@ -41,6 +42,12 @@ class Small(Environment):
     def plain(self, text: str) -> str:
         """In a thread."""
         return text
+
+    @tool
+    def hold(self) -> str:
+        """A thread, for a while."""
+        time.sleep(0.5)
+        return "done"
 
     @tool
     async def slow(self, seconds: float) -> str:

@@ -49,7 +49,7 @@ HIDDEN = bytes(byte ^ 1 for byte in SECRET.encode())
 """The beginning for a program that scans its own memory, where it must not find its own text."""
 
 _AT_ONCE = 4
-_CASE_SECONDS = 90.0
+_CASE_SECONDS = 45.0
 _RUN_SECONDS = 150.0
 _GONE_SECONDS = 5.0
 _BEAT_SECONDS = 0.1

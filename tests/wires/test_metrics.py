@@ -117,7 +117,7 @@ async def test_buckets_grow_and_their_last_is_the_count():
     with running([MathEnv]) as server:
         async with Wire(server.url) as wire:
             sid = await wire.open()
-            for seconds in (0, 0, 0.02, 0.2):
+            for seconds in (0, 0, 0.03, 0.2):  # timers may be a little early
                 await wire.call(sid, "slow", {"seconds": seconds})
             found = await numbers(wire)
     family = found.families["toolyard_call_run_seconds"]
@@ -125,7 +125,7 @@ async def test_buckets_grow_and_their_last_is_the_count():
     assert buckets == sorted(buckets)
     totals = {one.name.removeprefix(f"{family.name}_"): one.value for one in family.samples if "le" not in one.labels}
     assert totals["count"] == buckets[-1] == 4
-    assert 0.2 < totals["sum"] < 5
+    assert 0.22 <= totals["sum"] < 5
     assert found.buckets(family.name)["0.01"] == 2
 
 

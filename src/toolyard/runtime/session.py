@@ -308,7 +308,7 @@ class Session(Life):
     async def _go_on(self, call: Call[CallResult | AskAgain], work: Awaitable[Reply]) -> None:
         """With a call that was begun at once and then had to wait: from now on it takes part in everything."""
         call.task = asyncio.current_task()
-        call.began = self.last_seen
+        call.began = self._asked(call)
         call.begin()
         known = self._placed.tools.get(call.name) if self._placed is not None else None
         claim = Claim(call.name, known.turn if known is not None else "serial")
@@ -439,8 +439,7 @@ class Session(Life):
         self.touch()
         self._shared.calls.pop(call, None)
         if self._shared.journal.answered:
-            asked = call.deadline - self._shared.limits.call_seconds
-            self._tell(call.name, result, asked, call.began, self.last_seen)
+            self._tell(call.name, result, self._asked(call), call.began, self.last_seen)
         if self._calls is None:
             return
         if call.kept:
@@ -448,12 +447,16 @@ class Session(Life):
         else:
             del self._calls[call.id]
 
+    def _asked(self, call: Call[Any]) -> float:
+        """When that was."""
+        return call.deadline - self._shared.limits.call_seconds
+
     def _tell(self, tool: str, result: object, asked: float, began: float, now: float) -> None:
         """Whoever listens, of a call that is over. One that has nothing to say yet is not."""
         if isinstance(result, AskAgain):
             return
         outcome: Outcome = result.reason if isinstance(result, ToolFailure) else "ok"
-        waited, ran = (max(0.0, began - asked), now - began) if began else (now - asked, None)
+        waited, ran = (began - asked, now - began) if began else (now - asked, None)
         for told in self._shared.journal.answered:
             told(self.spec, tool, outcome, waited, ran)
 

@@ -10,8 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from toolyard.core.errors import SandboxLost, SandboxUnavailable
 from toolyard.sandboxes import profiles
@@ -21,13 +21,15 @@ from toolyard.sandboxes.native.cgroups import Groups
 from toolyard.sandboxes.native.channel import Channel, pair
 from toolyard.sandboxes.native.guest import Expected, Guest, told_of
 from toolyard.sandboxes.native.lone import LoneInterpreter, LoneKeeper
-from toolyard.sandboxes.native.pool import Pool
+from toolyard.sandboxes.native.pool import Pool, Rehearsed
 from toolyard.sandboxes.native.probe import probe, unavailable
 from toolyard.sandboxes.native.root import Root
 from toolyard.sandboxes.native.sandbox import NativeSandbox
 from toolyard.sandboxes.native.template import place
 from toolyard.sandboxes.native.watch import Ground
 from toolyard.sandboxes.native.zygote import FIRST_UID
+
+S = TypeVar("S", bound=Rehearsed)
 
 _SECONDS = 60.0
 """For a helper process to get ready, or to go."""
@@ -94,21 +96,26 @@ class NativeBackend:
         return self._report
 
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> NativeSandbox:
-        self._check_open()
-        if not self._ready or (limits is not None and limits != self._limits):
-            return await self._make(limits or self._limits, profile)
-        if profile not in self._pools:
-            self._pools[profile] = Pool(lambda: self._make(self._limits, profile), self._ready)
-        return await self._pools[profile].take()
+        return await self._taken(self._pools, self._make, limits or self._limits, profile)
 
     async def open_interpreter(self, limits: Limits | None = None, *, profile: Profile = "plain") -> LoneInterpreter:
         """For one piece of code."""
+        return await self._taken(self._lone, self._make_alone, limits or self._limits, profile)
+
+    async def _taken(
+        self,
+        pools: dict[Profile, Pool[S]],
+        make: Callable[[Limits, Profile], Awaitable[S]],
+        limits: Limits,
+        profile: Profile,
+    ) -> S:
+        """One that is ready, if it is to have the usual limits."""
         self._check_open()
-        if not self._ready or (limits is not None and limits != self._limits):
-            return await self._make_alone(limits or self._limits, profile)
-        if profile not in self._lone:
-            self._lone[profile] = Pool(lambda: self._make_alone(self._limits, profile), self._ready)
-        return await self._lone[profile].take()
+        if not self._ready or limits != self._limits:
+            return await make(limits, profile)
+        if profile not in pools:
+            pools[profile] = Pool(lambda: make(limits, profile), self._ready)
+        return await pools[profile].take()
 
     def report(self) -> Report:
         if self._report is None:
