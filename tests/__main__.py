@@ -17,6 +17,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.browser.site import chromium
+from tests.sandboxes.backends import bubblewrap
+
 AT_ONCE = (os.cpu_count() or 1) + 1
 FEW = 5
 """Tests that failed. With more, it is not the machine."""
@@ -47,7 +50,17 @@ def failed(cache: Path) -> Sequence[str]:
     return sorted(json.loads((cache / "v/cache/lastfailed").read_text()))
 
 
+def prepare() -> None:
+    """Install what is missing before the first test starts, so that no test's time limit is about that."""
+    for needed in (bubblewrap, chromium):
+        try:
+            needed()
+        except (AssertionError, subprocess.SubprocessError) as problem:  # who needs it will fail, and say so
+            print(problem, flush=True)
+
+
 def main() -> int:
+    prepare()
     together = passed("-m", "not alone", "-n", str(AT_ONCE), "--dist", "loadfile", "--no-loadscope-reorder")
     alone = passed("-m", "alone")
     return 0 if together and alone else 1

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.installing import install
 from toolyard.browser.chromium import find_chromium
 
 PAGES = Path(__file__).parents[1] / "pages"
@@ -22,9 +20,8 @@ PAGES = Path(__file__).parents[1] / "pages"
 
 def chromium() -> str:
     """Installs it where that can be done without asking."""
-    if find_chromium() is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        command = ["apt-get", "install", "--yes", "--no-install-recommends", "chromium"]
-        subprocess.run(command, check=True, capture_output=True, timeout=150)
+    if find_chromium() is None:
+        install("chromium")
     found = find_chromium()
     assert found, "these tests need Chromium: apt install chromium"
     return found

