@@ -16,6 +16,7 @@ import pytest
 from tests.sandboxes import backends
 from toolyard.core.errors import SandboxLost, SandboxUnavailable
 from toolyard.sandboxes.base import Limits
+from toolyard.sandboxes.native import guest, lone
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.lone import LoneInterpreter
 from toolyard.sandboxes.provider import Provider, execute, interpreter_once
@@ -192,6 +193,16 @@ async def test_walls_that_cannot_be_made_are_told(backend):
     """A file system of a size that there cannot be."""
     with pytest.raises(SandboxLost, match=r"could not be set up: OSError: .*mount"):
         await backend.open_interpreter(Limits(disk_bytes=-1))
+    async with opened(backend) as interpreter:
+        assert (await interpreter.exec("1 + 1")).value == "2"
+
+
+async def test_what_does_not_get_ready_is_lost_and_no_failure_of_its_user(backend, monkeypatch):
+    for module, opens in ((lone, backend.open_interpreter), (guest, backend.open)):
+        monkeypatch.setattr(module, "SECONDS", 0.0)
+        with pytest.raises(SandboxLost, match="it does not get ready"):
+            await opens()
+    monkeypatch.undo()
     async with opened(backend) as interpreter:
         assert (await interpreter.exec("1 + 1")).value == "2"
 

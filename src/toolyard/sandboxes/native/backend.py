@@ -19,7 +19,7 @@ from toolyard.sandboxes.base import Limits, Profile, Report
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.native.cgroups import Groups
 from toolyard.sandboxes.native.channel import Channel, pair
-from toolyard.sandboxes.native.guest import Expected, Guest, told_of
+from toolyard.sandboxes.native.guest import Expected, Guest, told_of, within
 from toolyard.sandboxes.native.lone import LoneInterpreter, LoneKeeper
 from toolyard.sandboxes.native.pool import Pool, Rehearsed
 from toolyard.sandboxes.native.probe import probe, unavailable
@@ -44,7 +44,7 @@ class Helper:
         self.channel = Channel(sock, on_event=self._event, on_lost=self._lost, trusted=True)
 
     async def ready(self) -> Mapping[str, Any]:
-        async with asyncio.timeout(_SECONDS):
+        async with within(_SECONDS, "a process that it needs does not get ready"):
             return await self._told
 
     def _event(self, event: Mapping[str, Any]) -> None:

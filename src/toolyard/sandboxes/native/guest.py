@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import json
@@ -10,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,6 +27,16 @@ _INTERPRETER_MOST = 1024 * 1024
 _FORK_SECONDS = 10.0
 SECONDS = 30.0
 """For an answer of the agent, and for the kernel to end what was killed. A sandbox that takes longer is given up."""
+
+
+@contextlib.asynccontextmanager
+async def within(seconds: float, otherwise: str) -> AsyncIterator[None]:
+    """Something of ours takes no longer, or the sandbox is lost: a TimeoutError would look like its user's own."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise SandboxLost(f"the sandbox is gone: {otherwise}") from None
 
 
 @functools.lru_cache(64)
@@ -159,7 +170,7 @@ class Guest:
     async def ready(self) -> bool:
         """Until the sandbox is furnished, and whether the interpreter that was to be started with it was. Raises
         SandboxLost if it could not be furnished."""
-        async with asyncio.timeout(SECONDS):
+        async with within(SECONDS, "it does not get ready"):
             return bool((await self._ready).get("interpreter"))
 
     async def ask(self, op: str, /, **more: Any) -> Answer:
@@ -225,7 +236,7 @@ class Guest:
     async def kill(self, program: Program) -> Mapping[str, Any]:
         """End it with everything that it started."""
         await self.signal(program, signal.SIGKILL)
-        async with asyncio.timeout(SECONDS):
+        async with within(SECONDS, "it does not end what it is to end"):
             return await program.ended
 
     def close(self, why: str = "it was closed") -> None:

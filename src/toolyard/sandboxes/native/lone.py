@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes.base import Executed, Limits
-from toolyard.sandboxes.native.guest import SECONDS, Expected, Program, program_of
+from toolyard.sandboxes.native.guest import SECONDS, Expected, Program, program_of, within
 from toolyard.sandboxes.native.processes import used_by
 from toolyard.sandboxes.native.python import Python
 from toolyard.sandboxes.native.root import Root
@@ -76,7 +76,7 @@ class LoneKeeper:
 
     async def ready(self) -> None:
         """Until all walls are there. Raises SandboxLost if they could not be made."""
-        async with asyncio.timeout(SECONDS):
+        async with within(SECONDS, "it does not get ready"):
             await self._ready
 
     async def interpret(self, output: int) -> NoReturn:
