@@ -3,7 +3,7 @@
 import pytest
 
 from toolyard.core.errors import SandboxUnavailable
-from toolyard.sandboxes import Provider, execute, profiles
+from toolyard.sandboxes import Profile, Provider, execute, profiles
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.template import place
 
@@ -27,8 +27,12 @@ async def backend(anyio_backend: str):
     ("code", "profile"),
     [
         ("import math, json", "plain"),
-        ("import numpy", "scientific"),
-        ("def f():\n    from numpy.linalg import inv", "scientific"),
+        ("import numpy", "numeric"),
+        ("def f():\n    from numpy.linalg import inv", "numeric"),
+        ("import sympy", "symbolic"),
+        ("import numpy as np\nimport sympy", "symbolic"),
+        ("import pandas", "scientific"),
+        ("import numpy, sympy\nfrom scipy import stats", "scientific"),
         ("from . import numpy", "plain"),
         ("numpy = 1", "plain"),
         ("import", "plain"),
@@ -38,6 +42,34 @@ async def backend(anyio_backend: str):
 )
 def test_the_smallest_profile_that_has_loaded_what_is_imported_is_chosen(code: str, profile: str):
     assert profiles.smallest(code) == profile
+
+
+@pytest.mark.parametrize(
+    ("profile", "has", "lacks"),
+    [
+        ("plain", [], ["numpy", "pandas", "scipy", "sympy"]),
+        ("numeric", ["numpy"], ["pandas", "scipy", "sympy"]),
+        ("symbolic", ["numpy", "sympy"], ["pandas", "scipy"]),
+        ("scientific", ["numpy", "pandas", "scipy.stats", "sympy"], []),
+    ],
+)
+async def test_a_profile_has_loaded_its_libraries_and_no_others(
+    backend: NativeBackend, profile: Profile, has: list[str], lacks: list[str]
+):
+    async with await backend.open(profile=profile) as sandbox:
+        told = await sandbox.exec(f"import sys\n[name for name in {[*has, *lacks]!r} if name in sys.modules]")
+        imported = await sandbox.exec("import numpy\nfloat(numpy.ones(3).sum())")
+    assert told.value == repr(has)
+    assert imported.value == "3.0"
+
+
+def test_sympy_alone_is_enough_for_its_profile(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(profiles, "_is_installed", lambda name: name == "sympy")
+    assert [profiles.smallest(f"import {name}") for name in ("sympy", "numpy", "pandas")] == [
+        "symbolic",
+        "plain",
+        "plain",
+    ]
 
 
 async def test_code_is_executed_once_in_a_sandbox_that_nobody_else_uses():

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolyard.core.errors import SandboxUnavailable
+from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import ENVIRONMENT, WORKSPACE, Level, Limits, Missing, Profile, Report
 from toolyard.sandboxes.pipes import feed, send
 from toolyard.sandboxes.rooms import origin
@@ -157,7 +158,7 @@ class ContainerBackend:
         return sandbox
 
     async def _check_profile(self, room: ContainerRoom, profile: Profile) -> None:
-        needed = {"plain": "", "ipython": "IPython", "notebook": "IPython", "scientific": "numpy"}[profile]
+        needed = ", ".join(profiles.NEEDS[profile])
         if needed and (await room.command(*room.python, "-c", f"import {needed}")).code:
             raise SandboxUnavailable(f"the profile {profile!r} needs {needed}, which the image {self._image!r} lacks")
 

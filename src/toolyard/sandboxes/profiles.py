@@ -28,7 +28,24 @@ _EVERYDAY = (
 )
 """Not among them: threading, and what needs it, such as logging and subprocess. What they do in every child makes a
 fork half as dear again, and most code does without."""
-_SCIENTIFIC = ("numpy", "pandas", "scipy", "sympy")
+NEEDS: Mapping[Profile, Sequence[str]] = {
+    "plain": [],
+    "numeric": ["numpy"],
+    "symbolic": ["sympy"],
+    "scientific": ["numpy"],
+    "ipython": ["IPython"],
+    "notebook": ["IPython"],
+}
+"""Packages without which there is no such profile."""
+_LIBRARIES: Mapping[Profile, frozenset[str]] = {
+    "plain": frozenset(),
+    "numeric": frozenset({"numpy"}),
+    "symbolic": frozenset({"numpy", "sympy"}),
+    "scientific": frozenset({"numpy", "pandas", "scipy", "sympy"}),
+}
+"""What profiles for plain Python have loaded besides, as far as it is installed: from the smallest to the largest. The
+first of them that will do is the one to take, since a sandbox of the last takes several times as long to make."""
+_SCIENTIFIC = _LIBRARIES["scientific"]
 _SCIENTIFIC_WARM = {
     "numpy": "import numpy as np; np.linalg.inv(np.eye(3)); np.random.default_rng(0).normal(size=3)",
     "pandas": "import pandas as pd; str(pd.DataFrame({'a': [1, 2], 'b': ['x', 'y']}).groupby('b').sum())",
@@ -76,8 +93,7 @@ sandbox if they are in another place there; and fonts that it has open would not
 
 
 def preload(profile: Profile) -> Sequence[str]:
-    more: Mapping[Profile, Sequence[str]] = {"scientific": _SCIENTIFIC, "notebook": ["numpy"]}
-    return [*_EVERYDAY, *more.get(profile, [])]
+    return [*_EVERYDAY, *sorted(_LIBRARIES.get(profile, [])), *(["numpy"] if profile == "notebook" else [])]
 
 
 def is_ipython(profile: Profile) -> bool:
@@ -93,29 +109,21 @@ def warm_up(profile: Profile) -> Sequence[str]:
         figures = {"numpy": _SCIENTIFIC_WARM["numpy"], "matplotlib": _FIGURE_WARM}
         installed = [code for name, code in figures.items() if _is_installed(name)]
         return [_IPYTHON_WARM, cell_runner.installation(), *installed, cell_runner.REHEARSAL]
-    installed = [code for name, code in _SCIENTIFIC_WARM.items() if _is_installed(name)]
-    return [program.INSTALL, *(installed if profile == "scientific" else [])]
+    loaded = [name for name in sorted(_LIBRARIES[profile]) if _is_installed(name)]
+    return [program.INSTALL, *map(_SCIENTIFIC_WARM.__getitem__, loaded)]
 
 
 def missing(profile: Profile) -> Sequence[str]:
-    """Packages without which there is no such profile."""
-    needed: Mapping[Profile, Sequence[str]] = {
-        "plain": [],
-        "ipython": ["IPython"],
-        "notebook": ["IPython"],
-        "scientific": ["numpy"],
-    }
-    return [name for name in needed[profile] if not _is_installed(name)]
+    """Packages that the profile needs and that are not installed."""
+    return [name for name in NEEDS[profile] if not _is_installed(name)]
 
 
 def smallest(code: str) -> Profile:
     """The profile that has loaded what this code imports, as far as there is one."""
     if not any(name in code for name in _SCIENTIFIC):  # parsing it would take longer
         return "plain"
-    wanted = imports(code)
-    if wanted.isdisjoint(_SCIENTIFIC) or missing("scientific"):
-        return "plain"
-    return "scientific"
+    wanted = {name for name in imports(code) & _SCIENTIFIC if _is_installed(name)}
+    return next(profile for profile, loaded in _LIBRARIES.items() if wanted <= loaded)
 
 
 def imports(code: str) -> set[str]:
