@@ -51,6 +51,7 @@ from toolyard.sandboxes.base import Interpreter
 
 CODE = "print(1 + 1)"
 NUMPY = "import numpy; print(1 + 1)"
+SCIENCE = "import numpy, pandas, sympy; print(1 + 1)"
 AT_ONCE = (1, 2, 8, 32)
 FRESH, READY = "Toolyard, fresh", "Toolyard, from the pool"
 READY_COUNT = 2
@@ -154,6 +155,10 @@ class Bench:
             }
             for at_once in AT_ONCE
         }
+        works["exec rested"] = {
+            FRESH: Work(stateless(self.fresh, "plain", CODE), rest=_REFILL_SECONDS),
+            READY: Work(stateless(self.ready, "plain", CODE), rest=_REFILL_SECONDS),
+        }
         works["start"] = self._start("plain", CODE)
         works["call"] = {FRESH: Work(lambda _: self._call(plain))}
         works["builtin"] = {FRESH: Work(lambda _: self._shell(plain, "cd ."))}
@@ -164,16 +169,20 @@ class Bench:
         files = "for i in range(100): open(f'file{i}', 'wb').write(bytes(10_000))"
         works["fork files"] = {FRESH: Work(forked(await self._session("plain", files)))}
         if not profiles.missing("scientific"):
-            works["scientific 2"] = {
-                self.peers[0].name: Work(self._program(self.peers[0], with_packages(NUMPY)), 2),
-                FRESH: Work(stateless(self.fresh, "scientific", NUMPY), 2),
-                READY: Work(stateless(self.ready, "scientific", NUMPY), 2),
-            }
-            works["scientific start"] = self._start("scientific", NUMPY)
+            works["numeric 2"] = self._libraries("numeric", NUMPY)
+            works["scientific 2"] = self._libraries("scientific", SCIENCE)
+            works["scientific start"] = self._start("scientific", SCIENCE)
             scientific = await self._session("scientific")
             works["scientific call"] = {FRESH: Work(lambda _: self._call(scientific))}
             works["scientific fork"] = {FRESH: Work(forked(await self._session("scientific")))}
         return works
+
+    def _libraries(self, profile: Profile, code: str) -> Mapping[str, Work]:
+        return {
+            self.peers[0].name: Work(self._program(self.peers[0], with_packages(code)), 2),
+            FRESH: Work(stateless(self.fresh, profile, code), 2),
+            READY: Work(stateless(self.ready, profile, code), 2),
+        }
 
     def _start(self, profile: Profile, code: str) -> Mapping[str, Work]:
         return {
@@ -445,6 +454,7 @@ def lines(figures: Figures) -> Iterator[Sequence[str]]:
     yield line("CPU of the kernel's threads besides", "exec 1", "kernel", milli)
     yield line("time, one at a time, p50", "exec 1", "p50", milli, "5 ms")
     yield line("time, one at a time, p99", "exec 1", "p99", milli, "20 ms")
+    yield line("time, one at a time with pauses, p50", "exec rested", "p50", milli, "5 ms; pool 1 ms")
     for at_once in AT_ONCE:
         target = "350" if at_once == max(AT_ONCE) else ""
         yield line(f"executions per second, {at_once} at a time", f"exec {at_once}", "interval", per_second, target)
@@ -460,7 +470,11 @@ def lines(figures: Figures) -> Iterator[Sequence[str]]:
     yield line("the same with 100 files of 10 kB, p50", "fork files", "p50", milli)
     yield line("fork, with the end of the branch: CPU", "fork", "cpu", milli)
     if "scientific" in figures.sessions:
-        yield line("scientific, with `import numpy`: CPU", "scientific 2", "cpu", milli)
+        yield line("with `import numpy`: CPU", "numeric 2", "cpu", milli)
+        yield line("time, 2 at a time, p50", "numeric 2", "p50", milli)
+        yield line("executions per second, 2 at a time", "numeric 2", "interval", per_second)
+        yield line("with `import numpy, pandas, sympy`: CPU", "scientific 2", "cpu", milli)
+        yield line("time, 2 at a time, p50", "scientific 2", "p50", milli, "10 ms")
         yield line("executions per second, 2 at a time", "scientific 2", "interval", per_second, "150")
         yield line("session: open to first result, p50", "scientific start", "p50", milli, "12 ms")
         yield line("call in an open session, p50", "scientific call", "p50", milli, "0.3 ms")
