@@ -355,8 +355,11 @@ class Agent:
                     self._end_strays()
 
     def _adopt(self, id: int) -> None:
-        """Know the interpreter that has just been forked into this branch: our only child that we did not make."""
-        mine = [pid for pid, parent in parents_of_all().items() if parent == os.getpid() and pid not in self._programs]
+        """Know the interpreter that has just been forked into this branch: our only child that we did not make, or that
+        of a process which came from outside and is about to end, which makes it ours."""
+        parents = parents_of_all()  # by their numbers: who came first is looked at first
+        own = {os.getpid(), *(pid for pid, parent in parents.items() if parent == 0)}
+        mine = [pid for pid, parent in parents.items() if parent in own and pid not in self._programs]
         if len(mine) != 1:
             raise OSError(0, "the forked interpreter is not there")
         self._programs[mine[0]] = Program(id, time.monotonic(), apart=False)

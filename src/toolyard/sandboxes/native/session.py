@@ -25,6 +25,8 @@ _drawing: _random.Random = random.seed.__self__  # type: ignore[attr-defined]
 """What functions of `random` draw from. A method of its base class seeds it with fewer steps than its own."""
 
 
+_ENTERED = b"entered"
+
 _surrender = syscalls.Calls()
 """Of the power that an interpreter has in the namespaces of its branch."""
 syscalls.drop_capabilities(_surrender)
@@ -106,14 +108,14 @@ def _fork(control: _socket.socket, kin: _socket.socket, fds: Sequence[int]) -> s
             for fd, place in zip((*fds, new_kin), (0, 1, 2, control.fileno(), kin.fileno()), strict=True):
                 os.dup2(fd, place)
             random.setstate(drawn)  # Python draws anew in a child, but the branch is to go on from the same place
-            os.close(told)
-            os.close(tells)
-        else:
-            os.close(tells)
-            with os.fdopen(told, errors="replace") as answer:
-                problem = answer.read(4096)
+            os.write(tells, _ENTERED)  # to close it is not enough: those who end on the way still have it open
+        os.close(tells)
+        if helper:
+            said = os.read(told, 4096).decode(errors="replace") or "the branch ended at once"
+            problem = "" if said == _ENTERED.decode() else said
             with contextlib.suppress(ChildProcessError):  # the code does not want to hear of its children
                 os.waitpid(helper, 0)
+        os.close(told)
     for fd in (*namespaces, new_kin, *fds):
         os.close(fd)
     return problem if problem or helper else None
@@ -128,8 +130,6 @@ def _enter(namespaces: Mapping[int, int], tells: int) -> None:
             syscalls.setns(fd, kind)
         for _ in range(2):  # a pid namespace is entered by children only, and its init gets their children
             syscalls.continue_in_child()
-        while os.getppid() != 1:
-            os.sched_yield()  # until the agent of the branch is our parent, and will find us
         _surrender.make()
         os.chdir(here)
         for fd, path, flags, offset in files:
@@ -153,7 +153,9 @@ def _unforkable() -> str:
     if children:
         return f"the interpreter has child processes: {', '.join(children)}"
     with open("/proc/self/maps", "rb") as file:
-        shared = set(re.findall(rb"^\S+ .w.s \S+ \S+ \S+ *(.*)$", file.read(), re.MULTILINE))
+        maps = file.read()
+    maybe = b"w-s " in maps or b"wxs " in maps  # seldom, and there may be a thousand lines to look at
+    shared = set(re.findall(rb"^\S+ .w.s \S+ \S+ \S+ *(.*)$", maps, re.MULTILINE)) if maybe else set()
     if shared:
         return f"memory is shared with others, as that of {os.fsdecode(b', '.join(sorted(shared)))}"
     files = [path for _, path, about in _open_files() if stat.S_ISREG(about.st_mode) and path.startswith("/")]
