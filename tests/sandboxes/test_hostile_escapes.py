@@ -324,7 +324,8 @@ found = dict(os.environ)
 for who in os.listdir("/proc"):
     for name in ("environ", "cmdline"):
         try:
-            found[f"{{who}}/{{name}}"] = open(f"/proc/{{who}}/{{name}}", "rb").read().replace(b"\\0", b" ").decode()
+            text = open(f"/proc/{{who}}/{{name}}", "rb").read().strip(b"\\0")
+            found[f"{{who}}/{{name}}"] = text.replace(b"\\0", b" ").decode()
         except OSError:
             pass
 print({SECRET[:4]!r} + {SECRET[4:]!r} in str(found))

@@ -1,11 +1,13 @@
-"""How the helper processes are started: this interpreter, an empty environment, and the modules of the sandbox without
-those of the server around them."""
+"""How the helper processes are started: this interpreter, nothing of our environment, and the modules of the sandbox
+without those of the server around them."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+TEMPLATE_ENVIRONMENT = {"LD_BIND_NOW": "1"}
+"""All that a template is started with: functions of libraries are looked up then, and not in every copy of it."""
 _PACKAGES = {"toolyard": 2, "toolyard.sandboxes": 1}
 """Packages whose own code is not run, and how far above this folder they lie."""
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from toolyard.sandboxes import belonging
 from toolyard.sandboxes.native import wire
-from toolyard.sandboxes.native.boot import command
+from toolyard.sandboxes.native.boot import TEMPLATE_ENVIRONMENT, command
 from toolyard.sandboxes.native.cgroups import Groups, sweep
 
 _CONTROL = 3
@@ -52,4 +52,4 @@ def _spawn(control: int) -> int:
         (os.POSIX_SPAWN_DUP2, control, _CONTROL),
     ]
     argv = command("zygote", _CONTROL, os.getpid())
-    return os.posix_spawn(argv[0], argv, {}, file_actions=files, setsigdef=signal.valid_signals())
+    return os.posix_spawn(argv[0], argv, TEMPLATE_ENVIRONMENT, file_actions=files, setsigdef=signal.valid_signals())

@@ -212,10 +212,10 @@ def set_dumpable(dumpable: bool) -> None:
 
 
 def hide_arguments() -> None:
-    """Wipe our command line, which everybody who sees the process can read."""
+    """Wipe our command line, and the environment that we were started with, which others can read too."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
-    start, end = int(fields[45]), int(fields[46])
+    start, _, _, end = map(int, fields[45:49])  # of the one, and then of the other
     ctypes.memset(start, 0, end - start)
 
 

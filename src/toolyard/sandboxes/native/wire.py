@@ -8,7 +8,7 @@ import _socket
 import array
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 HEADER_MOST = 64 * 1024
 PIECE = 64 * 1024
@@ -20,9 +20,24 @@ _FDS_MOST = 16
 _RIGHTS_MOST = _socket.CMSG_LEN(_FDS_MOST * array.array("i").itemsize)
 _CLOSED_ON_EXEC = _socket.MSG_CMSG_CLOEXEC
 _RIGHTS = _socket.SOL_SOCKET, _socket.SCM_RIGHTS
-encoded = json.JSONEncoder().encode
 _decoded = json.JSONDecoder().raw_decode
-"""What does the work of json.dumps and json.loads. The server uses a faster library, which no guest has to load."""
+"""What does the work of json.loads. The server uses a faster library, which no guest has to load."""
+
+
+def _encoder() -> Callable[[object], str]:
+    """What does the work of json.dumps, which makes it anew for every text; that has a new process copy much memory."""
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return json.JSONEncoder().encode
+    pieces = make(None, _unknown, json.encoder.encode_basestring_ascii, None, ": ", ", ", False, False, True)
+    return lambda value: "".join(pieces(value, 0))
+
+
+def _unknown(value: object) -> NoReturn:
+    raise TypeError(f"{type(value).__name__} is not for JSON")
+
+
+encoded = _encoder()
 
 
 def _in_json(header: object) -> bytes:

@@ -1,6 +1,6 @@
 """A template process: a warm Python in the template's file system, of which every sandbox is a copy.
 
-It is started with an empty environment, holds no secret, and never runs untrusted code.
+It is started with nothing of the server's environment, holds no secret, and never runs untrusted code.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class Zygote:
         """Who waits to hear that, and the number of the question."""
         self._path = config["path"]
         sys.path[:] = config["packages"]
+        os.environ.clear()
         os.environ.update(environment(self._path))  # before libraries are loaded that would start threads
         for module in config["preload"]:
             with contextlib.suppress(ImportError):
