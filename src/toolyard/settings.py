@@ -93,7 +93,7 @@ class Settings:
     # Untrusted code
     sandbox: str = knob(
         "auto",
-        "what isolates untrusted code: native, bubblewrap, docker, podman, subprocess (which does not, for "
+        "what isolates untrusted code: native, bubblewrap, docker, podman, landlock, subprocess (which does not, for "
         "development), or auto, the first of them that does it well enough",
     )
     min_isolation: Level = knob(  # noqa: RUF009  # a Literal

@@ -13,6 +13,7 @@ from tests.sandboxes import stand_in_engine
 from toolyard.sandboxes.base import Backend
 from toolyard.sandboxes.bubblewrap import BubblewrapBackend, find_program
 from toolyard.sandboxes.containers import ContainerBackend
+from toolyard.sandboxes.landlock import LandlockBackend
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.subprocess import SubprocessBackend
 
@@ -63,5 +64,7 @@ def backend(name: str, directory: Path) -> Backend:
             return bubblewrap()
         case "native":
             return NativeBackend(templates=1)
+        case "landlock":
+            return LandlockBackend()
         case _:
             return StandIn(directory).backend(name)

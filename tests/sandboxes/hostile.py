@@ -758,7 +758,7 @@ def play(module: str, mode: Mode, names: Sequence[str]) -> Played:
     code = f"from tests.sandboxes.hostile import serve; serve({module!r}, {list(names)!r})"
     process = subprocess.Popen(
         [interpreter, "-c", code],
-        env=_environment(),
+        env=server_environment(),
         cwd="/",
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -795,7 +795,7 @@ _AS_NOBODY: dict[str, Any] = {"user": STRANGER, "group": STRANGER, "extra_groups
 _PACKAGES = [path for path in sys.path if path.endswith("-packages")]
 
 
-def _environment() -> dict[str, str]:
+def server_environment() -> dict[str, str]:
     return {
         "PATH": os.defpath,
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src"), *_PACKAGES]),
@@ -815,7 +815,7 @@ def rootless_python() -> str:
         try:
             tried = subprocess.run(
                 [path, "-c", "import toolyard.sandboxes.native.backend, tests.sandboxes.hostile"],
-                env=_environment(),
+                env=server_environment(),
                 cwd="/",
                 capture_output=True,
                 text=True,

@@ -19,7 +19,7 @@ TOPICS = list(dict.fromkeys(rule.topic for rule in RULES))
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-@pytest.mark.parametrize("name", ["native", "bubblewrap", "docker", "subprocess"])
+@pytest.mark.parametrize("name", ["native", "bubblewrap", "docker", "landlock", "subprocess"])
 def test_it_keeps_the_contract(name, topic, tmp_path):
     backend: Backend = backends.backend(name, tmp_path)
     report = check_sandbox(backend, only=[topic])

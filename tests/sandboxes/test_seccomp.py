@@ -104,6 +104,18 @@ HIDDEN_FROM_PROGRAMS = set(
     lsm_get_self_attr lsm_set_self_attr lsm_list_modules open_tree_attr file_getattr file_setattr listns
     """.split()  # noqa: SIM905
 )
+SHARED_BY_ALL = set(
+    """
+    shmget shmat shmctl shmdt semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink mq_timedsend
+    mq_timedreceive mq_notify mq_getsetattr inotify_init inotify_init1
+    """.split()  # noqa: SIM905
+)
+ATTRIBUTES = set(
+    """
+    chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
+    """.split()  # noqa: SIM905
+)
+EXTENDED = {f"{what}xattr{at}" for what in ("set", "lset", "fset", "remove", "lremove", "fremove") for at in ("", "at")}
 REFUSED_TO_PROGRAMS = REFUSED_TO_ALL | (FOR_THE_AGENT - HIDDEN_FROM_PROGRAMS - {"clone", "setns", "prctl", "prlimit64"})
 
 NAMESPACES = {
@@ -132,7 +144,29 @@ SOCKET_OPTIONS = {
 }
 
 
-def intended(name, arguments, *, agent=False, inet=True):
+def intended_without_namespaces(name, a, *, network, own_user):
+    """What is different for a program that has none. `None`: nothing."""
+    if name in SHARED_BY_ALL:
+        return NOT_THERE
+    if name in EXTENDED:
+        return fails(errno.EOPNOTSUPP)
+    if name == "setns" or (name in ATTRIBUTES and not own_user):
+        return NOT_PERMITTED
+    match name:
+        case "sched_setparam" | "sched_setscheduler" | "sched_setattr" | "sched_setaffinity":
+            return ALLOW if a[0] == 0 else NOT_PERMITTED
+        case "setpriority":
+            return ALLOW if a[0] in (0, 1) and a[1] == 0 else NOT_PERMITTED
+        case "ioprio_set":
+            return ALLOW if a[0] in (1, 2) and a[1] == 0 else NOT_PERMITTED
+        case "socketpair" if a[0] == 1:
+            return ALLOW if a[1] & ~0o2004000 in (1, 5) else NOT_PERMITTED
+        case "socket" if a[0] == 1 or not network:
+            return NO_SUCH_FAMILY
+    return None
+
+
+def intended(name, arguments, *, agent=False):
     """What should become of a call by its name. `None` as name: the number has none."""
     a = [argument & 0xFFFFFFFF for argument in arguments]
     if name is None:
@@ -176,7 +210,7 @@ def intended(name, arguments, *, agent=False, inet=True):
         case "socket":
             if a[0] == 1:
                 return ALLOW
-            if a[0] not in (2, 10) or not inet:
+            if a[0] not in (2, 10):
                 return NO_SUCH_FAMILY
             if a[1] & ~0o2004000 not in (1, 2):
                 return NOT_PERMITTED
@@ -196,12 +230,17 @@ def names_by_number(machine):
     return {number: name for name, number in seccomp.numbers(machine).items()}
 
 
+WITHOUT_NAMESPACES = {
+    "without namespaces": {"network": False, "own_user": False},
+    "without namespaces, own user": {"network": False, "own_user": True},
+    "without namespaces, network": {"network": True, "own_user": False},
+}
 FILTERS = {
     (machine, who): program
     for machine in MACHINES
     for who, program in {
         "program": seccomp.program_filter(machine=machine),
-        "program without internet": seccomp.program_filter(inet_sockets=False, machine=machine),
+        **{who: seccomp.shared_filter(**has, machine=machine) for who, has in WITHOUT_NAMESPACES.items()},
         "agent": seccomp.agent_filter(machine=machine),
     }.items()
 }
@@ -210,7 +249,12 @@ every_filter = pytest.mark.parametrize(("machine", "who"), FILTERS, ids=lambda v
 
 
 def intended_by(who, name, arguments):
-    return intended(name, arguments, agent=who == "agent", inet=who != "program without internet")
+    if who in WITHOUT_NAMESPACES:
+        words = [argument & 0xFFFFFFFF for argument in arguments]
+        different = intended_without_namespaces(name, words, **WITHOUT_NAMESPACES[who])
+        if different is not None:
+            return different
+    return intended(name, arguments, agent=who == "agent")
 
 
 # --- The numbers ------------------------------------------------------------------------------------------------------
@@ -226,6 +270,8 @@ def test_every_call_that_the_policy_names_exists_on_some_machine():
     known = {name for names in NAMES.values() for name in names.values()}
     assert set(seccomp.PROGRAM) <= known
     assert set(seccomp.AGENT) <= known
+    assert set(seccomp.SHARED) <= known
+    assert set(seccomp.ATTRIBUTES) <= known
     assert known >= REFUSED_TO_PROGRAMS
 
 
@@ -350,7 +396,9 @@ TO_TRY = {
     "prctl": {0: [*BITS, *SMALL, 0x59616D61, 0x53564D41]},
     "mknod": {1: FILE_TYPES},
     "mknodat": {2: FILE_TYPES},
-    "socketpair": {0: SMALL},
+    "socketpair": {0: [*range(48), 0xFFFFFFFF], 1: SOCKET_TYPES},
+    **{f"sched_set{what}": {0: [*BITS, *SMALL]} for what in ("param", "scheduler", "attr", "affinity")},
+    **{name: {0: [*range(5), 0xFFFFFFFF], 1: [*BITS, *SMALL]} for name in ("setpriority", "ioprio_set")},
     "socket": {0: [*range(48), 0xFFFFFFFF], 1: SOCKET_TYPES, 2: [0, 1, 6, 17, 58, 115, 132, 262]},
     "setsockopt": {1: [*range(20), 41, 42, 255, 270, 282, 0xFFFFFFFF], 2: range(140)},
     "ioctl": {1: sorted(REQUESTS)},
@@ -358,7 +406,8 @@ TO_TRY = {
 
 
 def test_all_calls_whose_arguments_matter_are_tried():
-    assert set(TO_TRY) == {name for name, rule in seccomp.PROGRAM.items() if not isinstance(rule, int)}
+    policies = (seccomp.PROGRAM, seccomp.SHARED)
+    assert set(TO_TRY) == {name for policy in policies for name, rule in policy.items() if not isinstance(rule, int)}
 
 
 @pytest.mark.parametrize(
@@ -567,11 +616,14 @@ def test_sync_says_that_it_is_done_without_asking_the_kernel():
     assert outcomes(PROGRAM, named("sync"), named("syncfs", -1)) == [0, 0]  # the kernel would say EBADF
 
 
-def test_a_program_without_the_internet_has_unix_sockets_only():
-    program = FILTERS[HERE, "program without internet"]
-    inet, inet6, unix = outcomes(program, named("socket", 2, 1, 0), named("socket", 10, 2, 0), named("socket", 1, 1, 0))
-    assert (inet, inet6) == (-errno.EAFNOSUPPORT, -errno.EAFNOSUPPORT)
-    assert unix > 2
+def test_a_program_without_namespaces_has_no_sockets_and_no_memory_that_others_share():
+    sockets = [named("socket", family, 1, 0) for family in (1, 2, 10)]
+    assert outcomes(FILTERS[HERE, "without namespaces"], *sockets) == [-errno.EAFNOSUPPORT] * 3
+    unix, inet, inet6 = outcomes(FILTERS[HERE, "without namespaces, network"], *sockets)
+    assert unix == -errno.EAFNOSUPPORT
+    assert min(inet, inet6) > 2
+    shared = [named("shmget", 0, 4096, 0o1600), named("semget", 0, 1, 0o1600), named("msgget", 0, 0o1600)]
+    assert outcomes(FILTERS[HERE, "without namespaces"], *shared) == [-errno.ENOSYS] * 3
 
 
 @pytest.mark.parametrize("program", [PROGRAM, AGENT], ids=["program", "agent"])

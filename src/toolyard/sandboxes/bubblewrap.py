@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from toolyard.core.errors import SandboxUnavailable
-from toolyard.sandboxes import profiles
+from toolyard.sandboxes import host, profiles
 from toolyard.sandboxes.base import ENVIRONMENT, WORKSPACE, Limits, Missing, Profile, Report
 from toolyard.sandboxes.native import seccomp
 from toolyard.sandboxes.rooms import origin
@@ -38,9 +38,6 @@ _UID = 1000
 """Who programs are inside."""
 _FIRST_UID, _UIDS = 400_000, 65_536
 """Who they are outside, if the server is root: each sandbox somebody else."""
-_PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_ETC = ("alternatives", "ca-certificates", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "pki",
-        "resolv.conf", "ssl", "terminfo")  # fmt: skip
 _FILES = {
     "passwd": f"root:x:0:0:root:/:/bin/sh\nagent:x:{_UID}:{_UID}:agent:{WORKSPACE}:/bin/bash\n",
     "group": f"root:x:0:\nagent:x:{_UID}:\n",
@@ -179,9 +176,9 @@ class BubblewrapRoom:
         yield from ("--cap-drop", "ALL", "--uid", str(_UID), "--gid", str(_UID))
         if limits.network == "host":
             yield "--share-net"
-        for path in _PROGRAMS:
+        for path in host.PROGRAMS:
             yield from _shown(Path(path))
-        for name in _ETC:
+        for name in host.ETC:
             yield from _shown(Path("/etc") / name)
         for name in _FILES:
             yield from ("--ro-bind", str(self._directory / name), f"/etc/{name}")

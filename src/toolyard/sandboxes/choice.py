@@ -13,13 +13,14 @@ BACKENDS: Mapping[str, str] = {
     "bubblewrap": "toolyard.sandboxes.bubblewrap:BubblewrapBackend",
     "docker": "toolyard.sandboxes.containers:ContainerBackend",
     "podman": "toolyard.sandboxes.containers:ContainerBackend",
+    "landlock": "toolyard.sandboxes.landlock:LandlockBackend",
     "subprocess": "toolyard.sandboxes.subprocess:SubprocessBackend",
 }
 """To add a backend, write `sandboxes/<name>.py` with a class that `toolyard.testing.check_sandbox` passes, and add its
 line here. They are loaded when they are tried."""
 
 AUTO = "auto"
-_TRIED: Sequence[str] = ("native", "bubblewrap", "docker", "podman")
+_TRIED: Sequence[str] = ("native", "bubblewrap", "docker", "podman", "landlock")
 """What `auto` tries, in this order. Never `subprocess`, which isolates nothing: that has to be named."""
 
 

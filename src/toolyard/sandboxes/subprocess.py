@@ -81,13 +81,17 @@ class SubprocessRoom:
     watched = True
     python: Sequence[str] = (sys.executable, "-I")
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, owner: int = -1) -> None:
+        """`owner` is the user that programs are, if not the server's."""
         self._directory = directory
         self._work = directory / "work"
         self._temporary = directory / "tmp"
-        self._work.mkdir()
-        self._temporary.mkdir()
-        self._workspace = Workspace(str(self._work))
+        for place in (self._work, self._temporary):
+            place.mkdir(0o700)
+            if owner >= 0:
+                os.chown(place, owner, owner)
+                directory.chmod(0o711)
+        self._workspace = Workspace(str(self._work), owner)
         path = os.pathsep.join([f"{sys.prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin"])
         places = {"PATH": path, "HOME": str(self._work), "TMPDIR": str(self._temporary)}
         self._environment = {**ENVIRONMENT, **places}
@@ -95,10 +99,10 @@ class SubprocessRoom:
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
     ) -> Program:
-        name = f"{self._directory.name}/{secrets.token_hex(8)}"
+        name = self._new_name()
         orders = {
             "do": "exec",
-            "env": {**env, _MARK: name},
+            "env": self._marked(env, name),
             "limits": resources_of(limits, lasting=lasting, each_process=True, processes=False),
         }
         return start(
@@ -108,6 +112,13 @@ class SubprocessRoom:
             name=name,
             cwd=str(self._work),
         )
+
+    def _new_name(self) -> str:
+        return f"{self._directory.name}/{secrets.token_hex(8)}"
+
+    def _marked(self, env: Mapping[str, str], name: str) -> Mapping[str, str]:
+        """An environment by which what a program leaves behind can be found."""
+        return {**env, _MARK: name}
 
     async def interrupt(self, program: Program) -> None:
         if not program.ended.done():
@@ -122,7 +133,7 @@ class SubprocessRoom:
         program.kill_group()
         for pid in below:
             kill(pid, signal.SIGKILL)
-        await _end_marked(program.name)
+        await end_marked(program.name)
 
     async def measure(self, program: Program) -> tuple[float, int]:
         return usage_below(program.pid) if not program.ended.done() else (0.0, 0)
@@ -143,11 +154,11 @@ class SubprocessRoom:
         await asyncio.to_thread(self._workspace.copy_from, other._workspace)
 
     async def close(self) -> None:
-        await _end_marked(self._directory.name)
+        await end_marked(self._directory.name)
         await asyncio.to_thread(origin.remove, self._directory)
 
 
-async def _end_marked(name: str) -> None:
+async def end_marked(name: str) -> None:
     """End what has this name in its environment, and what that starts meanwhile."""
     wanted = f"{_MARK}={name}".encode()
     for _ in range(_ROUNDS_MOST):
@@ -162,5 +173,5 @@ async def _end_marked(name: str) -> None:
 def _sweep() -> None:
     """Clear up after servers that were killed."""
     for directory in origin.forsaken_directories(SubprocessBackend.name):
-        asyncio.run(_end_marked(directory.name))
+        asyncio.run(end_marked(directory.name))
         origin.remove(directory)

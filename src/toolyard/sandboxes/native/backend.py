@@ -163,7 +163,7 @@ class NativeBackend:
         ours, theirs = pair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: ASYNC220  # a vfork, and no wait
-                command("broker", theirs.fileno()),
+                command("native.broker", theirs.fileno()),
                 env={},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -12,8 +12,8 @@ _PACKAGES = {"toolyard": 2, "toolyard.sandboxes": 1}
 """Packages whose own code is not run, and how far above this folder they lie."""
 
 
-def command(entry: str, *args: int) -> list[str]:
-    """The argv of a process that calls `main(*args)` of a module of this folder."""
+def command(entry: str, *args: int | str) -> list[str]:
+    """The argv of a process that calls `main(*args)` of a module below `toolyard.sandboxes`."""
     folder = Path(__file__).parent
     stubs = {name: str(folder.parents[above - 1]) for name, above in _PACKAGES.items()}
     code = (
@@ -24,7 +24,7 @@ def command(entry: str, *args: int) -> list[str]:
         f"for name, path in {stubs!r}.items():\n"
         "    sys.modules[name] = types.ModuleType(name)\n"
         "    sys.modules[name].__path__ = [path]\n"
-        f"from toolyard.sandboxes.native.{entry} import main\n"
+        f"from toolyard.sandboxes.{entry} import main\n"
         f"main{args!r}\n"
     )
     return [sys.executable, "-I", "-S", "-X", "utf8", "-c", code]

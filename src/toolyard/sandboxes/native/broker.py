@@ -51,5 +51,5 @@ def _spawn(control: int) -> int:
         (os.POSIX_SPAWN_DUP2, 0, 1),
         (os.POSIX_SPAWN_DUP2, control, _CONTROL),
     ]
-    argv = command("zygote", _CONTROL, os.getpid())
+    argv = command("native.zygote", _CONTROL, os.getpid())
     return os.posix_spawn(argv[0], argv, TEMPLATE_ENVIRONMENT, file_actions=files, setsigdef=signal.valid_signals())

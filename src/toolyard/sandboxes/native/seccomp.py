@@ -20,13 +20,22 @@ from typing import NamedTuple, TypeAlias
 MACHINE = os.uname().machine
 
 
-def program_filter(*, inet_sockets: bool = True, machine: str = MACHINE) -> bytes:
+def program_filter(*, machine: str = MACHINE) -> bytes:
     """What untrusted programs may do, as an array of `struct sock_filter`.
 
     Internet sockets are harmless in a network namespace of one's own: what is not there is "Network is unreachable".
-    `inet_sockets=False` is for a program that has to share a network which it may not use.
     """
-    return _compiled_for(machine, PROGRAM if inet_sockets else PROGRAM | {"socket": UNIX_SOCKET})
+    return _compiled_for(machine, PROGRAM)
+
+
+def shared_filter(*, network: bool, own_user: bool, machine: str = MACHINE) -> bytes:
+    """The same for a program without namespaces: it may not use what all programs of the host share.
+
+    Without a user of its own it may not change modes, owners and times either, of which Landlock knows nothing: other
+    files of that user have those too.
+    """
+    policy = SHARED if own_user else SHARED | dict.fromkeys(ATTRIBUTES, REFUSE)
+    return _compiled_for(machine, policy | {"socket": INET_SOCKET} if network else policy)
 
 
 def agent_filter(*, machine: str = MACHINE) -> bytes:
@@ -184,9 +193,11 @@ _INET_TYPE = Switch(
     REFUSE,
     mask=WORD & ~(_SOCK_NONBLOCK | _SOCK_CLOEXEC),
 )
+_CONNECTED = only(1, {1, 5}, mask=WORD & ~(_SOCK_NONBLOCK | _SOCK_CLOEXEC))  # SOCK_STREAM, SOCK_SEQPACKET
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 UNIX_SOCKET = only(0, {AF_UNIX}, error=errno.EAFNOSUPPORT)
-SOCKET = UNIX_SOCKET._replace(cases={AF_UNIX: ALLOW, AF_INET: _INET_TYPE, AF_INET6: _INET_TYPE})
+INET_SOCKET = UNIX_SOCKET._replace(cases={AF_INET: _INET_TYPE, AF_INET6: _INET_TYPE})
+SOCKET = INET_SOCKET._replace(cases={**INET_SOCKET.cases, AF_UNIX: ALLOW})
 AGENT_SOCKET = SOCKET._replace(cases={**SOCKET.cases, AF_NETLINK: only(2, {0})})  # NETLINK_ROUTE
 
 # Firewall tables, IPsec, kernel TLS and BPF have been the way out of many a sandbox.
@@ -275,6 +286,41 @@ PROGRAM: dict[str, Rule] = {
     "setsockopt": SETSOCKOPT,
     "ioctl": IOCTL,
 }
+
+# Whoever may have a socket by a path, or send a datagram to one, can speak to services of the host that do as its user
+# says. What is left are pairs, connected for ever.
+SHARED: dict[str, Rule] = {
+    **PROGRAM,
+    **dict.fromkeys(
+        _names(
+            """
+            shmget shmat shmctl shmdt semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
+            mq_timedsend mq_timedreceive mq_notify mq_getsetattr inotify_init inotify_init1
+            """
+        ),
+        ABSENT,
+    ),
+    # Of which Landlock knows nothing: who may write to a file outside may not, but could still add these to it.
+    **dict.fromkeys(
+        _names(
+            """
+            setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat
+            """
+        ),
+        fail(errno.EOPNOTSUPP),
+    ),
+    **dict.fromkeys(
+        _names("sched_setparam sched_setscheduler sched_setattr sched_setaffinity"),
+        only(0, {0}),  # one's own
+    ),
+    "setpriority": Switch(_argument(0), dict.fromkeys([0, 1], only(1, {0})), REFUSE),  # a process, a group of them
+    "ioprio_set": Switch(_argument(0), dict.fromkeys([1, 2], only(1, {0})), REFUSE),
+    "setns": REFUSE,
+    "socket": fail(errno.EAFNOSUPPORT),
+    "socketpair": UNIX_SOCKET._replace(cases={AF_UNIX: _CONNECTED}),
+}
+
+ATTRIBUTES = _names("chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat")
 
 AGENT: dict[str, Rule] = {
     **PROGRAM,

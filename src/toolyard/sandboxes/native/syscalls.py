@@ -11,6 +11,7 @@ import errno
 import functools
 import os
 import signal
+import stat
 import struct
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -350,7 +351,9 @@ def load_filter(calls: Calls, instructions: bytes) -> None:
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _FILES_BY_VERSION = (13, 13, 14, 15, 15, 16)
 """How many rights over files each version of Landlock knows, from version 0."""
-_IOCTL_DEVICE = 1 << 15
+_TRUNCATE, _IOCTL_DEVICE = 1 << 14, 1 << 15
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
+"""Rights that mean something for a file that is no directory."""
 _TCP = 0b11  # bind and connect
 _SCOPES = 0b11  # abstract sockets and signals
 
@@ -366,7 +369,8 @@ def landlock_version() -> int:
 
 
 def landlock_rules(paths: dict[str, int], *, tcp: bool) -> int:
-    """Rules that allow just this below each path, as a file descriptor for landlock_restrict_self. Needs version 1."""
+    """Rules that allow just this at each path and below, as a file descriptor for landlock_restrict_self. Needs version
+    1."""
     version = landlock_version()
     known = (1 << _FILES_BY_VERSION[min(version, len(_FILES_BY_VERSION) - 1)]) - 1
     handled = struct.pack("=3Q", known, 0 if tcp or version < 4 else _TCP, 0 if version < 6 else _SCOPES)
@@ -375,7 +379,8 @@ def landlock_rules(paths: dict[str, int], *, tcp: bool) -> int:
     for path, rights in paths.items():
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
-            below = struct.pack("=Qi", rights & known, opened)
+            meant = known if stat.S_ISDIR(os.fstat(opened).st_mode) else known & _OF_FILES
+            below = struct.pack("=Qi", rights & meant, opened)
             path_beneath = 1
             _syscall(
                 f"landlock_add_rule {path}",

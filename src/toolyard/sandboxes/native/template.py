@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from toolyard.sandboxes import host
 from toolyard.sandboxes.native import syscalls
 
 HOME = "/home"
@@ -17,9 +18,6 @@ TEMPORARY = "/home/tmp"
 """Private places are all below /home, since Landlock's rule for what may be written sits on a directory that every
 branch of a session shares."""
 
-_PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_ETC = ("alternatives", "ca-certificates", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "pki",
-        "resolv.conf", "ssl", "terminfo")  # fmt: skip
 _FILES = {
     "passwd": "root:x:0:0:root:/:/bin/sh\nagent:x:1000:1000:agent:/home/work:/bin/bash\n",
     "group": "root:x:0:\nagent:x:1000:\n",
@@ -51,9 +49,9 @@ def enter(prefixes: Sequence[str]) -> None:
     syscalls.mount("template", root, "tmpfs", syscalls.MS_NOSUID, "mode=755,size=4m")
     for name in ("opt", "proc", "dev", "dev/pts", "etc", "run", "var", "home", "home/work", "home/tmp"):
         os.mkdir(f"{root}/{name}")
-    for path in (*_PROGRAMS, *prefixes):
+    for path in (*host.PROGRAMS, *prefixes):
         _show(path, root)
-    for name in _ETC:
+    for name in host.ETC:
         _show(f"/etc/{name}", root)
     for name, text in _FILES.items():
         with open(f"{root}/etc/{name}", "w") as file:

@@ -21,11 +21,15 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
 NAME = "TOOLYARD_LAUNCHER"
 """In its environment, and not in that of the program: the name by which it can be found."""
+NEVER_BEGAN = 125
+"""Exit code of what was to become the program and could not; of that, nothing is said with a mark."""
+WALLED = b"!"
+"""What a warden says when all walls stand."""
 _SUBREAPER = 36
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _TICK_SECONDS = 0.02
@@ -37,9 +41,9 @@ def main() -> None:
     orders = eval(sys.argv[1], {})
     argv = sys.argv[2:]
     if orders["do"] == "exec":
-        _become(argv, orders)
+        become(argv, orders)
     elif orders["do"] == "spawn":
-        _spawn(argv, orders)
+        spawn(argv, orders)
     elif orders["do"] == "signal":
         for pid in _launchers(orders["name"]):
             kill(pid, orders["number"])
@@ -52,7 +56,7 @@ def main() -> None:
         sys.stdout.write(f"[{sum(cpu for cpu, _ in uses)}, {sum(memory for _, memory in uses)}]")
 
 
-def _become(argv: Sequence[str], orders: Mapping[str, Any]) -> None:
+def become(argv: Sequence[str], orders: Mapping[str, Any]) -> None:
     for name, wanted in orders["limits"].items():
         number = getattr(resource, f"RLIMIT_{name}")
         most = resource.getrlimit(number)[1]
@@ -68,13 +72,15 @@ def _become(argv: Sequence[str], orders: Mapping[str, Any]) -> None:
         os._exit(127 if isinstance(error, FileNotFoundError | NotADirectoryError) else 126)
 
 
-def _spawn(argv: Sequence[str], orders: Mapping[str, Any]) -> None:
+def spawn(
+    argv: Sequence[str], orders: Mapping[str, Any], become: Callable[[Sequence[str], Mapping[str, Any]], None] = become
+) -> None:
     if orders["adopt"]:
         _adopt_descendants()
     killed = _out_of_memory()
     program = os.fork()
     if program == 0:
-        _become(argv, orders)
+        become(argv, orders)
     signal.signal(signal.SIGINT, lambda *_: kill(program, signal.SIGINT))
     signal.signal(signal.SIGTERM, lambda *_: _end_descendants())
     _, status, usage = os.wait4(program, 0)
@@ -82,7 +88,7 @@ def _spawn(argv: Sequence[str], orders: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _end_descendants()
     code = os.waitstatus_to_exitcode(status)
-    if mark := orders["mark"]:
+    if (mark := orders["mark"]) and code != NEVER_BEGAN:
         cpu, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
         out_of_memory = str(_out_of_memory() > killed).lower()
         said = f'{{"code": {code}, "cpu": {cpu}, "peak": {peak}, "out_of_memory": {out_of_memory}}}'

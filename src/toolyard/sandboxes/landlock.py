@@ -1,0 +1,262 @@
+"""Sandboxes without namespaces, for hosts where nobody may make one, as in most containers: level L2.
+
+Each program has a warden, a process of ours that puts it behind three walls and ends whatever it started. Landlock says
+which files it may use however it gets at them, and keeps it from looking into other processes and from sending them
+signals. A seccomp filter leaves it no sockets, and nothing else that all programs of a host share. It has no
+capabilities, and if the server is root, each sandbox is a user of its own. What it can see is that other processes
+exist.
+
+There is no cgroup: memory is limited for each process and watched for all together, and the size of the workspace is
+not limited, only that of each file in it. If the server is killed, wardens end what they guard; directories are removed
+by the next server that starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from toolyard.core.errors import SandboxLost, SandboxUnavailable
+from toolyard.sandboxes import host, profiles
+from toolyard.sandboxes.base import Limits, Missing, Profile, Report
+from toolyard.sandboxes.native.boot import command
+from toolyard.sandboxes.rooms import origin
+from toolyard.sandboxes.rooms.launcher import WALLED, kill, kill_recent, processes, tree, used
+from toolyard.sandboxes.rooms.programs import Program, start
+from toolyard.sandboxes.rooms.room import new_mark, resources_of
+from toolyard.sandboxes.rooms.sandbox import RoomSandbox
+from toolyard.sandboxes.rooms.trial import Trial, try_out
+from toolyard.sandboxes.subprocess import SubprocessRoom, end_marked
+
+_FIRST_UID, _UIDS = 500_000, 65_536
+"""Who programs are, if the server is root: each sandbox somebody else."""
+_NAMES = ("group", "hosts", "nsswitch.conf", "passwd")
+"""Of the host's /etc, beside what every sandbox may see of it."""
+_ROUNDS_MOST, _ROUND_SECONDS = 100, 0.002
+_HINT = (
+    "it takes Linux 5.13 with Landlock among its security modules, and 6.12 where programs cannot have a user of their "
+    "own"
+)
+
+
+class LandlockBackend:
+    name = "landlock"
+
+    def __init__(self) -> None:
+        self._report: Report | None = None
+        self._numbers = itertools.count(os.getpid() % _UIDS)
+        self._own_users = False
+        self._sandboxes: set[RoomSandbox] = set()
+
+    async def start(self) -> Report:
+        if sys.platform != "linux":
+            raise SandboxUnavailable(f"Landlock is Linux's, and this is {sys.platform}")
+        await asyncio.to_thread(_sweep)
+        self._report = Report(self.name, "L0", {})  # until more is shown
+        self._own_users = os.geteuid() == 0
+        try:
+            trial = await self._try()
+            if trial.problem and self._own_users:
+                self._own_users = False  # the interpreter may lie where only root can see it
+                trial = await self._try()
+        except SandboxLost as error:
+            raise SandboxUnavailable(f"Landlock cannot work here: {error}; {_HINT}") from error
+        if trial.problem:
+            raise SandboxUnavailable(f"Landlock cannot work here: {trial.problem}; {_HINT}")
+        if trial.fallen:
+            raise SandboxUnavailable(
+                f"Landlock does not hold here: {', '.join(trial.fallen)} could be got around; {_HINT}"
+            )
+        self._report = self._as_found()
+        return self._report
+
+    async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
+        if absent := profiles.missing(profile):
+            raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
+        limits = limits or Limits()
+        if limits.network == "loopback":
+            raise SandboxUnavailable("without namespaces there is no network of one's own: use 'none' or 'host'")
+        return self._make(limits, profile, self._new_user())
+
+    def _new_user(self) -> int:
+        return _FIRST_UID + next(self._numbers) % _UIDS if self._own_users else -1
+
+    def _make(self, limits: Limits, profile: Profile, owner: int) -> RoomSandbox:
+        sandbox = RoomSandbox(
+            LandlockRoom(origin.make_directory(self.name), owner),
+            limits,
+            profile,
+            report=self.report,
+            again=lambda: self.open(limits, profile=profile),
+            on_close=self._sandboxes.discard,
+        )
+        self._sandboxes.add(sandbox)
+        return sandbox
+
+    def report(self) -> Report:
+        if self._report is None:
+            raise SandboxUnavailable("the sandbox has not been started")
+        return self._report
+
+    async def close(self) -> None:
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
+
+    async def _try(self) -> Trial:
+        owner = self._new_user()
+        async with self._make(Limits(), "plain", owner) as sandbox:
+            return await try_out(sandbox, uid=os.geteuid() if owner < 0 else owner)
+
+    def _as_found(self) -> Report:
+        better = "let the server make namespaces, as for the native backend"
+        missing = [
+            Missing("namespaces", "programs can see that other processes exist", better),
+            Missing(
+                "cgroup: memory", "memory is limited for each process, and for all together only now and then", better
+            ),
+            Missing("disk", "only the size of each file is limited", better),
+            Missing("shared memory", "/dev/shm is everybody's, so that locks of multiprocessing are refused", better),
+        ]
+        if not self._own_users:
+            reason = (
+                "programs are the server's own user, so that their number is not limited, and modes and times of files "
+                "cannot be changed"
+            )
+            fix = f"run the server as root, and have {sys.prefix} where everybody can read it"
+            missing.append(Missing("a user of its own", reason, fix))
+        layers = {
+            "files": "Landlock",
+            "network": "seccomp, no sockets",
+            "processes": "Landlock, no signals to others and no look into them",
+            "user": "one of its own, no capabilities" if self._own_users else "no capabilities",
+            "system calls": "seccomp allowlist, no_new_privs",
+            "memory": "address space of each process, watched",
+            "number of processes": "RLIMIT_NPROC" if self._own_users else "none",
+            "processor time": "none",
+            "disk": "none",
+        }
+        return Report(self.name, "L2", layers, missing)
+
+
+class LandlockRoom(SubprocessRoom):
+    """A directory as without walls, and a warden for each program in it."""
+
+    def __init__(self, directory: Path, owner: int) -> None:
+        super().__init__(directory, owner)
+        self._owner = owner
+        self._walling: list[int] = []
+        """Descriptors by which wardens say of walls that these stand."""
+        self._problem = ""
+        self._shows = [*host.PROGRAMS, *(f"/etc/{name}" for name in (*host.ETC, *_NAMES)), *profiles.prefixes()]
+
+    async def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
+    ) -> Program:
+        name, mark = self._new_name(), "" if lasting else new_mark()
+        told, tells = os.pipe()
+        orders = {
+            "server": os.getpid(),
+            "owner": self._owner,
+            "shows": self._shows,
+            "holds": [str(self._work), str(self._temporary)],
+            "network": limits.network == "host",
+            "walled": tells,
+            "env": self._marked(env, name),
+            "limits": resources_of(limits, lasting=lasting, each_process=True, processes=self._owner >= 0),
+            "mark": mark,
+            "adopt": True,
+        }
+        try:
+            program = start(
+                [*command("rooms.warden", repr(orders)), *argv],
+                env=self._environment,
+                output_bytes=limits.output_bytes,
+                name=name,
+                mark=mark,
+                cwd=str(self._work),
+                owner=self._owner,
+                pass_fds=[tells],
+            )
+        except BaseException:
+            os.close(told)
+            raise
+        finally:
+            os.close(tells)
+        self._hear()
+        os.set_blocking(told, False)
+        self._walling.append(told)
+        return program
+
+    async def lost(self) -> str:
+        """A program that has ended may not have had its walls: then nothing of it has run."""
+        self._hear()
+        return self._problem
+
+    def _hear(self) -> None:
+        """What wardens have said of walls since it was last asked."""
+        for told in [*self._walling]:
+            with contextlib.suppress(BlockingIOError):  # it is still at it
+                said = os.read(told, 4096)
+                self._walling.remove(told)
+                os.close(told)
+                if said != WALLED:
+                    self._problem = f"walls could not be made: {said.decode(errors='replace') or 'a warden ended'}"
+
+    async def interrupt(self, program: Program) -> None:
+        if not program.ended.done():
+            kill(program.pid, signal.SIGINT)  # which its warden passes on
+
+    async def relieve(self, program: Program, since: float) -> None:
+        for below in self._inside(program)[:1]:
+            kill_recent(below, since)
+
+    async def kill(self, program: Program) -> None:
+        if not program.ended.done():
+            program.killed = True
+            kill(program.pid, signal.SIGTERM)  # its warden ends everything, and then itself
+
+    async def measure(self, program: Program) -> tuple[float, int]:
+        uses = [used(pid) for pid in self._inside(program)]
+        return sum(cpu for cpu, _ in uses), sum(memory for _, memory in uses)
+
+    def _inside(self, program: Program) -> Sequence[int]:
+        """The program itself and what is below it."""
+        return tree(program.pid)[1:] if not program.ended.done() else []
+
+    async def close(self) -> None:
+        if self._owner >= 0:
+            await _end_all_of(self._owner)
+        await super().close()
+        for told in self._walling:
+            os.close(told)
+        self._walling.clear()
+
+
+async def _end_all_of(user: int) -> None:
+    """Whatever a user runs, however it came about."""
+    for _ in range(_ROUNDS_MOST):
+        theirs = [pid for pid in processes() if _user_of(pid) == user]
+        if not theirs:
+            return
+        for pid in theirs:
+            kill(pid, signal.SIGKILL)
+        await asyncio.sleep(_ROUND_SECONDS)
+
+
+def _user_of(pid: int) -> int:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:  # gone
+        return -1
+
+
+def _sweep() -> None:
+    """Clear up after servers that were killed."""
+    for directory in origin.forsaken_directories(LandlockBackend.name):
+        asyncio.run(end_marked(directory.name))
+        origin.remove(directory)
