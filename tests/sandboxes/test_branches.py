@@ -393,6 +393,20 @@ async def branches_are_closed_in_any_order(stage: Stage, box: Box) -> None:
                 assert await _value(family[still], "x") == "1", (in_line, order, index, still)
 
 
+@SUITE.case("b17")
+async def a_branch_goes_on_if_the_session_is_closed_at_once(stage: Stage, box: Box) -> None:
+    """Those who forked it are still ending then. With much memory that takes them a while."""
+    for _ in range(8):
+        root = await stage.backend.open(replace(USUAL, memory_bytes=2**30))
+        await root.exec("x = 1; much = [bytes(4000) for _ in range(60_000)]")
+        (branch,) = await root.fork()
+        await root.close()
+        try:
+            assert await _value(branch, "x") == "1"
+        finally:
+            await branch.close()
+
+
 @SUITE.case("b12", limits=_MANY, alone=True)
 async def thirty_branches_at_once(stage: Stage, box: Box) -> None:
     await box.sandbox.exec("data = list(range(1000))")

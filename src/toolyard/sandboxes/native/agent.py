@@ -34,7 +34,7 @@ from toolyard.sandboxes.native.confine import (
     move_files,
 )
 from toolyard.sandboxes.native.files import Files
-from toolyard.sandboxes.native.processes import end_all, is_below, parents_of_all, start_of, used_by
+from toolyard.sandboxes.native.processes import end_all, is_below, is_deeper, parents_of_all, start_of, used_by
 
 _CONTROL = 3
 _KIN = 4
@@ -392,9 +392,10 @@ class Agent:
             self._signal(id, signal.SIGKILL)
 
     def _strays(self, parents: Mapping[int, int]) -> Sequence[int]:
-        """The interpreter, and what it started: all that is not below a process with its own namespace."""
+        """The interpreter, and what it started: all that is in our own namespace. One who has just been forked into
+        that of a branch is not below the branch's agent until those who forked him are gone."""
         apart = {pid for pid, program in self._programs.items() if program.apart}
-        return [pid for pid in parents if not is_below(pid, apart, parents)]
+        return [pid for pid in parents if not is_below(pid, apart, parents) and not is_deeper(pid)]
 
     def _end_strays(self) -> None:
         """End what the interpreter started, wherever it went. Should it be quicker than we are, everything goes."""

@@ -72,3 +72,12 @@ def is_below(pid: int, roots: set[int], parents: Mapping[int, int]) -> bool:
     while pid in parents and pid not in roots:
         pid = parents[pid]
     return pid in roots
+
+
+def is_deeper(pid: int) -> bool:
+    """Whether it lives in a pid namespace within this one: it has more numbers than one, then."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return next(len(line.split()) > 2 for line in file if line.startswith(b"NSpid:"))
+    except (FileNotFoundError, ProcessLookupError):
+        return False
