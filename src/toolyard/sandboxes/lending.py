@@ -7,6 +7,8 @@ sandboxes themselves belong to whoever asked for them, and end with it.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,7 +19,7 @@ from toolyard.sandboxes.base import Backend, Limits, Missing, Profile, Report
 from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.backend import Helper, NativeBackend
 from toolyard.sandboxes.native.cgroups import Groups
-from toolyard.sandboxes.native.channel import Channel, pair
+from toolyard.sandboxes.native.channel import Channel, pair, without_room
 from toolyard.sandboxes.provider import Provider
 
 
@@ -118,6 +120,8 @@ class Borrowed(NativeBackend):
 
     async def _borrowed(self, profile: Profile) -> Sequence[Helper]:
         told, fds = await self._ask("lend", profile=profile)
+        if not fds:
+            raise without_room(os.strerror(errno.EMFILE))
         if told["groups"] != [[*one] for one in self._groups.describe()]:  # of another broker than before
             self._groups.close()
             self._groups = Groups.at(told["groups"])

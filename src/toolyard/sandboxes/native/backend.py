@@ -18,7 +18,7 @@ from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import Limits, Profile, Report
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.native.cgroups import Groups
-from toolyard.sandboxes.native.channel import Channel, pair
+from toolyard.sandboxes.native.channel import Channel, pair, without_room
 from toolyard.sandboxes.native.guest import Expected, Guest, told_of, within
 from toolyard.sandboxes.native.lone import LoneInterpreter, LoneKeeper
 from toolyard.sandboxes.native.pool import Pool, Rehearsed
@@ -266,10 +266,11 @@ class NativeBackend:
         number, template, owner = await self._beginning(profile)
         ours, theirs = pair()
         guest = Guest(ours, owner=owner)
-        first = guest.expect_interpreter()
+        first: Expected | None = None
         root: Root | None = None
         try:
             with theirs:
+                first = guest.expect_interpreter()
                 fds = [theirs.fileno(), *first.theirs]
                 root = await self._clone(template, number, limits, fds, alone=False, interpreter=first.number)
             first.close_theirs()
@@ -278,7 +279,8 @@ class NativeBackend:
         except BaseException:
             if root is not None:
                 root.signal(signal.SIGKILL)
-            guest.give_up(first)
+            if first is not None:
+                guest.give_up(first)
             guest.close()
             if root is not None:
                 await asyncio.shield(root.end())
@@ -337,6 +339,8 @@ class NativeBackend:
         )
         if problem := made.header.get("failed"):
             raise unavailable(str(problem), 0)
+        if not made.fds:
+            raise without_room(os.strerror(errno.EMFILE))
         return Root(made.fds[0], self._groups.group(made.header["group"]), number, template.channel)
 
     def _ground(self, oom_kills: Callable[[], int], owner: int) -> Ground:

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from toolyard.core.errors import SandboxLost
+from toolyard.core.errors import SandboxError, SandboxLost
 from toolyard.sandboxes.native import wire
 
 _AT_ONCE = 64
@@ -41,7 +41,15 @@ class _Arriving:
 
 def pair() -> tuple[socket.socket, socket.socket]:
     """Two ends of which the server has one."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        raise without_room(error.strerror) from error
+
+
+def without_room(why: str | None) -> SandboxError:
+    """The server itself can open nothing more. That is no fault of a program, and must not look like one."""
+    return SandboxError(f"the server has no room for what a sandbox needs: {why}")
 
 
 class Channel:

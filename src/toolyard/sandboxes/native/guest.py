@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes.base import Limit, Limits
 from toolyard.sandboxes.native import wire
-from toolyard.sandboxes.native.channel import Answer, Channel, pair
+from toolyard.sandboxes.native.channel import Answer, Channel, pair, without_room
 from toolyard.sandboxes.pipes import Capture
 
 _FILE_MOST = wire.LIST_MOST
@@ -101,8 +101,10 @@ class Expected:
             expected.pipe(owner)
             if interpreter:
                 expected.pair()
-        except BaseException:
+        except BaseException as error:
             expected.close()
+            if isinstance(error, OSError):
+                raise without_room(error.strerror) from error
             raise
         return expected
 

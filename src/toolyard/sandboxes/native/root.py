@@ -11,7 +11,7 @@ from typing import Any
 
 from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes.native.cgroups import Counter, Group
-from toolyard.sandboxes.native.channel import Channel
+from toolyard.sandboxes.native.channel import Channel, without_room
 
 _PROMPTLY_SECONDS = 0.05
 """In which what was killed is gone, unless it has to wait for a processor."""
@@ -33,7 +33,10 @@ class Root:
     def oom_kills(self) -> int:
         """How often the kernel has ended something in there because of its memory."""
         if self._oom_kills is None:
-            self._oom_kills = self._group.oom_counter()
+            try:
+                self._oom_kills = self._group.oom_counter()
+            except OSError as error:
+                raise without_room(error.strerror) from error
         return self._oom_kills.read()
 
     def pid(self) -> int:

@@ -109,7 +109,11 @@ class Watch:
     async def _measure(self, keeper: Keeper, program: Program) -> None:
         before: float | None = None
         while True:
-            used = await keeper.measure(program)
+            try:
+                used = await keeper.measure(program)
+            except OSError:  # nobody could look just now; next time, perhaps
+                await asyncio.sleep(self._every)
+                continue
             before = used["cpu"] if before is None else before
             if self._limits.cpu_seconds is not None and used["cpu"] - before > self._limits.cpu_seconds:
                 self.exceed("cpu")

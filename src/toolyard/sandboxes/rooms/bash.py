@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from toolyard.sandboxes.base import Finished, Level, Limit, Limits
 from toolyard.sandboxes.rooms.programs import Program
-from toolyard.sandboxes.rooms.room import Room, Watch, end
+from toolyard.sandboxes.rooms.room import Room, Watch, end, unstarted
 from toolyard.sandboxes.shell import ARGV, Shell, refused
 
 _GRACE_SECONDS = 0.5
@@ -40,7 +40,7 @@ class Bash:
             try:
                 running = await self._started()
             except (OSError, ValueError) as error:
-                return Finished.unstarted(error, self._level())
+                return unstarted(error, self._level())
             program = running.program
             watch = Watch(self._room, self._limits, timeout)
             done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import resource
@@ -161,7 +162,15 @@ def start(
 
 def _pipes() -> tuple[Sequence[int], Sequence[int]]:
     """Standard input, output and error: the program's ends, and ours."""
-    (stdin, feeds), (output, stdout), (errors, stderr) = os.pipe(), os.pipe(), os.pipe()
+    pipes: list[tuple[int, int]] = []
+    try:
+        for _ in range(3):
+            pipes.append(os.pipe())
+    except OSError:
+        for fd in itertools.chain.from_iterable(pipes):
+            os.close(fd)
+        raise
+    (stdin, feeds), (output, stdout), (errors, stderr) = pipes
     return (stdin, stdout, stderr), (feeds, output, errors)
 
 

@@ -86,8 +86,8 @@ class Python:
 
     async def _started(self) -> Program:
         if self._program is None:
-            argv = script([*self._room.python, "-X", "utf8"], "interpreter", *self._options)
             try:
+                argv = script([*self._room.python, "-X", "utf8"], "interpreter", *self._options)
                 self._program = await self._room.start(argv, env={}, limits=self._limits, lasting=True)
             except (OSError, ValueError) as error:
                 raise SandboxError(f"the interpreter could not be started: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import math
 import secrets
 import signal
@@ -12,12 +13,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any, Protocol, Self
 
-from toolyard.core.errors import SandboxLost, WorkspaceError
-from toolyard.sandboxes.base import Limit, Limits, Usage
+from toolyard.core.errors import SandboxError, SandboxLost, WorkspaceError
+from toolyard.sandboxes.base import Finished, Level, Limit, Limits, Usage
 from toolyard.sandboxes.rooms.programs import Ending, Program
 
 _MEASURE_SECONDS = 0.1
 _END_SECONDS = 30.0
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+"""What the server itself is short of, which is no fault of a program."""
 
 
 class Room(Protocol):
@@ -179,6 +182,13 @@ def new_mark() -> str:
 def text_of(module: str) -> str:
     """A module of ours that is run by another Python."""
     return (resources.files("toolyard.sandboxes") / f"{module}.py").read_text()
+
+
+def unstarted(error: OSError | ValueError, level: Level) -> Finished:
+    """A program that could not even begin, because of how it was asked for."""
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        raise SandboxError(f"the server has no room for another program: {error.strerror}") from error
+    return Finished.unstarted(error, level)
 
 
 _RUN_TEXT = "import sys; exec(compile(sys.argv.pop(1), '<toolyard>', 'exec'))"

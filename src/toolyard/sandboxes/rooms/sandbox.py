@@ -16,7 +16,7 @@ from toolyard.sandboxes.process import MEASURE_SECONDS, Ending, Running, Unstart
 from toolyard.sandboxes.rooms.bash import Bash
 from toolyard.sandboxes.rooms.programs import Program
 from toolyard.sandboxes.rooms.python import Python
-from toolyard.sandboxes.rooms.room import Room, Watch, end, naming
+from toolyard.sandboxes.rooms.room import Room, Watch, end, naming, unstarted
 
 
 class RoomSandbox:
@@ -61,7 +61,7 @@ class RoomSandbox:
         try:
             program = await self._room.start(argv, env=env or {}, limits=within)
         except (OSError, ValueError) as error:
-            return Finished.unstarted(error, self._level())
+            return unstarted(error, self._level())
         self._programs.add(program)
         feeding = asyncio.ensure_future(feed(program.stdin, stdin))
         program.stdin = -1
@@ -107,7 +107,7 @@ class RoomSandbox:
                 raise ValueError("it has no name")
             program = await self._room.start(argv, env=env or {}, limits=within)
         except (OSError, ValueError) as error:
-            return Unstarted(Finished.unstarted(error, self._level()))
+            return Unstarted(unstarted(error, self._level()))
         process = Running(program)
         self._processes.add(process)
         watch = Watch(self._room, within, math.inf, every=MEASURE_SECONDS)

@@ -1,0 +1,138 @@
+"""A server that can open no more files: programs are not blamed for it, nothing is left behind, and it recovers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from tests.sandboxes import backends
+from toolyard.core.errors import SandboxError
+from toolyard.sandboxes.base import Limits, Sandbox
+from toolyard.sandboxes.provider import Provider, execute, interpreter_once, open_sandbox
+
+pytestmark = pytest.mark.anyio
+
+_ENOUGH = 16
+"""Files that can still be opened, with which everything here works."""
+
+
+@pytest.fixture(params=backends.LOOPS, ids=["asyncio", "uvloop"])
+def anyio_backend(request):
+    return request.param
+
+
+@contextlib.contextmanager
+def files_left(count: int) -> Iterator[None]:
+    """So many can be opened, and no more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    top = max(map(int, os.listdir("/proc/self/fd")))
+    filling = [os.open(os.devnull, os.O_RDONLY)]
+    while filling[-1] < top:
+        filling.append(os.open(os.devnull, os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(filling[-1], top) + 1 + count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in filling:
+            os.close(fd)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def opened(box: Sandbox) -> object:
+    async with await open_sandbox() as other:
+        return (await other.exec("6 * 7")).value
+
+
+async def executed(box: Sandbox) -> object:
+    return (await execute("6 * 7")).value
+
+
+async def run(box: Sandbox) -> object:
+    return (await box.run(["echo", "42"])).stdout.decode().strip()
+
+
+async def shelled(box: Sandbox) -> object:
+    finished = await box.shell("echo 42; exit 0")  # which ends it, and with it its pipes
+    return finished.stdout.decode().strip()
+
+
+async def interpreted(box: Sandbox) -> object:
+    value = (await box.exec("6 * 7")).value
+    await box.exec("import os; os._exit(0)")
+    return value
+
+
+async def started(box: Sandbox) -> object:
+    process = await box.start(["echo", "42"])
+    stdout, _ = await process.read(10)
+    await process.wait(10)
+    return stdout.decode().strip()
+
+
+async def forked(box: Sandbox) -> object:
+    (branch,) = await box.fork()
+    async with branch:
+        return (await branch.exec("6 * 7")).value
+
+
+WAYS = [opened, executed, run, shelled, interpreted, started, forked]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_the_native_sandbox_cannot_open_is_told_as_what_it_is(
+    anyio_backend: object, way: Callable[[Sandbox], Awaitable[object]]
+) -> None:
+    async with Provider("native", ready=0):
+        await _check_with_few_files(way)
+
+
+@pytest.mark.parametrize("way", [run, shelled, interpreted, started])
+async def test_what_a_program_of_its_own_needs_and_cannot_have_is_told_as_what_it_is(
+    anyio_backend: object, way: Callable[[Sandbox], Awaitable[object]]
+) -> None:
+    async with Provider("subprocess", "L0"):
+        await _check_with_few_files(way)
+
+
+async def _check_with_few_files(way: Callable[[Sandbox], Awaitable[object]]) -> None:
+    async with await open_sandbox() as box:
+        assert await way(box) == "42"  # so that everything is open that stays so
+        outcomes = []
+        for count in range(_ENOUGH):
+            before = open_files()
+            with files_left(count):
+                outcomes.append(await _outcome(way(box)))
+            await _until(lambda before=before: open_files() <= before)
+        assert set(outcomes) == {"42", SandboxError}, outcomes
+        assert await way(box) == "42"
+
+
+async def _outcome(way: Awaitable[object]) -> object:
+    try:
+        return await way
+    except SandboxError as error:
+        return type(error)
+
+
+async def _until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not done():
+            await asyncio.sleep(0.01)
+
+
+async def test_limits_are_watched_again_when_files_can_be_opened(anyio_backend: object) -> None:
+    limits = Limits(cpu_seconds=0.5, wall_seconds=8)
+    async with Provider("native", ready=0), interpreter_once(limits) as interpreter:
+        spinning = asyncio.ensure_future(interpreter.exec("while True: pass"))
+        with files_left(0):
+            await asyncio.wait((spinning,), timeout=0.25)  # it is looked at every tenth of a second
+        assert (await spinning).killed_by == "cpu"
