@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import resource
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
 
 from tests.sandboxes import backends
-from toolyard.core.errors import SandboxError
-from toolyard.sandboxes.base import Limits, Sandbox
+from tests.sandboxes.test_lone import children
+from toolyard.core.errors import SandboxError, SandboxUnavailable
+from toolyard.sandboxes.base import Limits, Profile, Sandbox
+from toolyard.sandboxes.native.backend import NativeBackend
+from toolyard.sandboxes.native.cgroups import name_of_broker, own_hierarchies
 from toolyard.sandboxes.provider import Provider, execute, interpreter_once, open_sandbox
 
 pytestmark = pytest.mark.anyio
@@ -136,3 +140,66 @@ async def test_limits_are_watched_again_when_files_can_be_opened(anyio_backend: 
         with files_left(0):
             await asyncio.wait((spinning,), timeout=0.25)  # it is looked at every tenth of a second
         assert (await spinning).killed_by == "cpu"
+
+
+@contextlib.contextmanager
+def files_left_to(pid: int, count: int) -> Iterator[None]:
+    """So many can be opened by another process."""
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    taken = {int(fd) for fd in os.listdir(f"/proc/{pid}/fd")}
+    most = next(itertools.islice((number for number in itertools.count() if number not in taken), count, None))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_template_without_room_for_another_sandbox_keeps_those_that_it_has(anyio_backend: object) -> None:
+    backend = NativeBackend(ready=0, templates=1)
+    await backend.start()
+    try:
+        (broker,) = children(os.getpid())
+        (template,) = children(broker)
+        async with await backend.open() as box:
+            groups = groups_of(broker)
+            outcomes = []
+            for count in range(_ENOUGH):
+                with files_left_to(template, count):
+                    outcomes.append(await _outcome(_opened_by(backend)))
+            assert set(outcomes) == {"42", SandboxUnavailable}, outcomes
+            assert (await box.exec("6 * 7")).value == "42"
+            made = {os.path.basename(group) for group in groups_of(broker) - groups}
+            assert len(made) <= 3, made  # they are kept for others
+    finally:
+        await backend.close()
+
+
+async def test_a_broker_without_room_for_another_template_keeps_those_that_it_has(anyio_backend: object) -> None:
+    backend = NativeBackend(ready=0, templates=1)
+    await backend.start()
+    try:
+        (broker,) = children(os.getpid())
+        async with await backend.open() as box:
+            with files_left_to(broker, 0):
+                assert await _outcome(_opened_by(backend, "ipython")) is SandboxError
+            assert (await box.exec("6 * 7")).value == "42"
+        assert await _opened_by(backend, "ipython") == "42"
+    finally:
+        await backend.close()
+
+
+async def _opened_by(backend: NativeBackend, profile: Profile = "plain") -> object:
+    async with await backend.open(profile=profile) as box:
+        return (await box.exec("6 * 7")).value
+
+
+def groups_of(broker: int) -> set[str]:
+    """Control groups of sandboxes, in all hierarchies."""
+    parents = {hierarchy.own for hierarchy in own_hierarchies()}
+    name = name_of_broker(broker)
+    return {group.path for parent in parents for group in _directories(f"{parent}/{name}")}
+
+
+def _directories(path: str) -> Sequence[os.DirEntry[str]]:
+    return [entry for entry in os.scandir(path) if entry.is_dir()] if os.path.isdir(path) else []

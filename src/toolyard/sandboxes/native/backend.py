@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from toolyard.core.errors import SandboxLost, SandboxUnavailable
+from toolyard.core.errors import SandboxError, SandboxLost, SandboxUnavailable
 from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import Limits, Profile, Report
 from toolyard.sandboxes.native.boot import command
@@ -215,7 +215,9 @@ class NativeBackend:
     async def _prepared(self, template: Helper, theirs: socket.socket, profile: Profile) -> Helper:
         assert self._broker is not None
         with theirs:
-            await self._broker.channel.ask("zygote", fds=[theirs.fileno()])
+            spawned = await self._broker.channel.ask("zygote", fds=[theirs.fileno()])
+        if problem := spawned.header.get("failed"):
+            raise SandboxError(f"another process for sandboxes could not be started: {problem}")
         config = {
             "groups": self._groups.describe(),
             "ipython": profiles.is_ipython(profile),

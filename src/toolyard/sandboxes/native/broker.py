@@ -4,10 +4,12 @@ nothing of it behind."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 from toolyard.sandboxes import belonging
@@ -33,9 +35,14 @@ def main(control_fd: int) -> NoReturn:
             select.select([control], [], [])
             request, _, fds = wire.receive(control)
             zygotes = {pid for pid in zygotes if os.waitpid(pid, os.WNOHANG) == (0, 0)}
-            zygotes.add(_spawn(fds[0]))
-            os.close(fds[0])
-            wire.send(control, {"id": request["id"]})
+            try:
+                zygotes.add(_spawn(fds))
+                problem = {}
+            except OSError as error:  # there can be no more processes, or files; those that are there go on
+                problem = {"failed": str(error)}
+            for fd in fds:
+                os.close(fd)
+            wire.send(control, {"id": request["id"], **problem})
     for pid in zygotes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -45,11 +52,13 @@ def main(control_fd: int) -> NoReturn:
     sys.exit(0)
 
 
-def _spawn(control: int) -> int:
+def _spawn(fds: Sequence[int]) -> int:
+    if not fds:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # for there was no room for it here
     files = [
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
         (os.POSIX_SPAWN_DUP2, 0, 1),
-        (os.POSIX_SPAWN_DUP2, control, _CONTROL),
+        (os.POSIX_SPAWN_DUP2, fds[0], _CONTROL),
     ]
     argv = command("native.zygote", _CONTROL, os.getpid())
     return os.posix_spawn(argv[0], argv, TEMPLATE_ENVIRONMENT, file_actions=files, setsigdef=signal.valid_signals())

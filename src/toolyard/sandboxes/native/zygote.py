@@ -8,6 +8,7 @@ from __future__ import annotations
 import _socket
 import builtins
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -32,6 +33,8 @@ _SETUPS_MOST = 64
 """That are kept for sandboxes to come. There are seldom more than a few kinds of limits."""
 _ENDINGS_MOST = 1024
 """That are kept for those who ask. Few do: most interpreters have answered, and are killed."""
+_LONE_FILES = 4
+"""That come for an interpreter. One more comes for an agent."""
 _FILES_KEPT = 256
 """Of those that may be open, for making sandboxes."""
 
@@ -152,7 +155,7 @@ class Zygote:
 
     def _join(self, fds: Sequence[int]) -> Mapping[str, str]:
         """From now on another process of the server's may ask for sandboxes too, at the other end of this."""
-        if len(self._others) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _FILES_KEPT:
+        if not fds or len(self._others) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _FILES_KEPT:
             return {"failed": f"{len(self._others)} processes use this template, and it may have no more files open"}
         other = wire.at(os.dup(fds[0]))
         other.setblocking(False)
@@ -179,16 +182,22 @@ class Zygote:
 
     def _clone(self, request: Mapping[str, Any], fds: Sequence[int]) -> tuple[int, Group]:
         number, limits = request["sandbox"], request["limits"]
+        if len(fds) < (_LONE_FILES if request["alone"] else _LONE_FILES + 1):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # for there was no room for all of them here
         host, files = (-1, fds) if request["alone"] else (fds[0], fds[1:])
         caps = Caps(limits["memory_bytes"], limits["processes"], limits["cpus"])
         born = Born(number, self._spares.take(str(number), caps), caps, request["alone"])
         group = born.group
-        waits, go = os.pipe2(os.O_CLOEXEC)
-        doors, directory = group.doors(v2=False), group.directory()
-        setup = self._setup(limits)
-        birth = setup.birth(host, files, waits, doors)
-        network = 0 if limits["network"] == "host" else syscalls.CLONE_NEWNET
+        opened: list[int] = []
         try:
+            waits, go = os.pipe2(os.O_CLOEXEC)
+            opened += (waits, go)
+            opened += (doors := group.doors(v2=False))
+            if (directory := group.directory()) is not None:
+                opened.append(directory)
+            setup = self._setup(limits)
+            birth = setup.birth(host, files, waits, doors)
+            network = 0 if limits["network"] == "host" else syscalls.CLONE_NEWNET
             pid, pidfd = syscalls.clone(NAMESPACES | network, into_cgroup=-1 if directory is None else directory)
             if pid == 0:
                 os.close(go)  # or it would wait for ever if we are killed now
@@ -208,7 +217,7 @@ class Zygote:
                 group.remove()
             raise
         finally:  # without a go, it ends
-            for fd in (waits, go, *doors, *([] if directory is None else [directory])):
+            for fd in opened:
                 os.close(fd)
         return pidfd, group
 
