@@ -291,7 +291,7 @@ async def test_a_bwrap_that_builds_no_walls_is_refused(tmp_path):
     broken.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n')
     broken.chmod(0o755)
     with pytest.raises(
-        SandboxUnavailable, match="files, network, processes, user, privileges, system calls could be got"
+        SandboxUnavailable, match="files, network, processes, signals, user, privileges, system calls could be got"
     ):
         await BubblewrapBackend(str(broken)).start()
 

@@ -48,6 +48,7 @@ _FIXES = {
     "files": "have the engine run containers as it does by default",
     "network": "have the engine give containers a network namespace",
     "processes": "have the engine give containers a pid namespace",
+    "signals": "have the engine give containers a pid namespace",
     "user": "have the engine honour --user and --cap-drop",
     "privileges": "have the engine honour --security-opt no-new-privileges",
     "system calls": "do not run the engine with seccomp unconfined",
