@@ -119,6 +119,33 @@ def test_limits_come_from_variables_too_and_the_flag_wins(tmp_path):
     assert toolyard("sandbox", "run", "--seconds", "5", "program.py", cwd=tmp_path, **variables).returncode == 0
 
 
+def test_output_that_nobody_reads_any_more_is_not_missed(tmp_path):
+    write(tmp_path, "much.py", "print('x' * 60_000); raise SystemExit(3)")
+    shown = subprocess.Popen(
+        [*COMMAND, "sandbox", "run", "much.py"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+    )
+    shown.stdout.close()
+    assert shown.stderr.read() == b""
+    shown.stderr.close()
+    assert shown.wait(60) == 3
+
+
+def closed(fd: int) -> list[str]:
+    """A command that starts another one without this file."""
+    return [sys.executable, "-c", f"import os, sys; os.close({fd}); os.execv(sys.argv[1], sys.argv[1:])"]
+
+
+def test_output_that_was_closed_is_not_missed_either(tmp_path):
+    write(tmp_path, "program.py", "print('x'); raise SystemExit(3)")
+    argv = [*closed(1), *COMMAND, "sandbox", "run", "program.py"]
+    ran = subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=tmp_path, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (3, b"")
+
+
 def test_a_signal_is_an_exit_code_as_in_a_shell(tmp_path):
     write(tmp_path, "tool", "kill -TERM $$")
     assert toolyard("sandbox", "run", "tool", cwd=tmp_path).returncode == 128 + signal.SIGTERM
@@ -163,6 +190,16 @@ def test_commands_from_a_file_keep_their_state_and_the_last_one_gives_the_exit_c
     assert done.stdout == b"/tmp\n5\n"
     assert done.stderr == b"no\n"
     assert done.returncode == 3
+
+
+def test_commands_that_are_no_text_reach_the_shell_as_they_are():
+    ran = toolyard("sandbox", "shell", stdin=b"printf '\xff\xe9'\n", PYTHONIOENCODING="utf-8:strict")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"\xff\xe9", b"")
+
+
+def test_a_shell_whose_input_was_closed_has_nothing_to_do():
+    ran = subprocess.run([*closed(0), *COMMAND, "sandbox", "shell"], capture_output=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
 
 
 def test_exit_ends_the_shell_with_its_number():

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import io
 import json
 import logging
 import os
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, TextIO, get_args, get_type_hints
 
 from toolyard.cli._settings import add_knob
 from toolyard.core.errors import SandboxError, ToolyardError
@@ -120,13 +121,20 @@ def interpreter(name: str, program: bytes) -> Sequence[str]:
 def pass_on(finished: Finished) -> int:
     """Output and exit code as if the program had been started here."""
     for stream, data in ((sys.stdout, finished.stdout), (sys.stderr, finished.stderr)):
-        stream.flush()
-        stream.buffer.write(data)
-        stream.buffer.flush()
+        if stream is not None:  # nobody has closed it
+            write_all(stream, data)
     if finished.killed_by is not None:
         print(f"toolyard sandbox: {ended_by(finished.killed_by, finished.usage.wall_seconds)}", file=sys.stderr)
         return _LIMIT
     return finished.exit_code if finished.exit_code >= 0 else 128 - finished.exit_code
+
+
+def write_all(stream: TextIO, data: bytes) -> None:
+    """As much of it as somebody reads: a pager, or `head`, may have had enough."""
+    with suppress(BrokenPipeError):
+        stream.flush()
+        while data:
+            data = data[os.write(stream.fileno(), data) :]
 
 
 def explain(problem: str) -> int:
@@ -151,6 +159,9 @@ def run_shell(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def type_commands(runner: asyncio.Runner, sandbox: Sandbox, report: Report) -> int:
+    if not isinstance(sys.stdin, io.TextIOWrapper):  # somebody has closed it
+        return 0
+    sys.stdin.reconfigure(errors="surrogateescape")  # what is no text is a matter between who typed it and the shell
     watched = sys.stdin.isatty()
     if watched:
         print(f"A shell in a sandbox ({report.backend}, isolation {report.level}). Leave it with exit or Ctrl-D.")
