@@ -477,12 +477,16 @@ _SABOTAGE = {
     "moves halfway": "setns, ours.setns = ours.setns, lambda fd, kind: setns(fd, kind) if kind == 1 << 28 else None",
     "cannot move": "ours.setns = lambda *_: 1 / 0",
     "never ends its helpers": "os._exit = lambda *_: time.sleep(1000)",
+    "says what nobody can show": "for _ in range(1012): deep = [deep]\nsession._fork = lambda *_: deep",
+    "says half a character": "session._fork = lambda *_: 'half a character: \\ud800'",
     "leaves processes in the branch": "ours.drop_capabilities = lambda _: real() or time.sleep(1000)",
 }
 _OURS = """
 import _thread, os, signal, sys, time
 session, ours = (sys.modules[f"toolyard.sandboxes.native.{name}"] for name in ("session", "syscalls"))
 real = os.fork
+sys.setrecursionlimit(9000)
+deep = []
 def open_one():
     try:
         return os.open("/dev/null", 0)
@@ -496,12 +500,12 @@ async def code_that_sabotages_its_own_forking(stage: Stage, box: Box) -> None:
     async def sabotage(what: str, code: str) -> None:
         async with stage.open(_HASTY) as victim:
             await victim.python(f"{_OURS}\n{code}")
-            began = time.monotonic()
+            began, problem = time.monotonic(), ""
             try:
                 async with asyncio.timeout(10):
                     (branch,) = await victim.sandbox.fork()
-            except CannotFork:
-                pass
+            except CannotFork as error:
+                problem = str(error)
             else:
                 told = await branch.exec("6 * 7")
                 assert told.value == "42" or told.state_lost or told.killed_by, (what, told)
@@ -509,6 +513,7 @@ async def code_that_sabotages_its_own_forking(stage: Stage, box: Box) -> None:
                 await branch.close()
             seconds = time.monotonic() - began
             assert seconds < 8, (what, seconds)
+            assert problem == problem.encode(errors="replace").decode(), what
             told = await victim.sandbox.exec("6 * 7")
             assert told.value == "42" or told.state_lost, (what, told)
             assert await victim.alive(), what

@@ -185,7 +185,7 @@ class Guest:
             raise SandboxLost("the sandbox does not answer") from None
         if problem := answer.header.get("problem"):
             number = answer.header.get("errno")
-            raise OSError(number if isinstance(number, int) and 0 < number < 4096 else 0, str(problem)[:1000])
+            raise OSError(number if isinstance(number, int) and 0 < number < 4096 else 0, _words(problem))
         return answer
 
     async def run(
@@ -274,7 +274,7 @@ class Guest:
         except TimeoutError:
             raise OSError(0, "the interpreter does not answer") from None
         if problem := answer.header.get("problem"):
-            raise OSError(0, str(problem)[:1000])
+            raise OSError(0, _words(problem))
         await self.ask("adopt", number=number)
 
     def started(self, expected: Expected, output: int) -> Program:
@@ -288,7 +288,7 @@ class Guest:
             if ended is not None and not ended.done():
                 ended.set_result(event)
         elif "failed" in event:
-            self.close(f"it could not be set up: {str(event['failed'])[:1000]}")
+            self.close(f"it could not be set up: {_words(event['failed'])}")
         elif not self._ready.done():
             self._ready.set_result(event)
 
@@ -322,6 +322,11 @@ def program_of(
         program.channel = Channel(sock, on_event=on_event, on_lost=on_lost, payload_most=_INTERPRETER_MOST)
         os.close(program.take_stdin())  # code has no input, and is not to wait for any
     return program
+
+
+def _words(said: object) -> str:
+    """What a guest says is wrong, as text that can be passed on; it may have said anything."""
+    return said[:1000].encode(errors="replace").decode() if isinstance(said, str) else "it does not say what"
 
 
 def _check_ending(event: Mapping[str, Any]) -> None:
