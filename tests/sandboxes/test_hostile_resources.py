@@ -552,6 +552,27 @@ time.sleep(1.5)
         assert float(measured.stdout) < 0.85, "half a second, and what the period leaves"
 
 
+@SUITE.case("60a", limits=Limits(cpu_seconds=1.0, wall_seconds=30.0))
+async def processor_time_of_processes_that_soon_end(stage: Stage, box: Box) -> None:
+    """Each has left its parent, and has ended before it has used much."""
+    code = """
+import os, time
+while True:
+    ends, held = os.pipe()
+    if os.fork() == 0:
+        if os.fork() == 0:
+            while time.process_time() < 0.2: pass
+        os._exit(0)
+    os.close(held)
+    os.wait()
+    os.read(ends, 1)
+    os.close(ends)
+"""
+    assert (await box.python(code)).killed_by == "cpu"
+    assert (await box.run(["python3", "-c", code])).killed_by == "cpu"
+    assert (await box.alone(code)).killed_by == "cpu"
+
+
 @pytest.mark.parametrize("case", SUITE.cases)
 def test_a_hostile_program_does_not_get_more_than_its_share(case: str, played: Played) -> None:
     played.check(case)

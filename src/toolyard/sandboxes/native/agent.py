@@ -172,6 +172,8 @@ class Agent:
         self._kin = kin
         """To the interpreter: only for what it needs to branch."""
         self._programs: dict[int, Program] = {}  # by pid
+        self._orphans_cpu = 0.0
+        """Of what the interpreter started, and nobody else has waited for."""
         self._woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signals.handle(signals.CHILD, lambda *_: None)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
@@ -372,7 +374,8 @@ class Agent:
         parents = parents_of_all()
         below = [pid for pid in parents if is_below(pid, {root}, parents)]
         used = [used_by(pid) for pid in (below if program.apart else self._strays(parents))]
-        return {"cpu": sum(cpu for cpu, _ in used), "memory": sum(memory for _, memory in used)}
+        ended = 0.0 if program.apart else self._orphans_cpu
+        return {"cpu": ended + sum(cpu for cpu, _ in used), "memory": sum(memory for _, memory in used)}
 
     def _end_since(self, id: int, moment: float) -> None:
         """End what a program has started since then, but not itself: the command that a shell hangs in, or the
@@ -413,7 +416,8 @@ class Agent:
                 return
             program = self._programs.pop(pid, None)
             if program is None:
-                continue  # somebody's orphan
+                self._orphans_cpu += usage.ru_utime + usage.ru_stime
+                continue
             ending = ending_of(status, usage)
             if program.report >= 0:
                 told = os.read(program.report, 4096)
