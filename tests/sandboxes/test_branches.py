@@ -6,9 +6,13 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
+import re
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -405,6 +409,28 @@ async def a_branch_goes_on_if_the_session_is_closed_at_once(stage: Stage, box: B
             assert await _value(branch, "x") == "1"
         finally:
             await branch.close()
+
+
+@SUITE.case("b18")
+async def a_branch_that_somebody_has_stopped_is_closed_all_the_same(stage: Stage, box: Box) -> None:
+    """Where Landlock does not keep signals in, the session can do that: it sees the processes of its branches."""
+    before = stage.members(box)
+    (branch,) = await box.sandbox.fork()
+    (agent,) = [pid for pid, _ in stage.members(box) - before if _numbers(pid)[2:] == [1]]
+    os.kill(agent, signal.SIGSTOP)
+    async with asyncio.timeout(20):
+        await branch.close()
+    assert stage.members(box) == before
+    assert (await box.sandbox.exec("6 * 7")).value == "42"
+
+
+def _numbers(pid: int) -> Sequence[int]:
+    """Of a process: here, in its sandbox, and in its branch of that."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+    return [int(number) for number in re.findall(r"^NSpid:\s*(.*)$", status, re.MULTILINE)[0].split()]
 
 
 @SUITE.case("b12", limits=_MANY, alone=True)

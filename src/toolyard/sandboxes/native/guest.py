@@ -25,6 +25,8 @@ _FILE_MOST = wire.LIST_MOST
 _INTERPRETER_MOST = 1024 * 1024
 """What an agent and an interpreter may send with one message."""
 _FORK_SECONDS = 10.0
+_GOING_SECONDS = 1.0
+"""For the agent of a branch to go by itself."""
 SECONDS = 30.0
 """For an answer of the agent, and for the kernel to end what was killed. A sandbox that takes longer is given up."""
 
@@ -208,12 +210,27 @@ class Guest:
         """Let another sandbox's interpreter fork itself into this one. Raises OSError with what prevents it."""
         return await self._start("adopt", output, interpreter=True, by=interpreter.channel)
 
-    async def branch(self, guest: socket.socket) -> asyncio.Future[Mapping[str, Any]]:
-        """Make a place for a branch, whose agent speaks to that socket. The future tells when it has ended."""
+    async def branch(self, guest: socket.socket) -> int:
+        """Make a place for a branch, whose agent speaks to that socket. Gives the number by which it is ended."""
         number = self._channel.number()
-        self._endings[number] = ended = asyncio.get_running_loop().create_future()
-        await self.ask("branch", number=number, fds=[guest.fileno()])
-        return ended
+        self._endings[number] = asyncio.get_running_loop().create_future()
+        try:
+            await self.ask("branch", number=number, fds=[guest.fileno()])
+        except BaseException:
+            self._endings.pop(number, None)
+            raise
+        return number
+
+    async def end_branch(self, number: int) -> None:
+        """Its agent goes when nobody listens to it any more. One that somebody has stopped is killed."""
+        ended = self._endings.get(number)
+        if ended is None:
+            return
+        with contextlib.suppress(SandboxLost):  # and the branch with it
+            if not (await asyncio.wait((ended,), timeout=_GOING_SECONDS))[0]:
+                await self._demand("signal", program=number, sent=signal.SIGKILL)
+                async with within(SECONDS, "it does not end what it is to end"):
+                    await ended
 
     async def measure(self, program: Program) -> Mapping[str, Any]:
         """Its processor time and memory, with everything that it started."""

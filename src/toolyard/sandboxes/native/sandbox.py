@@ -243,7 +243,7 @@ class NativeSandbox:
         guest = Guest(ours, owner=self._ground.owner)
         try:
             with theirs:
-                ended = await self._guest.branch(theirs)
+                number = await self._guest.branch(theirs)
             await guest.ready()
             async with asyncio.timeout(self.limits.wall_seconds):  # hooks of the code's own run meanwhile
                 forked = await guest.fork(interpreter, self.limits.output_bytes)
@@ -267,7 +267,7 @@ class NativeSandbox:
 
         async def end() -> None:
             guest.close()
-            await ended
+            await self._guest.end_branch(number)
 
         branch = NativeSandbox(guest, self.limits, self._ground, end=end, parent=self, interpreter=forked)
         self._branches.add(branch)
