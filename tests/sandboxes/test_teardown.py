@@ -586,6 +586,29 @@ async def test_the_first_one_to_wait_for_a_template_may_stop_waiting(backend: Na
 
 @_ON_BOTH_LOOPS
 @pytest.mark.anyio
+async def test_who_needs_a_template_that_is_there_does_not_wait_for_one_that_is_loading(backend: NativeBackend) -> None:
+    await (await backend.open()).close()
+    (broker,) = _brokers()
+    before = set(_children(broker))
+    loading = asyncio.ensure_future(backend.open(profile="ipython"))
+    deadline = time.monotonic() + _SOON
+    while not (fresh := set(_children(broker)) - before):
+        assert time.monotonic() < deadline, "no template is started"
+        await asyncio.sleep(0.001)
+    for template in fresh:
+        os.kill(template, signal.SIGSTOP)  # as if it had very much to load
+    try:
+        async with asyncio.timeout(_SOON), await backend.open(Limits(wall_seconds=9)) as sandbox:
+            assert (await sandbox.exec("6 * 7")).value == "42"
+        assert not loading.done()
+    finally:
+        for template in fresh:
+            os.kill(template, signal.SIGCONT)
+    await (await loading).close()
+
+
+@_ON_BOTH_LOOPS
+@pytest.mark.anyio
 async def test_closing_the_backend_ends_everything_that_is_busy() -> None:
     descriptors, tasks = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
     for delay in (0.0, 0.02, 0.2):

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -77,6 +78,7 @@ class NativeBackend:
         self._numbers: Iterator[int] = itertools.count()
         self._sandboxes: set[NativeSandbox | LoneInterpreter] = set()
         self._starting = asyncio.Lock()
+        self._loading: dict[Profile, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> Report:
@@ -190,18 +192,23 @@ class NativeBackend:
 
     async def _template(self, profile: Profile, number: int) -> Helper:
         """One of the profile's template processes; those that are not there are started."""
+        async with self._loading[profile]:  # which takes some of them long, and is nothing to the others
+            self._check_open()
+            await self._ensure_broker()
+            templates = [template for template in self._templates.get(profile, ()) if not template.channel.lost]
+            if not templates and (absent := profiles.missing(profile)):
+                raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
+            while len(templates) < self._templates_each:
+                templates.append(await self._spawn(profile))
+                self._templates[profile] = templates
+        return templates[number % len(templates)]
+
+    async def _ensure_broker(self) -> None:
         async with self._starting:
             self._check_open()
             if self._broker is None or self._broker.channel.lost:
                 self._templates.clear()
                 await self._launch()
-            templates = [template for template in self._templates.get(profile, ()) if not template.channel.lost]
-            self._templates[profile] = templates
-            if not templates and (absent := profiles.missing(profile)):
-                raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
-            while len(templates) < self._templates_each:
-                templates.append(await self._spawn(profile))
-        return templates[number % len(templates)]
 
     async def _spawn(self, profile: Profile) -> Helper:
         ours, theirs = pair()
