@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -16,6 +17,7 @@ import pytest
 from tests.sandboxes import backends
 from toolyard.core.errors import SandboxLost, SandboxUnavailable
 from toolyard.sandboxes.base import Limits
+from toolyard.sandboxes.lending import Lender
 from toolyard.sandboxes.native import guest, lone
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.lone import LoneInterpreter
@@ -153,6 +155,43 @@ async def test_none_outlives_what_it_came_from(whom):
         async with asyncio.timeout(10):
             while any(is_alive(pid) for pid in inside):
                 await asyncio.sleep(0.01)
+
+
+BORROWER = """
+import asyncio, socket, sys
+from toolyard.sandboxes.base import Limits
+from toolyard.sandboxes.lending import borrow
+async def main():
+    backend = await borrow(socket.socket(fileno=int(sys.argv[1])), Limits())
+    interpreters = [await backend.open_interpreter() for _ in range(3)]
+    running = [asyncio.ensure_future(one.exec("while True: pass", timeout=60)) for one in interpreters]
+    await asyncio.wait(running, timeout=0.3)
+    print("ready", flush=True)
+    await asyncio.wait(running)
+asyncio.run(main())
+"""
+
+
+async def test_none_outlives_the_process_that_borrowed_its_template(anyio_backend):
+    async with Provider("native", ready=0) as provider:
+        await provider.start()
+        (broker,) = children(os.getpid())
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            argv = [sys.executable, "-c", BORROWER, str(theirs.fileno())]
+            borrower = await asyncio.create_subprocess_exec(*argv, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE)
+            _, (line,), _, _ = await asyncio.to_thread(socket.recv_fds, ours, 1, 1)
+            lender = Lender(socket.socket(fileno=line), provider)
+            assert borrower.stdout is not None
+            assert await borrower.stdout.readline() == b"ready\n"
+            inside = [found for origin in children(broker) for found in below(origin)]
+            assert len(inside) == 3
+            borrower.kill()
+            await borrower.wait()
+            async with asyncio.timeout(10):
+                while any(is_alive(pid) for pid in inside):
+                    await asyncio.sleep(0.01)
+            lender.close()
 
 
 def is_alive(pid: int) -> bool:

@@ -69,6 +69,8 @@ class Born:
     """A sandbox that lives."""
 
     number: int
+    owner: _socket.socket
+    """Where it was asked for."""
     group: Group
     caps: Caps
     alone: bool
@@ -164,6 +166,10 @@ class Zygote:
         return {}
 
     def _drop(self, other: _socket.socket) -> None:
+        """With the interpreters that it asked for: one that is alone, and busy, does not see that nobody listens."""
+        for pid, born in self._born.items():
+            if born.alone and born.owner is other:
+                os.kill(pid, signal.SIGKILL)
         self._waiting.unregister(other)
         del self._others[other.fileno()]
         other.close()
@@ -171,7 +177,7 @@ class Zygote:
     def _make(self, control: _socket.socket, request: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Make a sandbox and tell who asked its pidfd. That it is furnished, its agent will tell."""
         try:
-            pidfd, group = self._clone(request, fds)
+            pidfd, group = self._clone(control, request, fds)
         except OSError as error:
             wire.send(control, {"id": request["id"], "failed": str(error)})
             return
@@ -180,13 +186,13 @@ class Zygote:
         finally:
             os.close(pidfd)
 
-    def _clone(self, request: Mapping[str, Any], fds: Sequence[int]) -> tuple[int, Group]:
+    def _clone(self, owner: _socket.socket, request: Mapping[str, Any], fds: Sequence[int]) -> tuple[int, Group]:
         number, limits = request["sandbox"], request["limits"]
         if len(fds) < (_LONE_FILES if request["alone"] else _LONE_FILES + 1):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # for there was no room for all of them here
         host, files = (-1, fds) if request["alone"] else (fds[0], fds[1:])
         caps = Caps(limits["memory_bytes"], limits["processes"], limits["cpus"])
-        born = Born(number, self._spares.take(str(number), caps), caps, request["alone"])
+        born = Born(number, owner, self._spares.take(str(number), caps), caps, request["alone"])
         group = born.group
         opened: list[int] = []
         try:
