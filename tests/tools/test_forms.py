@@ -24,9 +24,9 @@ def test_a_text_of_nothing_but_openings_holds_nobody_up(name):
     module, _, attribute = TOOLS[name].partition(":")
     forms = [tool.form for tool in tools_of(getattr(importlib.import_module(module), attribute)) if tool.form]
     for form in forms:
-        for opening, end in itertools.product(OPENINGS, ("!", "</piston>")):
-            text = opening * (48_000 // len(opening)) + end
+        for start, opening, end in itertools.product(("", "```"), OPENINGS, ("!", "</piston>")):
+            text = start + opening * (48_000 // len(opening)) + end
             began = time.perf_counter()
             form.read(text)
             form.answer(text, "result")
-            assert time.perf_counter() - began < 1, f"{opening!r}, over and over, then {end!r}"
+            assert time.perf_counter() - began < 1, f"{start!r}, {opening!r} over and over, then {end!r}"

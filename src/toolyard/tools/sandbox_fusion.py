@@ -38,7 +38,8 @@ _ALIASES: Mapping[str, str] = {
 _WORDS = "|".join(map(re.escape, sorted(_ALIASES, key=len, reverse=True)))
 _OPENING = re.compile(rf"<({_WORDS})>", re.IGNORECASE)
 _CLOSINGS = {word: re.compile(re.escape(f"</{word}>"), re.IGNORECASE) for word in _ALIASES}
-_FENCE = re.compile(r"```([\w+#]*)(.*?)```", re.DOTALL)
+_FENCE = re.compile(r"```([\w+#]*+)(.*?)```", re.DOTALL)
+"""Whoever has read a long word without a closing after it does not try all its beginnings."""
 
 _BLOCKED_WORDS: Mapping[str, re.Pattern[str]] = {
     "python": re.compile(
