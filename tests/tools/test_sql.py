@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -89,6 +92,13 @@ async def test_the_last_tag_counts_and_the_last_fence_in_it(trainer: Trainer, da
     assert seen.text == wrapped(" 0\n 3")
 
 
+@pytest.mark.parametrize("piece", ["\n", "\n ", "```sql\n", "```sql\nx", "\n```x", "YEAR ", "> "])
+def test_a_query_of_nothing_but_line_ends_or_fences_holds_nobody_up(piece: str) -> None:
+    began = time.process_time()
+    tool.extracted("```sql\n" + piece * (40_000 // len(piece)))
+    assert time.process_time() - began < 1
+
+
 async def test_a_tag_that_is_not_closed_is_no_query(trainer: Trainer, database: Path) -> None:
     seen = await trainer.act("<sql>SELECT 1</sql> and <sql>SELECT 2", db_path=str(database))
     assert (seen.observation, seen.done, seen.valid) == ("", False, False)
@@ -116,6 +126,35 @@ def test_rows_that_are_not_shown_still_decide_what_a_column_is(database: Path) -
     shown = tool.told(query, tool.Database(str(database), "")).splitlines()
     assert shown[:3] == ["Truncated to 50 lines since returned response too long:    0", " 1.0", " 2.0"]
     assert len(shown) == 51
+
+
+def test_a_row_takes_no_more_room_than_what_is_shown_of_it(database: Path) -> None:
+    wide = ", ".join(["hex(zeroblob(400000))", "zeroblob(800000)"] * 20)
+    shown = tool.told(f"SELECT {wide}", tool.Database(str(database), ""))
+    assert tool.TEXT_MOST < len(shown) < 10 * tool.TEXT_MOST
+
+
+def test_a_short_query_cannot_take_all_memory(database: Path) -> None:
+    """In a process of its own: SQLite's limit is that of a process, and stays."""
+    doubled = "".join(f", t{i}(x) AS (SELECT a.x FROM t{i - 1} a, t{i - 1} b)" for i in range(1, 40))
+    query = f"WITH t0(x) AS (SELECT 1){doubled} SELECT count(*) FROM t39"
+    program = (
+        "import resource, sys\nfrom toolyard.tools import sql\nsql.HEAP_BYTES = 64 * 2**20\n"
+        "print(sql.told(sys.argv[1], sql.Database(sys.argv[2], '')))\n"
+        "print(sql.told('SELECT count(*) FROM numbers', sql.Database(sys.argv[2], '')))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, query, str(database)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31)),
+    )
+    *told, kilobytes = ran.stdout.split("\n")[:-1]
+    assert told == ["Error executing SQL: out of memory", "    0", "20000"], ran.stderr
+    assert int(kilobytes) < 500_000
 
 
 async def test_an_error_is_for_the_model_to_read(trainer: Trainer, database: Path) -> None:

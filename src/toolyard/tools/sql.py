@@ -31,13 +31,16 @@ ROWS_MOST = 100_000
 _KEPT_BYTES = 2**20
 _VALUE_BYTES = 2**20
 """The largest value that a query may make or read."""
+HEAP_BYTES = min(4 * 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
+"""What all queries together may take. A query of a few lines can ask for more than any machine has."""
 
 EMPTY_QUERY = (
     "Your previous action is invalid. Follow the format of outputting thinking process and sql tool, and try again."
 )
 
 _REMINDER_END = "</reminder>"
-_FENCE = re.compile(r"```sql[ \t]*[\r\n]+(.*?)[\r\n]+[ \t]*```", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"```sql[ \t]*[\r\n]", re.IGNORECASE)
+_FENCE_END = re.compile(r"[\r\n][ \t]*```")
 _YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)", re.IGNORECASE)
 
 
@@ -103,10 +106,19 @@ def reminder(turns: int) -> str:
 
 def extracted(written: str) -> str:
     """The query in it: that of the last fence, if there is one. Operators that models tear apart are mended."""
-    fenced = _FENCE.findall(written)
-    query: str = fenced[-1].strip() if fenced else written
+    query = _last_fence(written)
     query = query.replace("> =", ">=").replace("< =", "<=").replace("! =", "!=")
     return _YEAR.sub("2020", query)  # data sets were made with answers for that year
+
+
+def _last_fence(written: str) -> str:
+    """All of it if there is none. One pattern for both ends of a fence would be slow, for a text of line ends only."""
+    query, end = written, 0
+    while opened := _FENCE.search(written, end):
+        if (closed := _FENCE_END.search(written, opened.end())) is None:
+            break
+        query, end = written[opened.end() : closed.start()].strip(), closed.end()
+    return query
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +192,20 @@ class Rows:
         if self._size > (_KEPT_BYTES if len(self.kept) < FIRST else LONGEST):
             self.whole = False
             return
-        self._size += 1 + sum(len(value) if isinstance(value, str | bytes) else 1 for value in row)
-        self.kept.append(row)
+        size = 1 + sum(len(value) if isinstance(value, str | bytes) else 1 for value in row)
+        self._size += size
+        self.kept.append(row if size <= TEXT_MOST else _beginning(row))
+
+
+def _beginning(row: Sequence[Value]) -> Sequence[Value]:
+    """As much of it as can be shown: one row may have 500 values of a megabyte each."""
+    kept: list[Value] = []
+    room = TEXT_MOST
+    for value in row:
+        shortened = value[:room] if isinstance(value, str | bytes) else value
+        room -= len(shortened) if isinstance(shortened, str | bytes) else 0
+        kept.append(shortened)
+    return kept
 
 
 def ask(query: str, path: str) -> Rows:
@@ -207,6 +231,7 @@ def opened(path: str) -> Iterator[sqlite3.Connection]:
         for limit, most in _LIMITS.items():
             connection.setlimit(limit, most)
         connection.execute("PRAGMA query_only = ON")
+        connection.execute(f"PRAGMA hard_heap_limit = {HEAP_BYTES}")  # of the whole process; it can only be lowered
         connection.set_authorizer(_allowed)
         connection.set_progress_handler(lambda: time.thread_time() > worked or time.monotonic() > passed, 20_000)
         yield connection
