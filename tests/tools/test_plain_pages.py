@@ -218,6 +218,9 @@ async def test_a_certificate_must_be_of_the_name_that_was_asked_for(
         ("text <a href='unclosed", "text"),
         ("text <!-- unclosed <p>no", "text"),
         ("</p></div></svg>text", "text"),
+        ("a<![endif]-->b<![if !IE]>c<![endif]>d<![CDATA[x]]>e<![ y]>f<![z]>g", "abcdefg"),
+        ("text <![ unclosed <p", "text"),
+        (f"a&#{'9' * 5000};b&#0000000065;", "a\ufffdbA"),
         ("", "(there is no text here)"),
     ],
 )

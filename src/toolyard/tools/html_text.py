@@ -24,12 +24,15 @@ _LINE = frozenset(
 """Begin a line, and end one."""
 _CELL = " | "
 _SPACE = re.compile(r"\s+")
+_ENDLESS_NUMBER = re.compile(r"&#[0-9]{1000,}")
+_NO_CHARACTER = "&#9999999"
 _HIDING = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 
 
 def read_html(html: str, url: str) -> WebPage:
     """Never slow, whatever a page is made of: a tag that is not closed at the end is left out, as browsers do."""
     reader = _Reader(url)
+    html = _ENDLESS_NUMBER.sub(_NO_CHARACTER, html)  # the library raises for one of thousands of digits
     reader.feed(f"{html}<br>")  # without a last tag it would keep the last text; to close it could take for ever
     reader.end()
     return WebPage(reader.title[:_TITLE_MOST], reader.text[:LONGEST], reader.links, reader.is_full)
@@ -144,6 +147,10 @@ class _Reader(HTMLParser):
             if i:
                 self._new_line()
             self._add(line)
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """From `<![` to the next `>` it is a comment, as browsers have it. The library raises for most of them."""
+        return self.parse_bogus_comment(i)
 
     def end(self) -> None:
         self._end_link()
