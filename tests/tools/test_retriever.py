@@ -178,6 +178,12 @@ def test_words_are_found_in_other_spellings() -> None:
     assert corpus.search("", 5) == corpus.search("city", 0) == []
 
 
+def test_korean_is_searched_sign_by_sign() -> None:
+    corpus = Corpus([Passage("1", "서울\n서울은 한국의 수도이다"), Passage("2", "부산\n부산은 항구이다")])
+    assert [hit.passage.id for hit in corpus.search("수도", 5)] == ["1"]
+    assert split("서울은 Éire") == ["서", "울", "은", "eire"]
+
+
 def test_singular_and_plural_count_as_one_word() -> None:
     both = Corpus([Passage("1", "a\ncat cats"), Passage("2", "b\ndog")]).search("cats", 1)[0]
     same = Corpus([Passage("1", "a\ncat cat"), Passage("2", "b\ndog")]).search("cat", 1)[0]

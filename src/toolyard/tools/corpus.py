@@ -173,7 +173,8 @@ def split(text: str) -> list[str]:
     text = text.lower()
     if text.isascii():
         return _ASCII_WORD.findall(text)
-    return _WORD.findall("".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c)))
+    bare = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    return _WORD.findall(unicodedata.normalize("NFC", bare))  # Korean signs are whole again
 
 
 def singular(word: str) -> str:
