@@ -106,8 +106,9 @@ async def test_a_clip_has_a_number_and_can_be_cut_again(trainer):
     assert "must be between 1 and 1" in (await trainer.act(call(2, 4, 2), "t", audio=audio)).text
 
 
-async def test_a_window_that_goes_on_beyond_the_end_ends_there(trainer):
-    seen = await trainer.act(call(-3, 2.5), audio=[url(recording(2))])
+@pytest.mark.parametrize("end", [2.5, 1e308])
+async def test_a_window_that_goes_on_beyond_the_end_ends_there(trainer, end):
+    seen = await trainer.act(call(-3, end), audio=[url(recording(2))])
     assert "(0.00s - 2.00s)" in seen.text
     assert heard(seen.observation["audio"])[2] == [0, 1]
 
@@ -140,6 +141,12 @@ def as_floats() -> bytes:
     return bytes(data)
 
 
+def without_rate() -> bytes:
+    data = bytearray(recording(2))
+    data[24:28] = struct.pack("<L", 0)
+    return bytes(data)
+
+
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
@@ -149,6 +156,7 @@ def as_floats() -> bytes:
         ),
         (url(as_floats()), "only WAV with plain samples (PCM) can be read here: unknown format: 3"),
         (url(recording()[:30]), "only WAV with plain samples (PCM) can be read here: "),
+        (url(without_rate()), "the recording says that it has no samples in a second"),
         (url(b""), "only WAV with plain samples (PCM) can be read here: "),
         ("/etc/passwd", "files and addresses are not opened"),
         ({"path": "x"}, "it has neither 'audio' nor 'audio_url'"),

@@ -97,7 +97,9 @@ def cut_out(recording: bytes, start: float, end: float) -> tuple[bytes, float, f
     try:
         with wave.open(io.BytesIO(recording)) as source:
             rate, length = source.getframerate(), source.getnframes()
-            first, last = (max(0, min(round(moment * rate), length)) for moment in (start, end))
+            if not rate:
+                raise ValueError("the recording says that it has no samples in a second")
+            first, last = (round(max(0, min(moment, length / rate)) * rate) for moment in (start, end))
             if last <= first:
                 raise ValueError(f"the recording is only {length / rate:.2f}s long")
             if (last - first) / rate < SECONDS_LEAST:
