@@ -24,7 +24,7 @@ from toolyard.browser.actions import (
     Scroll,
     TypeText,
 )
-from toolyard.browser.shared import Visit
+from toolyard.browser.shared import Visit, open_visit
 from toolyard.browser.tab import LONGEST
 from toolyard.browser.views import View
 from toolyard.core.errors import ToolError
@@ -147,6 +147,30 @@ async def test_keys_hovering_and_editable_text_work(visit: Visit, site: Site):
     await visit.perform(Hover(remark))
     with pytest.raises(ToolError, match="Nokey"):
         await visit.perform(Press("Nokey"))
+
+
+@pytest.mark.parametrize("paste", ["Ctrl+v", "control+V", "Shift+Insert", "ControlLeft+KeyV", "Ctrl+Shift+v"])
+async def test_what_one_session_copies_only_that_one_can_paste(visit: Visit, site: Site, paste: str):
+    other = await open_visit()
+    try:
+        view = await visit.perform(Goto(f"{site.url}/form.html"))
+        name, remark = number(view, 'textbox "Name"'), number(view, 'textbox "Remark"')
+        await visit.perform(TypeText(name, "a secret"))
+        await visit.perform(Press("Ctrl+a"))
+        await visit.perform(Press("Ctrl+x"))
+        await other.perform(Goto(f"{site.url}/form.html"))
+        await other.perform(TypeText(name, ""))
+        assert "secret" not in (await other.perform(Press(paste))).text
+        view = await visit.perform(Look())
+        assert '[1] textbox "Name" Password' in view.text
+        await visit.perform(TypeText(remark, ""))
+        assert 'textbox "Remark" value "a secret"' in (await visit.perform(Press(paste))).text
+        await visit.perform(Press("Ctrl+a"))
+        await visit.perform(Press("Ctrl+c"))
+        await visit.perform(TypeText(name, "with "))
+        assert 'textbox "Name" value "with a secret"' in (await visit.perform(Press(paste))).text
+    finally:
+        await other.close()
 
 
 async def test_what_cannot_be_chosen_or_uploaded_is_said(visit: Visit, site: Site):

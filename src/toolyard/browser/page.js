@@ -1,7 +1,7 @@
 // Reads a page as text and finds the elements that it numbers. Runs in a world of its own beside the page's scripts:
 // they share the document, but neither sees what the other defines.
 (() => {
-  const NAME_MOST = 150, VALUE_MOST = 200, OPTIONS_MOST = 30, NODES_MOST = 200000, HREF_MOST = 2000;
+  const NAME_MOST = 150, VALUE_MOST = 200, OPTIONS_MOST = 30, NODES_MOST = 200000, HREF_MOST = 2000, COPIED_MOST = 100000;
   const SKIPPED = new Set(["SCRIPT", "STYLE", "NOSCRIPT", "TEMPLATE", "HEAD", "META", "LINK", "OBJECT", "EMBED"]);
   const ROLES = new Set(["button", "link", "checkbox", "radio", "switch", "tab", "menuitem", "menuitemcheckbox",
     "menuitemradio", "option", "combobox", "textbox", "searchbox", "slider", "spinbutton", "treeitem"]);
@@ -408,6 +408,18 @@
     return {ready: true};
   };
 
+  // What is selected, in a field or in the page, in whatever frame or shadow tree the keyboard is.
+  const selected = () => {
+    let active = document.activeElement;
+    for (let inner = active; inner; active = inner || active)
+      inner = (active.shadowRoot && active.shadowRoot.activeElement) || (active.contentDocument && active.contentDocument.activeElement);
+    const isSecret = active && tag(active) === "INPUT" && typeOf(active) === "password";
+    if (isSecret) return "";
+    const text = active && typeof active.selectionStart === "number" ? active.value.slice(active.selectionStart, active.selectionEnd)
+      : String((active ? active.ownerDocument : document).getSelection());
+    return text.slice(0, COPIED_MOST);
+  };
+
   // When nothing in the document has changed for a while.
   const quiet = (still, most) => new Promise(resolve => {
     const end = () => { observer.disconnect(); resolve(true); };
@@ -417,5 +429,5 @@
     setTimeout(end, most);
   });
 
-  globalThis.toolyard = {look, read, scroll, aim, point, fill, quiet};
+  globalThis.toolyard = {look, read, scroll, aim, point, fill, selected, quiet};
 })()

@@ -29,6 +29,7 @@ from toolyard.browser.actions import (
 )
 from toolyard.browser.addresses import AddressRefused, completed
 from toolyard.browser.gate import Gate
+from toolyard.browser.keys import copies, pastes, spelled
 from toolyard.browser.pages import WebPage
 from toolyard.browser.tab import PageHung, Tab, is_gone
 from toolyard.browser.views import View
@@ -42,14 +43,6 @@ _KEYED_MOST = 200
 _INPUT_SECONDS = 6
 _MILLISECONDS = 1000
 _OK, _REFUSED = 200, 400
-_KEYS = {
-    **{"ctrl": "Control", "control": "Control", "cmd": "Meta", "meta": "Meta", "alt": "Alt", "shift": "Shift"},
-    **{"enter": "Enter", "return": "Enter", "esc": "Escape", "escape": "Escape", "tab": "Tab", "space": "Space"},
-    **{"backspace": "Backspace", "delete": "Delete", "del": "Delete", "insert": "Insert", "home": "Home", "end": "End"},
-    **{"pageup": "PageUp", "pagedown": "PageDown", "arrowup": "ArrowUp", "arrowdown": "ArrowDown"},
-    **{"arrowleft": "ArrowLeft", "arrowright": "ArrowRight", "up": "ArrowUp", "down": "ArrowDown"},
-    **{"left": "ArrowLeft", "right": "ArrowRight"},
-}
 
 
 class Window:
@@ -67,6 +60,8 @@ class Window:
         """Those of them that are there, which is when their servers have answered."""
         self._arrived = asyncio.Event()
         self._notes: list[str] = []
+        self._copied = ""
+        """What this session has copied last."""
         context.on("page", self._page)
 
     @classmethod
@@ -151,7 +146,7 @@ class Window:
             case TypeText(element, text, enter):
                 await self._type(element, text, enter)
             case Press(keys):
-                await self._tab.page.keyboard.press(_key(keys))
+                await self._press(spelled(keys))
             case Scroll(direction):
                 await self._tab.script(f"toolyard.scroll({1 if direction == 'down' else -1})")
             case GoBack():
@@ -204,6 +199,17 @@ class Window:
                 await keyboard.type(text)
         if enter:
             await keyboard.press("Enter")
+
+    async def _press(self, keys: str) -> None:
+        """The browser's own clipboard is that of all sessions. Into it anybody may copy; out of it nobody pastes."""
+        keyboard = self._tab.page.keyboard
+        if pastes(keys):
+            if self._copied:
+                await keyboard.insert_text(self._copied)
+            return
+        if copies(keys):
+            self._copied = await self._tab.script("toolyard.selected()") or self._copied
+        await keyboard.press(keys)
 
     async def _go_back(self) -> None:
         if await self._tab.has_earlier():
@@ -318,11 +324,6 @@ class Window:
 
     def _download(self, download: Download) -> None:
         self._note(f"a download was refused: {download.suggested_filename[:200]!r}")
-
-
-def _key(written: str) -> str:
-    """As Playwright has it: `ctrl+v` is Control+v."""
-    return "+".join(_KEYS.get(part.strip().lower(), part.strip()) for part in written.split("+"))
 
 
 def _first_line(error: BaseException) -> str:
