@@ -20,7 +20,7 @@ from starlette.routing import Route
 from tests.tools.acting import Trainer
 from tests.tools.loopback import serving
 from toolyard.testing import running
-from toolyard.tools import http, remote
+from toolyard.tools import http, remote, search_retrieval
 
 pytestmark = pytest.mark.anyio
 
@@ -178,6 +178,21 @@ async def test_waiting_that_was_given_up_does_not_mix_up_answers(
             for n in range(10):
                 seen = await trainer.act(f"<search>{n}</search>", "t-next")
                 assert seen.text == f"\n\n<information>Doc 1(Title: T) {n}</information>\n\n"
+
+
+async def test_who_waits_for_a_connection_has_not_asked_yet(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch larger than a server is asked at once: its last query waits long, though every answer comes soon."""
+
+    async def answer(request: Request) -> Response:
+        await asyncio.sleep(0.4)
+        return Response(FOUND)
+
+    monkeypatch.setattr(remote, "_AT_ONCE", 1)
+    monkeypatch.setattr(search_retrieval, "SECONDS", 2)
+    with serving(Starlette(routes=[Route("/", answer, methods=["POST"])])) as url:
+        monkeypatch.setenv("RETRIEVER_URL", url)
+        seen = await asyncio.gather(*(trainer.act("<search>x</search>") for _ in range(8)))
+    assert [one.observation for one in seen] == [SEEN] * 8
 
 
 async def test_when_no_session_is_left_no_connection_is(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:

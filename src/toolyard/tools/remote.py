@@ -39,13 +39,15 @@ class RemoteToolset(Toolset):
         self._connections: _Connections | None = None
 
     async def post(self, url: str, body: object, *, seconds: float, headers: Mapping[str, str] = {}) -> Answer:
-        """What a server answers within so many seconds. Raises `ServiceUnavailable` if it does not."""
+        """What a server answers within so many seconds. Raises `ServiceUnavailable` if it does not.
+
+        They begin when it is asked: who waits for a connection here does not wait for the server.
+        """
         if self._connections is None:
             self._connections = _connections.setdefault(asyncio.get_running_loop(), _Connections())
             self._connections.sessions += 1
         try:
-            async with asyncio.timeout(seconds):
-                return await self._connections.ask(url, encode(body), headers)
+            return await self._connections.ask(url, encode(body), headers, seconds)
         except TimeoutError:
             raise ServiceUnavailable(f"there was no answer within {seconds:g} seconds") from None
         except (OSError, httpx2.HTTPError) as error:
@@ -120,8 +122,8 @@ class _Server:
         self._idle: list[_Connection] = []
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(self, request: bytes) -> Answer:
-        async with self._slots:
+    async def ask(self, request: bytes, seconds: float) -> Answer:
+        async with self._slots, asyncio.timeout(seconds):
             while self._idle:
                 connection = self._idle.pop()
                 try:
@@ -150,18 +152,20 @@ class _Connections:
 
     near: dict[Target, _Server] = field(default_factory=dict)
     far: httpx2.AsyncClient | None = None
+    far_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     sessions: int = 0
 
-    async def ask(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def ask(self, url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> Answer:
         target = target_of(url)
         if not all(value.isprintable() for value in headers.values()):
             raise ServiceUnavailable("a key has characters that cannot be sent")
         if target.tls:
             self.far = self.far or http.client(url, timeout=None, limits=_FAR)
-            return await _asked_far(self.far, url, body, headers)
+            async with self.far_slots, asyncio.timeout(seconds):
+                return await _asked_far(self.far, url, body, headers)
         if (server := self.near.get(target)) is None:
             server = self.near[target] = _Server(target)
-        return await server.ask(target.request(body, headers))
+        return await server.ask(target.request(body, headers), seconds)
 
     async def leave(self) -> None:
         self.sessions -= 1
