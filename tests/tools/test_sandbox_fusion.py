@@ -56,6 +56,13 @@ async def test_a_program_that_fails_is_a_valid_action(trainer):
     assert (seen.done, seen.valid) == (False, True)
 
 
+async def test_a_program_without_end_is_the_agents_fault_and_not_the_servers(trainer):
+    seen = await trainer.act("<python>print(1, flush=True)\nimport time\ntime.sleep(100)</python>")
+    assert seen.text.startswith("Execution results:\n\nExecution: TimeLimitExceeded (took 10.")
+    assert "\nOutput:\n1\n" in seen.text
+    assert (seen.done, seen.valid) == (False, True)
+
+
 async def test_a_program_that_does_not_compile_is_told_with_the_compilers_words(trainer):
     seen = await trainer.act("<cpp>int main() { return x; }</cpp>")
     assert seen.text.startswith("Execution results:\n\nCompilation: Finished\nCompilation errors:\n")

@@ -15,7 +15,9 @@ from toolyard.core.output import JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import tool
 from toolyard.tools.remote import REFUSED, RemoteToolset, blaming, object_of
 
-SECONDS = 10
+SECONDS = 25
+"""For one call. The server gives a program 10 to compile and 10 to run, and what it says of one that takes longer is
+the agent's to read; trainers wait 30."""
 LONGEST = 100_000
 """Characters of the result that are shown."""
 WORDS_MOST = 2000
