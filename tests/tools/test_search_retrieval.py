@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tests.tools.acting import Trainer
+from tests.tools.acting import Seen, Trainer
 from tests.tools.loopback import serving
 from toolyard.client import Client, InfrastructureError
 from toolyard.core.errors import DefinitionError
@@ -24,6 +25,8 @@ from toolyard.retriever import Retriever
 from toolyard.testing import running
 from toolyard.tools import search_retrieval
 from toolyard.tools.corpus import read_corpus
+from toolyard.tools.environment import toolbox
+from toolyard.tools.search_retrieval import SearchRetrieval
 
 pytestmark = pytest.mark.anyio
 
@@ -266,3 +269,38 @@ async def test_it_is_a_tool_over_ors_too(trainer: Trainer, stub: Stub) -> None:
 async def test_it_is_called_by_json_as_well(trainer: Trainer, stub: Stub) -> None:
     call = json.dumps({"name": "search_retrieval", "arguments": {"query": "who?"}})
     assert (await trainer.act(f"<tool_call>{call}</tool_call>")).text == wrapped("Doc 1(Title: T) text")
+
+
+async def test_in_an_environment_of_ones_own_nobody_else_waits_until_the_corpus_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slow = tmp_path / "slow.jsonl"
+    os.mkfifo(slow)  # whoever opens it waits for somebody who writes
+    monkeypatch.setenv("RETRIEVER_CORPUS", str(slow))
+    with running([toolbox([SearchRetrieval])]) as served:
+        async with Trainer(served.url) as trainer, anyio.create_task_group() as group:
+            seen: list[Seen] = []
+
+            async def ask() -> None:
+                seen.append(await trainer.act("<search>moon</search>"))
+
+            group.start_soon(ask)
+            try:
+                with anyio.fail_after(10):
+                    while (await trainer.get("/verl/health")).json()["active_tasks"] < 1:
+                        await anyio.sleep(0.01)
+                    assert (await trainer.act("no search")).valid is False
+                    assert not seen
+            finally:
+                await anyio.to_thread.run_sync(slow.write_text, '{"contents": "Moon\\nIt is far."}')
+    assert [one.text for one in seen] == ["\n\n<information>Doc 1(Title: Moon) It is far.</information>\n\n"]
+
+
+async def test_in_an_environment_of_ones_own_a_corpus_that_cannot_be_read_costs_the_agent_no_reward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RETRIEVER_CORPUS", "nowhere.jsonl")
+    with running([toolbox([SearchRetrieval])]) as served:
+        async with Trainer(served.url) as trainer:
+            problem = (await trainer.act("<search>moon</search>")).why_lost()
+            assert "RETRIEVER_CORPUS: nowhere.jsonl cannot be read: No such file or directory" in problem

@@ -5,6 +5,7 @@ Passages are ranked by BM25. One query takes less than a millisecond among 100,0
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gzip
 import json
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
-from toolyard.core.errors import ToolyardError
+from toolyard.core.errors import ServiceUnavailable, ToolyardError
 
 try:
     import numpy as np
@@ -187,13 +188,25 @@ def singular(word: str) -> str:
 # Where passages come from.
 
 
-@functools.cache
 def read_corpus(path: str) -> Corpus:
     """The corpus at this path, read once: a .jsonl file, a .txt or .md file, or a folder of such. They may be .gz."""
-    corpus = Corpus(passages_at(Path(path)))
-    if not corpus:
-        raise CorpusError(f"there is no passage in {path}")
+    if (corpus := _corpora.get(path)) is None:
+        corpus = Corpus(passages_at(Path(path)))
+        if not corpus:
+            raise CorpusError(f"there is no passage in {path}")
+        _corpora[path] = corpus
     return corpus
+
+
+_corpora: dict[str, Corpus] = {}
+
+
+async def corpus_named(variable: str) -> Corpus:
+    """The one that an environment variable names; nobody waits for it to be read but who wants to search in it."""
+    path = os.environ[variable]
+    if path not in _corpora and (problem := await asyncio.to_thread(missing_corpus, variable)):
+        raise ServiceUnavailable(problem)
+    return read_corpus(path)
 
 
 def passages_at(path: Path) -> Iterator[Passage]:

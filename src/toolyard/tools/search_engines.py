@@ -19,7 +19,7 @@ from pydantic import Field
 
 from toolyard.core.errors import ServiceUnavailable, ToolError
 from toolyard.core.output import JsonObject
-from toolyard.tools.corpus import missing_corpus, read_corpus
+from toolyard.tools.corpus import Corpus, corpus_named, missing_corpus
 from toolyard.tools.http import without
 from toolyard.tools.remote import RemoteToolset, blaming, object_of
 
@@ -159,8 +159,8 @@ class SearchToolset(RemoteToolset):
     ) -> Sequence[Result]:
         """Best first. Raises `ServiceUnavailable` if that could not be found out."""
         query = query.strip().replace('"', "")
-        if path := os.environ.get(CORPUS):
-            return found_in(path, query)
+        if os.environ.get(CORPUS):
+            return found_in(await corpus_named(CORPUS), query)
         region = region or Region.of(query)
         kept = (engine.url, region, query)
         if (results := engine.recent.get(kept)) is None:
@@ -193,8 +193,8 @@ class SearchToolset(RemoteToolset):
         return object_of(replace(answer, body=without(answer.body, [key])))
 
 
-def found_in(path: str, query: str) -> Sequence[Result]:
-    passages = [hit.passage for hit in read_corpus(path).search(query, RESULTS)]
+def found_in(corpus: Corpus, query: str) -> Sequence[Result]:
+    passages = [hit.passage for hit in corpus.search(query, RESULTS)]
     return [Result(one.title, one.url, one.text.strip(), page=one.contents.strip()) for one in passages]
 
 

@@ -12,7 +12,7 @@ from toolyard.core.errors import ServiceUnavailable
 from toolyard.core.forms import Tagged
 from toolyard.core.output import TextBlock, ToolOutput
 from toolyard.core.tool import tool
-from toolyard.tools.corpus import missing_corpus, read_corpus
+from toolyard.tools.corpus import corpus_named, missing_corpus
 from toolyard.tools.remote import RemoteToolset, blaming, json_of
 
 SECONDS = 30
@@ -54,8 +54,9 @@ class SearchRetrieval(RemoteToolset):
         return ToolOutput(metadata={"answer": answer, "valid": False}, finished=True)
 
     async def _passages(self, query: str) -> Sequence[str]:
-        if path := os.environ.get("RETRIEVER_CORPUS"):
-            return [hit.passage.contents for hit in read_corpus(path).search(query, topk())]
+        if os.environ.get("RETRIEVER_CORPUS"):
+            corpus = await corpus_named("RETRIEVER_CORPUS")
+            return [hit.passage.contents for hit in corpus.search(query, topk())]
         url = os.environ.get("RETRIEVER_URL", URL)
         with blaming(f"the retriever at {url}"):
             body = {"queries": [query], "topk": topk(), "return_scores": True}
