@@ -79,6 +79,11 @@ class Capture:
             self._fd = -1
             self.ended.set()
 
+    def leave(self) -> None:
+        """Close it, and tell nobody anything any more: who is told holds it in turn, and both would stay."""
+        self.close()
+        self._on_full = nobody
+
     def _readable(self) -> None:
         for _ in range(_TURNS):
             if self._fd < 0 or not (size := self._wanted()):
@@ -139,6 +144,10 @@ class Capture:
     def _begun(self) -> int:
         """How many of the last bytes may be the beginning of a mark."""
         return min(len(self._unread), len(self._mark) - 1)
+
+
+def nobody() -> None:
+    """Is told that it is full."""
 
 
 async def feed(fd: int, data: bytes) -> None:

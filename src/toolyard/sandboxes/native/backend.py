@@ -299,12 +299,18 @@ class NativeBackend:
             root.signal(signal.SIGKILL)  # before its agent hears that nobody is there any more, and does more than die
             guest.close()
             await root.end()
-            self._sandboxes.discard(sandbox)
 
         interpreter = guest.started(first, limits.output_bytes) if interprets else None
         if interpreter is None:  # there is no room for it; who needs it will be told
             guest.give_up(first)
-        sandbox = NativeSandbox(guest, limits, self._ground(root.oom_kills, owner), end=end, interpreter=interpreter)
+        sandbox = NativeSandbox(
+            guest,
+            limits,
+            self._ground(root.oom_kills, owner),
+            end=end,
+            on_closed=self._sandboxes.discard,
+            interpreter=interpreter,
+        )
         self._sandboxes.add(sandbox)
         return sandbox
 
@@ -327,7 +333,7 @@ class NativeBackend:
             keeper,
             limits,
             self._ground(keeper.oom_kills, owner),
-            on_closed=lambda: self._sandboxes.discard(interpreter),
+            on_closed=self._sandboxes.discard,
         )
         self._sandboxes.add(interpreter)
         return interpreter

@@ -140,7 +140,8 @@ class Channel:
             if not answer.done():
                 answer.set_exception(SandboxLost(f"the sandbox is gone: {why}"))
                 answer.exception()  # whether or not anybody waits
-        self._on_lost(why)
+        on_lost, self._on_lost, self._on_event = self._on_lost, _nobody, _nobody  # who hold us, in turn
+        on_lost(why)
 
     async def _send(self, header: Mapping[str, object], payload: bytes, fds: Sequence[int]) -> None:
         packets = deque(wire.packets(header, payload, dumped))
@@ -237,6 +238,10 @@ class Channel:
             _close(fds)
             return
         answer.set_result(Answer(header, payload, fds))
+
+
+def _nobody(_: object) -> None:
+    """Hears of what comes after the end."""
 
 
 def loaded(text: bytes) -> Any:

@@ -19,7 +19,7 @@ from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes.base import Limit, Limits
 from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.channel import Answer, Channel, pair, without_room
-from toolyard.sandboxes.pipes import Capture
+from toolyard.sandboxes.pipes import Capture, nobody
 
 _FILE_MOST = wire.LIST_MOST
 _INTERPRETER_MOST = 1024 * 1024
@@ -58,7 +58,7 @@ class Program:
     stderr: Capture
     channel: Channel | None = None
     """To the interpreter, if it is one."""
-    on_full: Callable[[], None] = lambda: None
+    on_full: Callable[[], None] = nobody
     """Is told when it writes more than is kept."""
 
     @property
@@ -79,8 +79,9 @@ class Program:
         if self.stdin >= 0:
             os.close(self.stdin)
             self.stdin = -1
-        self.stdout.close()
-        self.stderr.close()
+        self.stdout.leave()
+        self.stderr.leave()
+        self.on_full = nobody  # who is told may hold us
         if self.channel is not None:
             self.channel.close()
 

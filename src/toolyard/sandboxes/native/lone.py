@@ -24,7 +24,9 @@ _EXITING_SECONDS = 1.0
 
 
 class LoneInterpreter:
-    def __init__(self, keeper: LoneKeeper, limits: Limits, ground: Ground, *, on_closed: Callable[[], None]) -> None:
+    def __init__(
+        self, keeper: LoneKeeper, limits: Limits, ground: Ground, *, on_closed: Callable[[LoneInterpreter], None]
+    ) -> None:
         self._keeper = keeper
         self._limits = limits
         self._ground = ground
@@ -57,7 +59,7 @@ class LoneInterpreter:
         try:
             await self._keeper.end()
         finally:
-            self._on_closed()
+            self._on_closed(self)
 
 
 class LoneKeeper:

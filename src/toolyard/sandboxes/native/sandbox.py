@@ -35,6 +35,7 @@ class NativeSandbox:
         ground: Ground,
         *,
         end: Callable[[], Awaitable[None]],
+        on_closed: Callable[[NativeSandbox], None] = lambda _: None,
         parent: NativeSandbox | None = None,
         interpreter: Program | None = None,
     ) -> None:
@@ -42,6 +43,7 @@ class NativeSandbox:
         self._guest = guest
         self._ground = ground
         self._end = end
+        self._on_closed = on_closed
         self._parent = parent
         self._python = Python(guest, limits, ground, interpreter)
         self._bash = Bash(guest, limits, ground)
@@ -293,6 +295,7 @@ class NativeSandbox:
             await self._end_programs()
             return
         await self._end()
+        self._on_closed(self)
         await self._end_programs(*self._under_way)
         if self._parent is not None:
             await self._parent._lose(self)

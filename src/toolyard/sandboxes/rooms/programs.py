@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from toolyard.sandboxes.pipes import Capture
+from toolyard.sandboxes.pipes import Capture, nobody
 from toolyard.sandboxes.rooms.launcher import tree, used
 
 
@@ -39,7 +39,7 @@ class Program:
         """By us, whatever the process that stood between says."""
         self.pid = process.pid
         self.stdin, stdout, stderr = files
-        self.on_full: Callable[[], None] = lambda: None
+        self.on_full: Callable[[], None] = nobody
         self.stdout = Capture(stdout, output_bytes, self._full)
         self.stderr = Capture(stderr, output_bytes, self._full)
         for stream in (self.stdout, self.stderr):
@@ -80,8 +80,9 @@ class Program:
         if self.stdin >= 0:
             os.close(self.stdin)
             self.stdin = -1
-        self.stdout.close()
-        self.stderr.close()
+        self.stdout.leave()
+        self.stderr.leave()
+        self.on_full = nobody  # who is told may hold us
 
     def kill_group(self) -> None:
         """The process and those that it started and that did not move away. Its number means it until `ended`."""
