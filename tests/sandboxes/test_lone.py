@@ -228,6 +228,13 @@ async def test_code_that_ended_its_interpreter_has_used_it_up(backend):
             await interpreter.exec("1")
 
 
+async def test_one_that_cannot_answer_does_not_pass_for_one_that_did_well(backend):
+    async with opened(backend) as interpreter:
+        executed = await interpreter.exec("import sys; sys.modules['toolyard.sandboxes.native.wire'].encoded = None")
+    assert executed.error.message == "the interpreter ended with code 126"
+    assert executed.stderr == "toolyard: TypeError: 'NoneType' object is not callable\n"
+
+
 async def test_walls_that_cannot_be_made_are_told(backend):
     """A file system of a size that there cannot be."""
     with pytest.raises(SandboxLost, match=r"could not be set up: OSError: .*mount"):

@@ -153,6 +153,9 @@ def live_alone(setup: Setup, prepare: Callable[[], None], files: Sequence[int]) 
             os._exit(1)
         os.write(control, _READY)
         session.live(control, -1, setup.interpreter)
+    except BaseException as error:  # nobody is left to be told but the code's own standard error
+        os.write(2, f"toolyard: {type(error).__name__}: {error}\n".encode())
+        os._exit(126)
     finally:
         os._exit(0)
 

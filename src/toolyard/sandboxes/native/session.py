@@ -50,6 +50,10 @@ def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
             request, payload, fds = wire.receive(control)
         except wire.Closed:
             return
+        except BaseException as error:  # a timer or signal handler that code has left behind
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # it was the socket
+            continue
         if request["op"] == "exec":
             answer, data = _execute(interpreter.run, payload)
         elif request["op"] == "rehearse":  # what is done for the first time takes longest: it has memory copied

@@ -79,6 +79,19 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "python")
 async def _(box: Sandbox, case: Case) -> None:
+    """What a timer of the code does when no code runs costs it nothing."""
+    for raised in ("ValueError('late')", "TimeoutError('late')", "KeyboardInterrupt"):
+        await box.exec(
+            f"import signal\nkept = 1\ndef late(*_): raise {raised}\n"
+            "signal.signal(signal.SIGALRM, late)\nsignal.setitimer(signal.ITIMER_REAL, 0.1)"
+        )
+        await box.run(["sleep", "0.3"])
+        executed = await box.exec("kept")
+        case.same(f"after {raised}", (executed.value, executed.state_lost), ("1", False))
+
+
+@rule_of(RULES, "python")
+async def _(box: Sandbox, case: Case) -> None:
     """Values and messages are cut to a size that can be sent."""
     for code in "'x' * 10**6", "raise ValueError('x' * 10**6)":
         executed = await box.exec(code)
