@@ -206,6 +206,35 @@ async def test_a_directory_that_programs_made_unreadable_is_removed_all_the_same
     assert list(temporary.iterdir()) == []
 
 
+DEEP = "import os\nfor _ in range(1500):\n    os.mkdir('deep'); os.chdir('deep')\nopen('file', 'w').close()"
+"""More than Python can descend into, and longer than a path may be."""
+
+
+@pytest.mark.parametrize("kind", [SubprocessBackend, backends.bubblewrap])
+async def test_what_programs_buried_deep_is_removed_and_cannot_be_forked(kind, temporary):
+    async with started(kind()) as backend, await backend.open() as box:
+        assert (await box.run(["python3", "-c", DEEP])).exit_code == 0
+        with pytest.raises(CannotFork, match="the workspace cannot be copied"):
+            await box.fork()
+        assert (await box.run(["echo", "hello"])).stdout == b"hello\n"
+    assert list(temporary.iterdir()) == []
+
+
+async def test_what_programs_of_a_killed_server_buried_deep_is_swept_too(temporary):
+    ended = python("from toolyard.sandboxes.rooms import origin; print(origin.mine())", temporary)
+    left = temporary / f"toolyard-subprocess-{ended}-left"
+    left.mkdir()
+    python(DEEP, left)
+    async with started(SubprocessBackend()):
+        assert list(temporary.iterdir()) == []
+
+
+def python(code: str, directory: Path) -> str:
+    """What it prints, in a process of its own that is gone then."""
+    argv = [sys.executable, "-c", code]
+    return subprocess.run(argv, cwd=directory, capture_output=True, check=True, text=True).stdout.strip()
+
+
 async def test_a_profile_that_is_not_installed_is_refused_by_name(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from toolyard.sandboxes.rooms.launcher import started
+from toolyard.sandboxes.rooms.workspace import clear
 
 
 def mine() -> str:
@@ -59,11 +59,14 @@ def forsaken_directories(kind: str) -> Iterator[Path]:
 
 
 def remove(directory: Path) -> None:
-    """With whatever programs may have done to its permissions, which are nothing to root."""
-    if os.geteuid() != 0:
-        for folder, _, _ in os.walk(directory):
-            os.chmod(folder, 0o700)
-    shutil.rmtree(directory)
+    """With whatever programs have done in it."""
+    directory.chmod(0o700)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        clear(fd)
+    finally:
+        os.close(fd)
+    directory.rmdir()
 
 
 def _namespace() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from toolyard.core.errors import SandboxLost
+from toolyard.core.errors import CannotFork, SandboxLost
 from toolyard.sandboxes.base import Entry, Executed, Finished, Level, Limits, Process, Profile, Report
 from toolyard.sandboxes.paths import inside
 from toolyard.sandboxes.pipes import feed
@@ -171,10 +171,16 @@ class RoomSandbox:
 
     async def _continue_in(self, branch: RoomSandbox) -> None:
         """The code finds the files as they are now. What it then does to them was done before."""
-        await branch._room.copy_from(self._room)
+        await self._copy_files_to(branch)
         if self._python.recording.pieces:
             await self._python.recording.play(branch)
+            await self._copy_files_to(branch)
+
+    async def _copy_files_to(self, branch: RoomSandbox) -> None:
+        try:
             await branch._room.copy_from(self._room)
+        except (OSError, RecursionError) as error:
+            raise CannotFork(f"the workspace cannot be copied: {error}") from error
 
     # The end.
 

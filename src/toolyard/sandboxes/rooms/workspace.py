@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -60,11 +61,7 @@ class Workspace:
     def copy_from(self, other: Workspace) -> None:
         """Have what the other has, and nothing else."""
         with self._opened(".", _DIRECTORY) as target, other._opened(".", _DIRECTORY) as source:
-            for name in os.listdir(target):
-                if stat.S_ISDIR(os.stat(name, dir_fd=target, follow_symlinks=False).st_mode):
-                    shutil.rmtree(name, dir_fd=target)
-                else:
-                    os.unlink(name, dir_fd=target)
+            clear(target)
             self._copy(source, target)
 
     @contextlib.contextmanager
@@ -159,6 +156,33 @@ class Workspace:
                 os.close(to_fd)
         finally:
             os.close(from_fd)
+
+
+def clear(directory: int) -> None:
+    """Remove everything below an open directory, however deep programs have buried it and whatever they did to its
+    permissions. What is deep is moved up, because each level would take a call of a function, and a file to be open."""
+    names = (f"{os.urandom(8).hex()}-{number}" for number in itertools.count())
+    while found := os.listdir(directory):
+        for name in found:
+            if not _is_directory(name, directory):
+                os.unlink(name, dir_fd=directory)
+                continue
+            os.chmod(name, 0o700, dir_fd=directory)
+            fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+            try:
+                for inner in os.listdir(fd):
+                    if _is_directory(inner, fd):
+                        os.chmod(inner, 0o700, dir_fd=fd)
+                        os.rename(inner, next(names), src_dir_fd=fd, dst_dir_fd=directory)
+                    else:
+                        os.unlink(inner, dir_fd=fd)
+            finally:
+                os.close(fd)
+            os.rmdir(name, dir_fd=directory)
+
+
+def _is_directory(name: str, above: int) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
 
 
 def _link(name: str, above: int) -> str | None:
