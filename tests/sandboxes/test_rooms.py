@@ -23,7 +23,7 @@ from toolyard.core.errors import CannotFork, SandboxLost, SandboxUnavailable
 from toolyard.sandboxes import bubblewrap
 from toolyard.sandboxes.base import Backend, Limits, Sandbox
 from toolyard.sandboxes.bubblewrap import BubblewrapBackend
-from toolyard.sandboxes.rooms import origin
+from toolyard.sandboxes.rooms import origin, room
 from toolyard.sandboxes.subprocess import SubprocessBackend
 
 pytestmark = pytest.mark.anyio
@@ -204,6 +204,14 @@ async def test_a_directory_that_programs_made_unreadable_is_removed_all_the_same
     async with started(SubprocessBackend()) as backend, await backend.open() as box:
         await box.run(["sh", "-c", "mkdir -p a/b/c; touch a/b/c/file; chmod 0 a/b/c a/b a ."])
     assert list(temporary.iterdir()) == []
+
+
+async def test_a_program_that_cannot_be_ended_is_a_lost_sandbox_and_no_timeout_of_its_user(monkeypatch):
+    async with started(SubprocessBackend()) as backend, await backend.open() as box:
+        monkeypatch.setattr(room, "_END_SECONDS", 0.0)  # and nothing is as fast as that
+        with pytest.raises(SandboxLost, match="it does not end what it is to end"):
+            await box.run(["sleep", "60"], timeout=0.1)
+        monkeypatch.undo()
 
 
 DEEP = "import os\nfor _ in range(1500):\n    os.mkdir('deep'); os.chdir('deep')\nopen('file', 'w').close()"

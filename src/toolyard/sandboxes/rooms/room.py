@@ -70,8 +70,11 @@ class Room(Protocol):
 async def end(room: Room, program: Program) -> Ending:
     """See to it that a program has ended, and everything that it started with it."""
     await room.kill(program)
-    async with asyncio.timeout(_END_SECONDS):
-        ending = await program.ending()
+    try:
+        async with asyncio.timeout(_END_SECONDS):
+            ending = await program.ending()
+    except TimeoutError:  # which would look like that of who waits for the program
+        raise SandboxLost("the sandbox is gone: it does not end what it is to end") from None
     if not (program.killed or program.told) and (why := await room.lost()):
         raise SandboxLost(f"the sandbox is gone: {why}")
     return ending
