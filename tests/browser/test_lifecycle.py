@@ -18,7 +18,7 @@ import pytest
 
 from tests.browser.site import Site
 from tests.wires.wire import until
-from toolyard.browser import chromium
+from toolyard.browser import chromium, shared
 from toolyard.browser.actions import Goto, Look
 from toolyard.browser.chromium import Home
 from toolyard.browser.shared import Visit, close_browser, open_visit
@@ -150,6 +150,31 @@ async def test_only_so_many_sessions_share_a_browser(browser: None, monkeypatch:
     third = await open_visit()
     await asyncio.gather(second.close(), third.close())
     await close_browser()
+
+
+async def test_windows_that_nobody_waits_for_any_longer_count_until_they_are_closed(
+    browser: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TOOLYARD_BROWSER_SESSIONS", "3")
+    await close_browser()
+    kept = await open_visit()
+    try:
+        for _ in range(2):
+            opening = asyncio.create_task(open_visit())
+            for _ in range(10):  # it has asked for a window, and cannot have it yet
+                await asyncio.sleep(0)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        with pytest.raises(BrowserUnavailable, match="a window for each of 3 sessions"):
+            await open_visit()
+        shared_browser = shared._keepers[asyncio.get_running_loop()].browser
+        assert shared_browser is not None
+        await until(lambda: shared_browser._windows == 1 and len(shared_browser._chromium.contexts) == 1, 20)
+        await (await open_visit()).close()
+    finally:
+        await kept.close()
+        await close_browser()
 
 
 async def test_sessions_work_at_once_and_know_nothing_of_each_other(visit: Visit, site: Site):

@@ -11,7 +11,7 @@ import concurrent.futures
 import logging
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
@@ -77,29 +77,32 @@ class SharedBrowser:
         return not self.stopped.done() and not (self._end is not None and self._end.is_set())
 
     async def open_window(self) -> Visit:
-        if self._windows >= self.settings.windows:
-            raise BrowserUnavailable(
-                f"the browser has a window for each of {self._windows} sessions, and no more are allowed"
-            )
-        self._windows += 1
+        opening = self._begin(self._open_window())
         try:
-            return Visit(self, await self.run(self._open_window()))
-        except BaseException:
-            self._windows -= 1
+            return Visit(self, await self._outcome(asyncio.shield(asyncio.wrap_future(opening))))
+        except asyncio.CancelledError:  # who asked for it has gone, perhaps when it was just there
+            opening.add_done_callback(self._close_unwanted)
             raise
 
     async def close_window(self, window: Window) -> None:
-        self._windows -= 1
+        """Also when nobody waits for that any longer."""
         with suppress(BrowserLost):  # then it is closed
-            await self.run(self._close_window(window))
+            closing = self._begin(self._close_window(window))
+            await self._outcome(asyncio.shield(asyncio.wrap_future(closing)))
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """On the browser's loop."""
+        return await self._outcome(asyncio.wrap_future(self._begin(work)))
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         if not self.usable or self._loop is None:
             work.close()
             raise BrowserLost(_ENDED)
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _outcome(self, begun: Awaitable[T]) -> T:
         try:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+            return await begun
         except BrowserLost:
             self.stop()
             raise
@@ -107,6 +110,11 @@ class SharedBrowser:
             if (current := asyncio.current_task()) is not None and current.cancelling():
                 raise
             raise BrowserLost(_ENDED) from None  # its loop has ended under us
+
+    def _close_unwanted(self, opened: concurrent.futures.Future[Window]) -> None:
+        if not opened.cancelled() and opened.exception() is None:
+            with suppress(BrowserLost, RuntimeError):  # then it is closed
+                self._begin(self._close_window(opened.result()))
 
     def stop(self) -> None:
         """From any thread; `stopped` says when nothing is left."""
@@ -173,17 +181,20 @@ class SharedBrowser:
             self._end.set()
 
     async def _open_window(self) -> Window:
+        """Windows are counted as long as there is anything of them in the browser, whoever has gone meanwhile."""
         assert self._chromium is not None
+        if self._windows >= self.settings.windows:
+            raise BrowserUnavailable(
+                f"the browser has a window for each of {self._windows} sessions, and no more are allowed"
+            )
         if self._idle is not None:
             self._idle.cancel()
-        opening = asyncio.ensure_future(Window.open(self._chromium, self._gate, self.settings.answer_seconds))
+        self._windows += 1
         try:
-            return await asyncio.shield(opening)
+            return await Window.open(self._chromium, self._gate, self.settings.answer_seconds)
         except Error as error:
+            self._windows -= 1
             raise BrowserLost(f"the browser opens no window: {_said(error)}") from error
-        except asyncio.CancelledError:  # who asked for it has gone
-            await self._close_window(await opening)
-            raise
 
     async def _close_window(self, window: Window) -> None:
         try:
@@ -191,6 +202,7 @@ class SharedBrowser:
                 await window.close()
         except (TimeoutError, Error) as error:
             log.warning("a window does not close: %s", error)
+        self._windows -= 1
         self._rest()
 
     def _rest(self) -> None:
