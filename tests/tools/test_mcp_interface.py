@@ -146,6 +146,13 @@ async def test_a_tool_that_no_server_has_is_not_guessed(trainer):
     assert (seen.done, seen.valid) == (True, False)
 
 
+async def test_a_tool_that_may_be_of_a_server_that_does_not_answer_costs_the_agent_no_reward(trainer):
+    problem = (await trainer.act(call("fly"), mcp_servers=["math", "nosuch"])).why_lost()
+    assert "which MCP server has the tool 'fly'? nosuch did not answer" in problem
+    seen = await trainer.act(call("add", arguments={"a": 1, "b": 1}), mcp_servers=["math", "nosuch"])
+    assert seen == (wrapped("2"), False, True)
+
+
 async def test_what_the_server_says_went_wrong_is_for_the_model(trainer):
     assert (await trainer.act(call("boom", server="math"))).text == wrapped("Error executing tool boom")
     seen = await trainer.act(call("add", arguments={"a": "many"}, server="math"))

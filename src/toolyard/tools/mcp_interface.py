@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 from urllib.parse import quote
 
 from toolyard.core.environment import Environment, Toolset
+from toolyard.core.errors import ServiceUnavailable
 from toolyard.core.forms import tagged
 from toolyard.core.output import ImageBlock, JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import Given, tool
@@ -133,22 +134,25 @@ class McpInterface(Toolset):
         if not candidates:
             raise Unclear("No MCP servers configured for this task.")
         offered = await asyncio.gather(*map(self._tools_of, candidates))
-        having = [server for server, tools in zip(candidates, offered, strict=True) if name in tools]
+        having = [server for server, tools in zip(candidates, offered, strict=True) if tools and name in tools]
         if len(having) > 1:
             raise Unclear(f"Tool '{name}' is available on multiple servers {having}; please specify which one to use.")
+        if not having and None in offered:
+            silent = [server for server, tools in zip(candidates, offered, strict=True) if tools is None]
+            raise ServiceUnavailable(f"which MCP server has the tool {name!r}? {', '.join(silent)} did not answer")
         if not having:
             raise Unclear(f"Unable to locate tool '{name}'. Specify one of the servers: {candidates}")
         return having[0]
 
-    async def _tools_of(self, server: str) -> frozenset[str]:
-        """Their names; none of a server that does not answer."""
+    async def _tools_of(self, server: str) -> frozenset[str] | None:
+        """Their names; None if the server does not answer."""
         if server not in self._tools:
             try:
                 async with asyncio.timeout(SECONDS):
                     listed = await _tools(await self._client(server))
             except Exception as error:  # the other server: another one may have the tool
                 self._drop_if_lost(server, error)
-                return frozenset()
+                return None
             self._tools[server] = frozenset(listed)
         return self._tools[server]
 
