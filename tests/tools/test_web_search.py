@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from tests.tools.acting import Trainer
 from tests.tools.search_service import KEY, PAGE, Service, found, searching
+from tests.wires.wire import until
 from toolyard.core.errors import DefinitionError
 from toolyard.testing import running
 from toolyard.tools import search_engines
@@ -178,6 +180,34 @@ async def test_the_same_question_is_paid_for_once_but_a_failure_is_not_kept(goog
     for _ in range(3):
         assert "One server." in (await google.act('<search>"q"</search>')).text
     assert len(service.asked) == 2
+
+
+@pytest.mark.parametrize("first", ["waits", "is gone"])
+async def test_rollouts_that_ask_the_same_at_the_same_time_pay_once(
+    google: Trainer, service: Service, first: str
+) -> None:
+    may_answer = threading.Event()
+
+    async def late() -> AsyncIterator[bytes]:
+        while not may_answer.is_set():
+            await asyncio.sleep(0.01)
+        yield json.dumps({"organic": [PAGE]}).encode()
+
+    service.answers = [lambda: StreamingResponse(late())]
+    async with anyio.create_task_group() as group:
+        group.start_soon(google.act, "<search>q</search>", "first")
+        await until(lambda: len(service.asked) == 1)
+        others = [asyncio.create_task(google.act("<search>q</search>")) for _ in range(4)]
+        with anyio.fail_after(10):
+            while (await google.get("/verl/health")).json()["active_tasks"] < 5:
+                await anyio.sleep(0.01)
+        if first == "is gone":
+            await google.finish("first")
+        else:
+            may_answer.set()
+        assert all("One server." in seen.text for seen in await asyncio.gather(*others))
+        may_answer.set()
+    assert len(service.asked) == (1 if first == "waits" else 2)
 
 
 def test_results_are_forgotten_when_they_are_old_or_too_many() -> None:

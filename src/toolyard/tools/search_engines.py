@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 from urllib.parse import urlencode
@@ -76,6 +76,7 @@ class Recent:
         self._seconds = seconds
         self._most = most
         self._kept: OrderedDict[object, tuple[float, Sequence[Result]]] = OrderedDict()
+        self._asking: dict[object, asyncio.Future[Sequence[Result]]] = {}
 
     def get(self, key: object) -> Sequence[Result] | None:
         kept = self._kept.get(key)
@@ -86,6 +87,35 @@ class Recent:
         self._kept.move_to_end(key)
         if len(self._kept) > self._most:
             self._kept.popitem(last=False)
+
+    async def once(
+        self, key: object, seconds: float, ask: Callable[[], Awaitable[Sequence[Result]]]
+    ) -> Sequence[Result]:
+        """What is kept, or else what `ask` finds in so many seconds: for all who want it meanwhile, or for none."""
+        asked = (asyncio.get_running_loop(), key, seconds)
+        while (kept := self.get(key)) is None:
+            if (asking := self._asking.get(asked)) is None:
+                kept = await self._ask(asked, ask)
+                self.put(key, kept)
+                break
+            await asyncio.wait((asking,))
+            if not asking.cancelled():  # or else who asked has gone
+                return asking.result()
+        return kept
+
+    async def _ask(self, asked: object, ask: Callable[[], Awaitable[Sequence[Result]]]) -> Sequence[Result]:
+        asking = self._asking[asked] = asyncio.get_running_loop().create_future()
+        try:
+            results = await ask()
+            asking.set_result(results)
+        except Exception as error:
+            asking.set_exception(error)
+            asking.exception()  # looked at, should nobody else want it
+            raise
+        finally:
+            asking.cancel()
+            del self._asking[asked]
+        return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +193,8 @@ class SearchToolset(RemoteToolset):
             return found_in(await corpus_named(CORPUS), query)
         region = region or Region.of(query)
         kept = (engine.url, region, query)
-        if (results := engine.recent.get(kept)) is None:
-            with blaming(f"the search engine at {engine.url}"):
-                results = results_in(await self._asked(engine, query, region, seconds))
-            engine.recent.put(kept, results)
-        return results
+        with blaming(f"the search engine at {engine.url}"):
+            return await engine.recent.once(kept, seconds, lambda: self._asked(engine, query, region, seconds))
 
     async def find_anywhere(self, query: str, region: str | None, most: int) -> Sequence[Result]:
         """The same of whichever engine there is. Raises `ToolError` if there is none, or no such region."""
@@ -178,7 +205,7 @@ class SearchToolset(RemoteToolset):
         found = await self.find(engine, query, seconds=SECONDS, region=where)
         return [one for _, one in distinct(found)][:most]
 
-    async def _asked(self, engine: Engine, query: str, region: Region, seconds: float) -> JsonObject:
+    async def _asked(self, engine: Engine, query: str, region: Region, seconds: float) -> Sequence[Result]:
         key = os.environ.get(engine.key, "")
         headers = engine.headers(key)
         try:
@@ -190,7 +217,7 @@ class SearchToolset(RemoteToolset):
                     await asyncio.sleep(pause)
         except TimeoutError:
             raise ServiceUnavailable(f"there was no answer within {seconds:g} seconds") from None
-        return object_of(replace(answer, body=without(answer.body, [key])))
+        return results_in(object_of(replace(answer, body=without(answer.body, [key]))))
 
 
 def found_in(corpus: Corpus, query: str) -> Sequence[Result]:
