@@ -74,6 +74,12 @@ def is_below(process: int, ancestor: int) -> bool:
     return process == ancestor
 
 
+def has_driver(server: int) -> bool:
+    threads = Path(f"/proc/{server}/task").glob("*/children")
+    children = {int(child) for thread in threads for child in thread.read_text().split()}
+    return any("run-driver" in command for process, command in commands().items() if process in children)
+
+
 def chromiums_here() -> list[tuple[int, str]]:
     """The browsers that this process has, with their command lines."""
     return [
@@ -100,6 +106,13 @@ async def test_a_server_that_ends_leaves_no_process_and_no_file(browser: None, d
         assert server.stdout.readline() == "open\n"
         assert len(processes_of(directory)) > 3
         server.send_signal(how)
+    await until(lambda: not processes_of(directory) and not list(directory.iterdir()), seconds=20)
+
+
+async def test_a_server_that_is_killed_while_the_driver_starts_leaves_nothing(browser: None, directory: Path):
+    with start_server(directory) as server:
+        await until(lambda: has_driver(server.pid))
+        server.kill()
     await until(lambda: not processes_of(directory) and not list(directory.iterdir()), seconds=20)
 
 

@@ -135,11 +135,11 @@ class SharedBrowser:
     async def _live(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         async with AsyncExitStack() as last_first:
-            home = Home()
-            last_first.push_async_callback(home.close)
             await last_first.enter_async_context(self._gate)
             async with asyncio.timeout(_START_SECONDS):
                 driver = await last_first.enter_async_context(async_playwright())
+                home = Home()  # not before it is needed: until Chromium's launcher runs, only we can remove it
+                last_first.push_async_callback(home.close)
                 self._chromium = await self._launch(driver, home)
             last_first.push_async_callback(self._close_chromium)
             self._chromium.on("disconnected", self._disconnected)
