@@ -137,6 +137,21 @@ async def test_a_language_whose_compiler_is_not_there_is_an_error_of_the_sandbox
         assert (answer["compile_result"], answer["run_result"], answer["files"]) == (None, None, {})
 
 
+async def test_a_look_that_came_to_nothing_does_not_mean_that_a_language_is_missing(monkeypatch):
+    """Programs may run for as long as a request says; those of tools in this server are given no time at all."""
+    with running([MathEnv], protocol=("fusion",), sandbox_seconds=1e-6) as server:
+        async with Client(server.url) as client:
+            assert (await client.run("print(1)"))["status"] == "Success"
+    monkeypatch.setattr(fusion, "LOOK_SECONDS", 1e-6)
+    with running([MathEnv], protocol=("fusion",)) as server:
+        async with Client(server.url) as client:
+            told = await client.run("print(1)")
+            assert told["status"] == "SandboxError"
+            assert told["message"].endswith("it took longer than it may, looking for python3")
+            monkeypatch.undo()
+            assert (await client.run("print(1)"))["status"] == "Success"
+
+
 async def test_a_language_that_is_not_offered_is_an_error_of_the_sandbox(client):
     answer = await client.run("SELECT 1", "sql")
     assert answer["status"] == "SandboxError"

@@ -25,6 +25,8 @@ log = logging.getLogger("toolyard.fusion")
 
 SECONDS_MOST = 300.0
 """Of one step, whatever is asked for."""
+LOOK_SECONDS = 10.0
+"""For finding out whether the sandbox has a program."""
 FETCHED_MOST = 16 * 2**20
 """Bytes of all files that are fetched."""
 FILES_MOST = 1000
@@ -180,7 +182,9 @@ class Fusion(BaseRoute):
     async def _check(self, sandbox: Sandbox, language: str, toolchain: Toolchain) -> None:
         program = toolchain.needs
         if program not in self._found:
-            looked = await sandbox.run(["sh", "-c", 'command -v "$0"', program])
+            looked = await sandbox.run(["sh", "-c", 'command -v "$0"', program], timeout=LOOK_SECONDS)
+            if looked.killed_by is not None:  # which says nothing of the program, and must not be remembered
+                raise SandboxError(f"{ended_by(looked.killed_by, looked.usage.wall_seconds)}, looking for {program}")
             self._found[program] = looked.exit_code == 0
         if not self._found[program]:
             raise Unavailable(f"{language} is not available here: there is no {program} in the sandbox")
