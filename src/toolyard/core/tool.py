@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_type_hints, overload
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, get_type_hints, overload
 
 import docstring_parser
 from pydantic import BaseModel, Field, create_model
@@ -111,13 +111,9 @@ class ListToolsOutput(Model):
     message_block_types: list[str] | None = None
 
 
-class Text(NamedTuple):
-    """A parameter that takes any text."""
-
-    name: str
-    default: str | None
-    given: Given | None
-    """How the trainer fills it in, if not the model does."""
+Text: TypeAlias = tuple[str, str | None, Given | None]
+"""A parameter that takes any text: its name, its default, and how the trainer fills it in if not the model does. A bare
+tuple, since it is taken apart for every call."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,10 +191,10 @@ class Tool:
 
         Raises pydantic's ValidationError when the arguments do not fit.
         """
-        if self.arguments is None:
-            return (), {}
         if (texts := self.fit_texts(written, said, task)) is not None:
             return texts, {}
+        if self.arguments is None:
+            return (), {}
         if self.given:
             written = self._with_given(written, said, task)
         model = self.arguments.model_validate(written)
@@ -226,9 +222,11 @@ class Tool:
             return None
         found: list[str] = []
         for name, default, given in self.texts:
-            if name in written and (given is None or given.open):
+            if given is None:
+                value = written.get(name, default)
+            elif given.open and name in written:
                 value = written[name]
-            elif given is None or (value := said[name] if name in said else task.get(name)) is None:
+            elif (value := said[name] if name in said else task.get(name)) is None:
                 value = default
             if type(value) is not str:
                 return None
@@ -345,7 +343,7 @@ def _texts(fn: Callable[..., object], parameters: Mapping[str, Any]) -> Sequence
         given = next((mark for mark in marks if isinstance(mark, Given)), None)
         if len(marks) > (given is not None) or getattr(hint, "__origin__", hint) is not str:
             return ()
-        found.append(Text(name, default, given))
+        found.append((name, default, given))
     return found
 
 

@@ -11,7 +11,6 @@ from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Blocks, JsonObject, Reply
 from toolyard.core.tool import ListToolsOutput, Tool
 from toolyard.core.workspace import Workspace
-from toolyard.placement.steps import Later
 
 T = TypeVar("T")
 
@@ -63,9 +62,6 @@ class Placed(Protocol):
     async def has_tool(self, name: str) -> bool: ...
     def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Coroutine[Any, Any, Reply]:
         """`given` is what the trainer says with this call; what it does not say, the task may."""
-
-    def begin(self, tool: str, arguments: JsonObject, given: JsonObject) -> Later[Reply]:
-        """The same at once if the tool never waits; otherwise it has begun, and the same task has to await the rest."""
 
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
         """The same as a function for a thread, which raises nothing; None if the tool is not a plain function."""

@@ -49,7 +49,7 @@ from toolyard.core.schema import fit
 from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
 from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Strategy, list_tools
-from toolyard.placement.steps import Later, at_once, rest_of
+from toolyard.placement.steps import Later
 from toolyard.placement.threads import Threads
 
 log = logging.getLogger("toolyard.environment")
@@ -256,78 +256,40 @@ class LocalEnvironment:
         return name in self.tools or await self._find_dynamic(name) is not None
 
     async def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Reply:
-        begun = self.begin(tool, arguments, given)
-        return await begun if isinstance(begun, Coroutine) else begun
-
-    def begin(self, tool: str, arguments: JsonObject, given: JsonObject) -> Later[Reply]:
         found = self.tools.get(tool)
-        if found is None:
-            return at_once(self._rest(tool, self._call_dynamic(tool, arguments)))
-        if not found.is_async:
-            work = partial(self._fit_and_call, found, arguments, given)
-            return self._rest(tool, self._place.plain(partial(_call_plain, work)))
         try:
-            positional, named = found.fit(arguments, given, self._task(found))
-        except ValidationError as error:
-            return bad_arguments(_problems(error))
-        except BaseException as error:  # the author's validators
-            return failure(tool, error)
-        try:
-            owner = self._instances.get(found.owner, self._env)
-            begun: Coroutine[Any, Any, object] = found.method_of(owner)(*positional, **named)
-            waits_for = begun.send(None)
-        except StopIteration as done:
-            return self._told(tool, done.value)
+            if found is None:
+                return await self._call_dynamic(tool, arguments)
+            if not found.is_async:
+                work = partial(self._fit_and_call, found, arguments, given)
+                reply: Reply = await self._place.plain(partial(_call_plain, work))
+                return reply
+            begun = self._fit_and_call(found, arguments, given)
+            returned = begun if isinstance(begun, ToolFailure) else await begun
+            if type(returned) is str or isinstance(returned, (ToolOutput, ToolFailure, AskAgain)):
+                return returned
+            return await self._drawn(as_output, returned) if has_image(returned) else as_output(returned)
         except BaseException as error:  # the author's tool: whatever it raises is its answer
-            return failure(tool, error)
-        return self._rest(tool, rest_of(begun, waits_for))
-
-    async def _rest(self, tool: str, work: Awaitable[object]) -> Reply:
-        """Of a call that has to wait."""
-        try:
-            returned = await work
-        except BaseException as error:  # the author's tool: whatever it raises is its answer
-            return failure(tool, error)
-        told = self._told(tool, returned)
-        return await told if isinstance(told, Coroutine) else told
-
-    def _told(self, tool: str, returned: object) -> Later[Reply]:
-        """What a tool returned, in blocks unless it is text; a picture is encoded where it may take its time."""
-        if type(returned) is str:
-            return returned
-        if isinstance(returned, (ToolOutput, ToolFailure, AskAgain)):
-            return returned
-        try:
-            return self._rest(tool, self._drawn(as_output, returned)) if has_image(returned) else as_output(returned)
-        except Exception as error:  # it cannot be written as JSON
             return failure(tool, error)
 
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
         found = self.tools.get(tool)
         if found is None or found.is_async:
             return None
-        try:
-            texts = found.fit_texts(arguments, given, self._task(found))
-        except Exception:  # what the author has made of the task; in the thread it will be the tool's answer
-            texts = None
-        if texts is None:
-            work: Callable[[], object] = partial(self._fit_and_call, found, arguments, given)
-        else:
-            work = partial(found.method_of(self._instances.get(found.owner, self._env)), *texts)
+        work = partial(self._fit_and_call, found, arguments, given)
         return partial(_call_safely, tool, work, asyncio.get_running_loop())
 
-    def _fit_and_call(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> object:
-        """In a thread: validators may take as long as the tool itself."""
+    def _fit_and_call(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> Any:  # what the method returns
+        """In a thread if the method is a plain function: validators may take as long as the tool itself."""
+        task = self._env.task_spec if tool.given else {}
+        method = tool.method_of(self._instances.get(tool.owner, self._env))
+        if (texts := tool.fit_texts(arguments, given, task)) is not None:
+            return method(*texts)
         try:
-            positional, named = tool.fit(arguments, given, self._task(tool))
+            positional, named = tool.fit(arguments, given, task)
         except ValidationError as error:
             return bad_arguments(_problems(error))
-        owner = self._instances.get(tool.owner, self._env)
-        return tool.method_of(owner)(*positional, **named)
-
-    def _task(self, tool: Tool) -> JsonObject:
-        """What the trainer said with the task, if the tool is to be given some of it."""
-        return self._env.task_spec if tool.given else {}
+        return method(*positional, **named)
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
         if not overrides(type(self._env), "score_group"):
@@ -401,6 +363,8 @@ def _call_safely(tool: str, work: Callable[[], object], loop: asyncio.AbstractEv
     """In a thread. What it hands out to be awaited belongs to the loop."""
     try:
         reply = _call_plain(work)
+        if type(reply) is str:
+            return reply
         return asyncio.run_coroutine_threadsafe(reply, loop).result() if isinstance(reply, Coroutine) else reply
     except BaseException as error:  # the author's tool: whatever it raises is its answer
         return failure(tool, error)

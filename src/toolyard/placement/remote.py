@@ -21,7 +21,6 @@ from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Strategy, Task
 from toolyard.placement.line import Line, LineLost, look_at
 from toolyard.placement.local import tools_with
-from toolyard.placement.steps import Later
 from toolyard.placement.template import Template, TemplateLost, pair_of_ends
 from toolyard.placement.workspaces import RemoteWorkspace
 from toolyard.placement.writing import read_reply
@@ -204,9 +203,6 @@ class RemoteEnvironment:
         except asyncio.CancelledError:
             await self._stop(tool, asked)
             raise
-
-    def begin(self, tool: str, arguments: JsonObject, given: JsonObject) -> Later[Reply]:
-        return self.call(tool, arguments, given)
 
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
         return None

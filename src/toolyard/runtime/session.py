@@ -250,7 +250,7 @@ class Session(Life):
         placed, shared = self._placed, self._shared
         if placed is None or not self._is_free() or not shared.may_run_at_once():
             return None
-        begun = placed.begin(tool, arguments, given)
+        begun = at_once(placed.call(tool, arguments, given))
         if type(begun) is str and len(begun) <= shared.limits.output_bytes:
             for told in shared.journal.answered:
                 told(self.spec, tool, "ok", 0.0, time.monotonic() - self.last_seen)
@@ -497,8 +497,7 @@ class Session(Life):
                 if self._history is not None:
                     returned = await self._call_and_remember(Asked(name, arguments, given), self._history)
                 else:
-                    begun = placed.begin(name, arguments, given)
-                    returned = await begun if isinstance(begun, Coroutine) else begun
+                    returned = await placed.call(name, arguments, given)
             finally:
                 slots.give_back()
             result, call.size = self._checked(name, returned)
