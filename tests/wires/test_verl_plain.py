@@ -21,6 +21,11 @@ made: Counter[str] = Counter()
 doors: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 
 
+class Mute(Tagged):
+    def answer(self, text: str, result: str) -> str:
+        raise ValueError("nothing can be written")
+
+
 class Hands(Environment):
     def __init__(self, task_spec={}, secrets={}):
         super().__init__(task_spec, secrets)
@@ -56,6 +61,16 @@ class Hands(Environment):
         """Open."""
         doors[door].set()
         return "open"
+
+    @tool(form=Mute("mumble", "text"))
+    def mumble(self, text: str) -> str:
+        """Say it, so that nobody can write it down."""
+        return text
+
+    @tool(form=Mute("whisper", "text"))
+    async def whisper(self, text: str) -> str:
+        """The same as a coroutine."""
+        return text
 
     @tool
     async def look(self) -> str:
@@ -121,3 +136,13 @@ async def test_plain_functions_coroutines_ends_and_idle_talk_in_one_batch(traine
         assert (talked.done, talked.valid) == (False, False)
         assert last == ("last 1", False, True)  # opened anew each time
         assert gone == ("", True, True)
+
+
+@pytest.mark.parametrize("tag", ["mumble", "whisper"])
+async def test_a_form_that_cannot_write_a_result_spoils_no_other_of_the_batch(trainer, name, tag):
+    ids = [f"{name}-{n}" for n in range(3)]
+    for turn in (1, 2):
+        first, wrong, last = await trainer.batch(ids, ["<say>a</say>", f"<{tag}>b</{tag}>", "<say>c</say>"])
+        assert (first.text, last.text) == (f"a {turn}", f"c {turn}")
+        assert (wrong.done, wrong.valid) == (True, False)
+        assert "nothing can be written" in wrong.observation["error"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from itertools import islice
 from operator import length_hint
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -14,7 +15,7 @@ R = TypeVar("R")
 Later: TypeAlias = R | Coroutine[Any, Any, R]
 """Something now, or the rest of what has to wait for it."""
 
-_BREATH = 128
+BREATH = 128
 """So much is done without waiting before others have their turn on the loop."""
 
 
@@ -52,21 +53,40 @@ def rest_of(work: Coroutine[Any, Any, R], waits_for: object) -> Generator[object
             return result
 
 
-async def all_of(items: Sequence[T], work: Callable[[T], Later[R]]) -> list[R]:
+async def all_of(items: Sequence[T], work: Callable[[T], Later[R]], *, breath: int = BREATH) -> list[R]:
     """What the work comes to for each item: done all at once where it waits; where not, no dearer than in a loop.
 
-    Work that waits returns a coroutine, which is then awaited in the task in which it began.
+    Work that waits returns a coroutine, which is then awaited in the task in which it began. After so many items that
+    did not wait, others have their turn.
     """
-    return await _Lanes(items, work).run()
+    results: list[Any] = [None] * len(items)
+
+    async def put(i: int, rest: Coroutine[Any, Any, R]) -> None:
+        results[i] = await rest
+
+    def some(left: Iterator[int]) -> Coroutine[Any, Any, None] | None:
+        for i in islice(left, breath):
+            result = work(items[i])
+            if isinstance(result, types.CoroutineType):
+                return put(i, result)
+            results[i] = result
+        return None
+
+    await in_lanes(len(items), some)
+    return results
 
 
-class _Lanes(Generic[T, R]):
+async def in_lanes(count: int, work: Callable[[Iterator[int]], Coroutine[Any, Any, None] | None]) -> None:
+    """Work that takes numbers below `count` from what is left of them, until it waits: then it returns the rest of
+    that. Or until others should have their turn: then it returns None."""
+    await _Lanes(count, work).run()
+
+
+class _Lanes:
     """Tasks that share a queue. Whichever waits leaves the rest of it to others, of which there are more and more."""
 
-    def __init__(self, items: Sequence[T], work: Callable[[T], Later[R]]) -> None:
-        self._items = items
-        self._left = iter(range(len(items)))
-        self._results: list[Any] = [None] * len(items)
+    def __init__(self, count: int, work: Callable[[Iterator[int]], Coroutine[Any, Any, None] | None]) -> None:
+        self._left = iter(range(count))
         self._work = work
         self._others: list[asyncio.Task[None]] = []
         self._resting = 0
@@ -74,23 +94,21 @@ class _Lanes(Generic[T, R]):
         self._loop = asyncio.get_running_loop()
         self._opening = self._loop.call_soon(self._open)  # which is when this task waits, or has ended
 
-    async def run(self) -> list[R]:
+    async def run(self) -> None:
         try:
             await self._lane()
             for other in self._others:
                 await other
-            return self._results
         finally:
             self._opening.cancel()
             for other in self._others:
                 other.cancel()
 
     async def _lane(self) -> None:
-        items, work, results = self._items, self._work, self._results
-        for i in self._left:
-            result = work(items[i])
-            results[i] = await result if isinstance(result, types.CoroutineType) else result
-            if i % _BREATH == _BREATH - 1:
+        while length_hint(self._left):
+            if (rest := self._work(self._left)) is not None:
+                await rest
+            elif length_hint(self._left):
                 self._resting += 1
                 await asyncio.sleep(0)
                 self._resting -= 1

@@ -29,6 +29,7 @@ from toolyard.runtime.owners import Owners
 from toolyard.runtime.session import PlainCall, Session
 from toolyard.runtime.shared import Shared
 from toolyard.runtime.tasks import Tasks
+from toolyard.runtime.together import Together, Wanted
 
 log = logging.getLogger("toolyard.runtime")
 
@@ -55,6 +56,9 @@ class Runtime:
         self.owners = Owners()
         self.at_end: list[Callable[[], None]] = []
         """What protocols want to be done when every session is closed for good."""
+        tools = [tool for env in self.environments.values() for tool in env._definition.tools.values()]
+        self.has_plain = not all(tool.is_async for tool in tools)
+        """Whether some environment has a tool that is a plain function."""
         self._sweeping: asyncio.Task[None] | None = None
         self._tasks = {name: Tasks(env, placement) for name, env in self.environments.items()}
 
@@ -159,6 +163,30 @@ class Runtime:
             await session.close(why)
         else:  # not in the caller's task: who gives up waiting does not give up the teardown
             await asyncio.wait((self.shared.background.start(session.close(why)),))
+
+    async def call_all(self, wanted: Sequence[Wanted]) -> Sequence[Returned | Exception]:
+        """Make calls in different sessions, all at once. What came of each; an exception if it could not be made."""
+        plain: dict[int, PlainCall] = {}
+        if self.has_plain:
+            for i, (session, tool, arguments, given) in enumerate(wanted):
+                if (call := session.plain(tool, arguments, given)) is not None:
+                    plain[i] = call
+        if not plain:
+            return await Together(self.shared, wanted).run()
+        if len(plain) == len(wanted):
+            return await self._run_all_plain(list(plain.values()))
+        others = [i for i in range(len(wanted)) if i not in plain]
+        ran, made = await asyncio.gather(
+            self._run_all_plain(list(plain.values())), Together(self.shared, [wanted[i] for i in others]).run()
+        )
+        results = {**dict(zip(plain, ran, strict=True)), **dict(zip(others, made, strict=True))}
+        return [results[i] for i in range(len(wanted))]
+
+    async def _run_all_plain(self, calls: Sequence[PlainCall]) -> Sequence[Returned | Exception]:
+        try:
+            return await self.run_plain(calls)
+        except Exception as error:
+            return [error] * len(calls)
 
     async def run_plain(self, calls: Sequence[PlainCall]) -> list[Returned]:
         """Run calls of plain functions: they go to the threads together, and come back together."""

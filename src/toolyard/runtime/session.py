@@ -242,39 +242,55 @@ class Session(Life):
         if begun is None:
             call: Call[CallResult] = Call(tool, None, self._deadline(), kept=False)
             return self._start(call, self._follow, (arguments, given)).finished()
-        return self._end_of(begun) if isinstance(begun, Begun) else self._result_of(begun)
+        return self._end_of(begun) if isinstance(begun, Begun) else self.result_of(begun)
 
     def _try(self, tool: str, arguments: JsonObject, given: JsonObject) -> Reply | Begun | None:
         """Begin a call in the task of the caller, and end it if it never waits. None if it cannot begin now."""
         self.last_seen = time.monotonic()
-        placed, shared = self._placed, self._shared
-        if placed is None or not self._is_free() or not shared.may_run_at_once():
+        placed = self.at_hand()
+        if placed is None or not self._shared.may_run_at_once():
             return None
         begun = at_once(placed.call(tool, arguments, given))
-        if type(begun) is str and len(begun) <= shared.limits.output_bytes:
+        if type(begun) is not str and isinstance(begun, Coroutine):
+            return self._begun(tool, begun)
+        return self.told(tool, begun, self.last_seen)
+
+    def _begun(self, tool: str, rest: Awaitable[Reply]) -> Begun:
+        call: Call[CallResult | AskAgain] = Call(tool, None, self._deadline(), kept=False)
+        return Begun(call, self._go_on(call, rest))
+
+    # For `Together`, which calls the environments of many sessions itself.
+
+    def at_hand(self) -> Placed | None:
+        """The environment, if a call of whatever tool may begin in it at once."""
+        if self.state is not _READY or self.finished or self._history is not None:
+            return None
+        turns = self._turns
+        return self._placed if turns is None or turns.idle else None
+
+    def told(self, tool: str, reply: Reply, began: float) -> Reply:
+        """What is told of a call that began then, at once, and is over now."""
+        shared = self._shared
+        self.last_seen = now = time.monotonic()
+        if type(reply) is str and len(reply) <= shared.limits.output_bytes:
             for told in shared.journal.answered:
-                told(self.spec, tool, "ok", 0.0, time.monotonic() - self.last_seen)
-            return begun
-        if isinstance(begun, Coroutine):
-            call: Call[CallResult | AskAgain] = Call(tool, None, self._deadline(), kept=False)
-            return Begun(call, self._go_on(call, begun))
-        result = within(self._checked(tool, begun)[0], self._shared.limits.output_bytes)
-        self._tell(tool, result, self.last_seen, self.last_seen, time.monotonic())
+                told(self.spec, tool, "ok", 0.0, now - began)
+            return reply
+        result = within(self._checked(tool, reply)[0], shared.limits.output_bytes)
+        self._tell(tool, result, began, began, now)
         return result
 
-    def _is_free(self) -> bool:
-        """Whether a call of whatever tool may begin at once."""
-        turns = self._turns
-        idle = turns is None or turns.idle
-        return idle and self.state is _READY and not self.finished and self._history is None
+    def carry_on(self, tool: str, rest: Awaitable[Reply]) -> Coroutine[Any, Any, Returned]:
+        """With a call that began when the session was last seen, and waits. To be awaited in its task, and at once."""
+        return self._end_of(self._begun(tool, rest))
 
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> PlainCall | None:
         """The call as a function for a thread, if the tool is one and may begin at once. Then it has its turn already.
 
         To be handed to `Runtime.run_plain`.
         """
-        placed = self._placed
-        if placed is None or not self._is_free():
+        placed = self.at_hand()
+        if placed is None:
             return None
         function = placed.plain(tool, arguments, given)
         if function is None:
@@ -294,16 +310,10 @@ class Session(Life):
         assert self._turns is not None
         self._turns.give_back(call.claim)
         self.running -= 1
-        self.touch()
-        limits = self._shared.limits
-        tool, result = call.claim.tool, returned
-        if result is None:
-            result = stopped(tool, reason, limits.call_seconds)
-        elif type(result) is not str or len(result) > limits.output_bytes:
-            result = self._checked(tool, result)[0]
-        if self._shared.journal.answered:
-            self._tell(tool, result, began, began, self.last_seen)
-        return result if type(result) is str else self._result_of(result)
+        tool = call.claim.tool
+        if returned is None:
+            returned = stopped(tool, reason, self._shared.limits.call_seconds)
+        return self.result_of(self.told(tool, returned, began))
 
     async def _go_on(self, call: Call[CallResult | AskAgain], work: Awaitable[Reply]) -> None:
         """With a call that was begun at once and then had to wait: from now on it takes part in everything."""
@@ -340,10 +350,10 @@ class Session(Life):
 
     async def _end_of(self, begun: Begun) -> Returned:
         await begun.rest
-        result = self._result_of(begun.call.result)
+        result = self.result_of(begun.call.result)
         return result if isinstance(result, ToolOutput | ToolFailure | str) else await result
 
-    def _result_of(self, reply: Reply) -> Later[Returned]:
+    def result_of(self, reply: Reply) -> Later[Returned]:
         """The result itself; or else it is asked for from now on, and can be awaited."""
         if not isinstance(reply, AskAgain):
             return reply

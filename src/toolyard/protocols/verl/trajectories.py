@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
+from operator import itemgetter
 from typing import TypeVar
 
 from toolyard.core.actions import actions_of
@@ -13,11 +14,12 @@ from toolyard.core.errors import SessionExists, SessionFailed, ToolyardError, de
 from toolyard.core.forms import Form
 from toolyard.core.output import JsonObject, Returned, TextBlock
 from toolyard.placement.base import SessionSpec, Task
-from toolyard.placement.steps import Later, all_of, at_once
+from toolyard.placement.steps import BREATH, Later, all_of, at_once
 from toolyard.protocols.verl.batches import Item
 from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Told, observe, refused
 from toolyard.runtime.runtime import Runtime
-from toolyard.runtime.session import PlainCall, Session
+from toolyard.runtime.session import Session
+from toolyard.runtime.together import Wanted
 from toolyard.tools.environment import ToolsEnvironment
 
 log = logging.getLogger("toolyard.verl")
@@ -39,8 +41,6 @@ class Trajectories:
         self._explain_invalid = explain_invalid
         served = list(runtime.environments.values())
         self._actions = {environment: actions_of(environment) for environment in served}
-        tools = [tool for environment in served for tool in environment._definition.tools.values()]
-        self._has_plain = not all(tool.is_async for tool in tools)
         self._default = next((env for env in served if issubclass(env, ToolsEnvironment)), served[0])
 
     @property
@@ -50,17 +50,18 @@ class Trajectories:
 
     async def act(self, items: Sequence[Item]) -> list[Told]:
         """Everything at once, but the actions of one trajectory in their order."""
-        if len(items) == 1 and not self._has_plain:
-            begun = self._begin(items[0])
-            return [await begun if isinstance(begun, Coroutine) else begun]
-        if len({item[0] for item in items}) < len(items):
+        if len(items) == 1 and not self._runtime.has_plain:
+            return [await self._do(items[0])]
+        if len(set(map(itemgetter(0), items))) < len(items):
             return await self._act_in_order(items)
-        if self._has_plain:
-            return await self._act_in_threads(items)
-        return await self._act_at_once(items)
-
-    async def _act_at_once(self, items: Sequence[Item]) -> list[Told]:
-        return await all_of(items, self._begin)
+        most = _MANY if self._runtime.has_plain else BREATH
+        if len(items) <= most:
+            return await self._act_together(items)
+        parts = [items[start : start + most] for start in range(0, len(items), most)]
+        acted = await (
+            self._act_in_threads(parts) if self._runtime.has_plain else all_of(parts, self._begin_part, breath=1)
+        )
+        return [one for part in acted for one in part]
 
     async def _act_in_order(self, items: Sequence[Item]) -> list[Told]:
         """Some trajectories have several actions."""
@@ -76,49 +77,63 @@ class Trajectories:
         await asyncio.gather(*map(follow, trajectories.values()))
         return [told[i] for i in range(len(items))]
 
-    async def _act_in_threads(self, items: Sequence[Item]) -> list[Told]:
+    def _begin_part(self, items: Sequence[Item]) -> Later[list[Told]]:
+        return at_once(self._act_together(items))
+
+    async def _act_in_threads(self, parts: Sequence[Sequence[Item]]) -> list[list[Told]]:
         """Plain functions go to the threads many at a time; all of them at once as soon as they take their time.
 
         Those that take none come back while what they need is still in the processor's caches.
         """
-        if len(items) <= _MANY:
-            return await self._act_together(items)
         acting: list[asyncio.Task[list[Told]]] = []
         async with asyncio.TaskGroup() as group:
-            for start in range(0, len(items), _MANY):
-                acting.append(group.create_task(self._act_together(items[start : start + _MANY])))
+            for part in parts:
+                acting.append(group.create_task(self._act_together(part)))
                 await asyncio.wait(acting, timeout=_NO_TIME)
-        return [one for acted in acting for one in acted.result()]
+        return [acted.result() for acted in acting]
 
     async def _act_together(self, items: Sequence[Item]) -> list[Told]:
-        """Hand all plain functions to the threads, and take care of the other items meanwhile."""
-        told: dict[int, Told] = {**await self._open_missing(items)}
-        plain: dict[int, tuple[PlainCall, Form]] = {}
-        others: list[int] = []
-        for i, item in enumerate(items):
-            if i in told:
-                continue
-            if (call := self._plain(item)) is not None:
-                plain[i] = call
-            else:
-                others.append(i)
-        works = [self._run(items, plain)] if plain else []
-        if others:
-            works.append(self._act_on(items, others))
-        for done in [await works[0]] if len(works) == 1 else await asyncio.gather(*works):
-            told.update(done)
+        """Make all calls, and take care of the other items meanwhile."""
+        told: dict[int, Told] = {**await self._open_missing(items)} if self._runtime.has_plain else {}
+        calls = self._calls_in(items)
+        if len(calls) == len(items):
+            return await self._make(items, calls.values())
+        others = [i for i in range(len(items)) if i not in calls and i not in told]
+        made, done = await asyncio.gather(
+            self._make([items[i] for i in calls], calls.values()), self._act_on([items[i] for i in others])
+        )
+        told.update(zip(calls, made, strict=True))
+        told.update(zip(others, done, strict=True))
         return [told[i] for i in range(len(items))]
 
-    async def _act_on(self, items: Sequence[Item], places: Sequence[int]) -> Mapping[int, Told]:
-        return dict(zip(places, await self._act_at_once([items[i] for i in places]), strict=True))
+    async def _act_on(self, items: Sequence[Item]) -> list[Told]:
+        return await all_of(items, self._begin)
 
-    async def _run(self, items: Sequence[Item], plain: Mapping[int, tuple[PlainCall, Form]]) -> Mapping[int, Told]:
-        try:
-            returned = await self._runtime.run_plain([call for call, _ in plain.values()])
-        except Exception as error:  # ours: the others go on
-            return {i: _refused(items[i][0], error) for i in plain}
-        calls = zip(plain.items(), returned, strict=True)
-        return {i: _tell(call.session, items[i], form, one) for (i, (call, form)), one in calls}
+    def _calls_in(self, items: Sequence[Item]) -> Mapping[int, tuple[Wanted, Form]]:
+        """What is to be called, by the places of the items, and how the result is to be written. Items without a call,
+        and those that open or close a session, are left out."""
+        sessions, actions = self._runtime.sessions, self._actions
+        found: dict[int, tuple[Wanted, Form]] = {}
+        for i, (trajectory, text, extra, finish, last) in enumerate(items):
+            session = sessions.get(_PREFIX + trajectory)
+            if session is None or finish or last:
+                continue
+            action = actions[session.spec.environment].read(text)
+            if action is not None:
+                tool, arguments, form, wants_given = action
+                given = {**extra, "trajectory_id": trajectory, "is_last_step": False} if wants_given else {}
+                found[i] = ((session, tool, arguments, given), form)
+        return found
+
+    async def _make(self, items: Sequence[Item], calls: Collection[tuple[Wanted, Form]]) -> list[Told]:
+        returned = await self._runtime.call_all([wanted for wanted, _ in calls])
+        told: list[Told] = []
+        for item, (wanted, form), one in zip(items, calls, returned, strict=True):
+            try:
+                told.append(form.answer(item[1], one) if type(one) is str else _tell(wanted[0], item, form, one))
+            except Exception as error:  # the author's form
+                told.append(_refused(item[0], error))
+        return told
 
     async def _open_missing(self, items: Sequence[Item]) -> Mapping[int, Observed]:
         """Open the trajectories that begin here and will go on. What is told of those that cannot be opened."""
@@ -137,23 +152,9 @@ class Trajectories:
         trajectory, _, extra, _, _ = item
         return at_once(_guarded(trajectory, self._open(_PREFIX + trajectory, extra)))
 
-    def _plain(self, item: Item) -> tuple[PlainCall, Form] | None:
-        """The call of an item, if it is a plain function that may begin."""
-        trajectory, text, extra, finish, last = item
-        session = self._runtime.sessions.get(_PREFIX + trajectory)
-        if session is None or finish or last:
-            return None
-        action = self._actions[session.spec.environment].read(text)
-        if action is None:
-            return None
-        tool, arguments, form, wants_given = action
-        given = {**extra, "trajectory_id": trajectory, "is_last_step": last} if wants_given else {}
-        call = session.plain(tool, arguments, given)
-        return None if call is None else (call, form)
-
     async def _do(self, item: Item) -> Told:
         begun = self._begin(item)
-        return await begun if isinstance(begun, Coroutine) else begun
+        return begun if type(begun) is str or not isinstance(begun, Coroutine) else await begun
 
     def _begin(self, item: Item) -> Later[Told]:
         """The usual case on the spot: a tool that never waits, in a session that is there and stays."""
@@ -241,11 +242,13 @@ async def _rest(session: Session, item: Item, form: Form, begun: Awaitable[Retur
     return _tell(session, item, form, await begun)
 
 
-def _tell(session: Session, item: Item, form: Form, returned: Returned) -> Told:
+def _tell(session: Session, item: Item, form: Form, returned: Returned | Exception) -> Told:
     """What came of an action, written after its text."""
-    _, text, extra, _, _ = item
+    trajectory, text, extra, _, _ = item
     if isinstance(returned, str):
         return form.answer(text, returned)
+    if isinstance(returned, Exception):
+        return _refused(trajectory, returned)
     sent_images = "images" in extra or "images" in session.spec.task.spec
     return observe(returned, form, text, with_images=sent_images)
 

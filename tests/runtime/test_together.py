@@ -1,0 +1,186 @@
+"""Calls in many sessions at once: cheap where nothing waits, and as any other where something does."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from tests.runtime.test_runtime import World, runtime_of, settled, spec
+from toolyard import tool
+from toolyard.core.errors import Overloaded, SessionClosed
+from toolyard.core.output import AskAgain, ToolFailure, ToolOutput
+from toolyard.runtime.runtime import Runtime
+from toolyard.runtime.session import Session
+
+pytestmark = pytest.mark.anyio
+
+
+class Many(World):
+    @tool
+    async def count(self) -> str:
+        self.log.append("count")
+        return f"{len(self.log)} of {self.task_spec['number']}"
+
+    @tool
+    async def looks_later(self) -> str | AskAgain:
+        return AskAgain("count")
+
+    @tool
+    async def breaks(self) -> str:
+        raise ValueError("broken")
+
+    @tool
+    def in_a_thread(self) -> str:
+        return threading.current_thread().name
+
+
+async def several(runtime: Runtime, count: int) -> list[Session]:
+    specs = [dataclasses.replace(spec(f"s{i}", number=i), environment=Many) for i in range(count)]
+    opened = [await runtime.open(one) for one in specs]
+    for session in opened:
+        await session.ready()
+    return opened
+
+
+def each(sessions: Sequence[Session], *tools: str):
+    """One call in each session, of these tools, the last one for all that are left."""
+    names = [*tools, *[tools[-1]] * (len(sessions) - len(tools))]
+    return [(session, name, {}, {}) for session, name in zip(sessions, names, strict=True)]
+
+
+async def test_calls_that_never_wait_are_made_in_the_task_of_the_caller_and_answered_in_order():
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 300)
+        before = len(asyncio.all_tasks())
+        assert await runtime.call_all(each(sessions, "count")) == [f"2 of {i}" for i in range(300)]
+        assert len(asyncio.all_tasks()) == before
+        assert (runtime.calls, sum(session.running for session in sessions)) == (0, 0)
+
+
+async def test_what_becomes_of_one_call_is_checked_as_of_any_other_and_the_next_are_made():
+    async with runtime_of(Many, output_bytes=100).running() as runtime:
+        sessions = await several(runtime, 8)
+        told = await runtime.call_all(
+            each(sessions, "breaks", "cancels_itself", "nothing_like_it", "not_json", "long", "end", "append", "count")
+        )
+        assert [one.reason for one in told[:4]] == ["tool_raised", "tool_raised", "no_such_tool", "tool_raised"]
+        assert "cut here" in told[4].text
+        assert (told[5].reward, told[6].text, told[7]) == (1, "x", "2 of 7")
+        again = await runtime.call_all(each(sessions, "count"))
+        assert again[5].reason == "episode_finished"
+        assert again[7] == "3 of 7"
+
+
+async def test_those_that_wait_hold_up_no_other_and_are_calls_as_any_other_until_they_end():
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 6)
+        calling = asyncio.ensure_future(runtime.call_all(each(sessions, "one", "count", "two", "free", "count")))
+        logs, gates = zip(*[(one.spec.task.spec["log"], one.spec.task.spec["gate"]) for one in sessions], strict=True)
+        await settled(runtime, logs[5], "count")
+        await settled(runtime, logs[3], "free in")
+        assert (runtime.calls, [session.running for session in sessions]) == (3, [1, 0, 1, 1, 0, 0])
+        second = sessions[0].call("one", {})  # takes its turn behind
+        await asyncio.sleep(0.05)
+        assert logs[0] == ["setup", "one in"]
+        for gate in gates:
+            gate.set()
+        told = await calling
+        assert [getattr(one, "text", one) for one in told] == ["one", "2 of 1", "two", "free", "2 of 4", "2 of 5"]
+        assert (await second.finished()).text == "one"
+        assert logs[0][1:] == ["one in", "one out"] * 2
+        assert (runtime.calls, sum(session.running for session in sessions)) == (0, 0)
+
+
+async def test_one_past_its_deadline_is_stopped_alone_and_its_lane_goes_on():
+    async with runtime_of(Many, call_seconds=0.2).running() as runtime:
+        sessions = await several(runtime, 3)
+        with anyio.fail_after(5):
+            late, *others = await runtime.call_all(each(sessions, "one", "count"))
+        assert late.reason == "timed_out"
+        assert others == ["2 of 1", "2 of 2"]
+        await asyncio.sleep(0)  # would raise, had the task been cancelled
+        assert await runtime.call_all(each(sessions, "count")) == ["3 of 0", "3 of 1", "3 of 2"]
+
+
+async def test_who_gives_up_takes_the_calls_with_him():
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 3)
+        calling = asyncio.ensure_future(runtime.call_all(each(sessions, "one")))
+        for session in sessions:
+            await settled(runtime, session.spec.task.spec["log"], "one in")
+        calling.cancel()
+        with anyio.fail_after(5), pytest.raises(asyncio.CancelledError):
+            await calling
+        with anyio.fail_after(5):
+            while runtime.calls:
+                await asyncio.sleep(0)
+        assert await runtime.call_all(each(sessions, "count")) == ["3 of 0", "3 of 1", "3 of 2"]
+
+
+async def test_a_session_that_is_busy_is_waited_for_and_one_that_is_closed_is_said_so():
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 3)
+        running = sessions[0].call("alone", {})
+        await settled(runtime, sessions[0].spec.task.spec["log"], "alone in")
+        await runtime.close("s1")
+        calling = asyncio.ensure_future(runtime.call_all(each(sessions, "count")))
+        await settled(runtime, sessions[2].spec.task.spec["log"], "count")
+        sessions[0].spec.task.spec["gate"].set()
+        waited, closed, free = await calling
+        assert (waited.text, free) == ("4 of 0", "2 of 2")
+        assert isinstance(closed, SessionClosed)
+        assert (await running.finished()).text == "alone"
+
+
+async def test_a_tool_that_knows_later_is_asked_again_while_the_others_go_on():
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 3)
+        told = await runtime.call_all(each(sessions, "looks_later", "count"))
+        assert [getattr(one, "text", one) for one in told] == ["2 of 0", "2 of 1", "2 of 2"]
+
+
+async def test_plain_functions_and_coroutines_are_called_together():
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 4)
+        first, counted, _, last = await runtime.call_all(
+            each(sessions, "in_a_thread", "count", "breaks", "in_a_thread")
+        )
+        assert first.startswith("toolyard-plain")
+        assert last.startswith("toolyard-plain")
+        assert counted == "2 of 1"
+        assert (runtime.calls, sum(session.running for session in sessions)) == (0, 0)
+        assert await runtime.call_all([]) == []
+
+
+@pytest.mark.parametrize("name", ["count", "in_a_thread"])
+async def test_a_server_that_shuts_down_takes_none_of_them(name):
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 3)
+        runtime.shared.draining = True
+        told = await runtime.call_all(each(sessions, name))
+        runtime.shared.draining = False
+        assert [type(one) for one in told] == [Overloaded] * 3
+        again = await runtime.call_all(each(sessions, name))
+        assert not any(isinstance(one, Exception | ToolFailure | ToolOutput) for one in again)
+
+
+async def test_others_on_the_loop_have_their_turn_between():
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 300)
+        turns = 0
+
+        async def tick() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.ensure_future(tick())
+        await runtime.call_all(each(sessions, "count"))
+        ticking.cancel()
+        assert turns >= 2
