@@ -178,8 +178,10 @@ def headers_of(seconds: float) -> Headers:
 
 
 def as_answer(told: Sequence[Told], seconds: float) -> bytes:
-    observed = [(one, False, True) if isinstance(one, str) else one for one in told]
-    observations, dones, valids = zip(*observed, strict=True)
+    observations, dones, valids = told, [False] * len(told), [True] * len(told)
+    if set(map(type, told)) != {str}:
+        observed = [(one, False, True) if isinstance(one, str) else one for one in told]
+        observations, dones, valids = map(list, zip(*observed, strict=True))
     return encode(
         {
             "observations": observations,
