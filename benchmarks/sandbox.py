@@ -169,19 +169,20 @@ class Bench:
         files = "for i in range(100): open(f'file{i}', 'wb').write(bytes(10_000))"
         works["fork files"] = {FRESH: Work(forked(await self._session("plain", files)))}
         if not profiles.missing("scientific"):
-            works["numeric 2"] = self._libraries("numeric", NUMPY)
-            works["scientific 2"] = self._libraries("scientific", SCIENCE)
+            for at_once in (1, 2):
+                works[f"numeric {at_once}"] = self._libraries("numeric", NUMPY, at_once)
+                works[f"scientific {at_once}"] = self._libraries("scientific", SCIENCE, at_once)
             works["scientific start"] = self._start("scientific", SCIENCE)
             scientific = await self._session("scientific")
             works["scientific call"] = {FRESH: Work(lambda _: self._call(scientific))}
             works["scientific fork"] = {FRESH: Work(forked(await self._session("scientific")))}
         return works
 
-    def _libraries(self, profile: Profile, code: str) -> Mapping[str, Work]:
+    def _libraries(self, profile: Profile, code: str, at_once: int) -> Mapping[str, Work]:
         return {
-            self.peers[0].name: Work(self._program(self.peers[0], with_packages(code)), 2),
-            FRESH: Work(stateless(self.fresh, profile, code), 2),
-            READY: Work(stateless(self.ready, profile, code), 2),
+            self.peers[0].name: Work(self._program(self.peers[0], with_packages(code)), at_once),
+            FRESH: Work(stateless(self.fresh, profile, code), at_once),
+            READY: Work(stateless(self.ready, profile, code), at_once),
         }
 
     def _start(self, profile: Profile, code: str) -> Mapping[str, Work]:
@@ -470,11 +471,11 @@ def lines(figures: Figures) -> Iterator[Sequence[str]]:
     yield line("the same with 100 files of 10 kB, p50", "fork files", "p50", milli)
     yield line("fork, with the end of the branch: CPU", "fork", "cpu", milli)
     if "scientific" in figures.sessions:
-        yield line("with `import numpy`: CPU", "numeric 2", "cpu", milli)
-        yield line("time, 2 at a time, p50", "numeric 2", "p50", milli)
+        yield line("with `import numpy`: CPU", "numeric 1", "cpu", milli)
+        yield line("time, one at a time, p50", "numeric 1", "p50", milli)
         yield line("executions per second, 2 at a time", "numeric 2", "interval", per_second)
-        yield line("with `import numpy, pandas, sympy`: CPU", "scientific 2", "cpu", milli)
-        yield line("time, 2 at a time, p50", "scientific 2", "p50", milli, "10 ms")
+        yield line("with `import numpy, pandas, sympy`: CPU", "scientific 1", "cpu", milli)
+        yield line("time, one at a time, p50", "scientific 1", "p50", milli, "10 ms")
         yield line("executions per second, 2 at a time", "scientific 2", "interval", per_second, "150")
         yield line("session: open to first result, p50", "scientific start", "p50", milli, "12 ms")
         yield line("call in an open session, p50", "scientific call", "p50", milli, "0.3 ms")
