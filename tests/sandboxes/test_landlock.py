@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +115,35 @@ async def test_a_program_whose_walls_cannot_be_made_is_no_program_that_failed():
             await box.run(["true"])
         with pytest.raises(SandboxLost, match="walls could not be made"):
             await box.exec("1")
+
+
+def parent_of(pid: str) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def test_a_program_whose_warden_is_killed_is_lost_and_so_is_its_session():
+    number = str(4_000_000 + os.getpid())
+    async with started(LandlockBackend()) as backend, await backend.open() as box:
+        running = asyncio.ensure_future(box.run(["sleep", number]))
+        assert await until(lambda: len(sleeping(number)) == 1)
+        (program,) = sleeping(number)
+        os.kill(parent_of(program), signal.SIGKILL)
+        with pytest.raises(SandboxLost, match="a warden was killed"):
+            await running
+        assert await until(lambda: not sleeping(number))
+
+
+async def test_a_program_that_is_given_up_before_it_has_walls_costs_its_session_nothing():
+    number = str(5_000_000 + os.getpid())
+    async with started(LandlockBackend()) as backend, await backend.open() as box:
+        for milliseconds in range(0, 60, 3):
+            done = await box.run(["sleep", number], timeout=milliseconds / 1000)
+            assert (done.exit_code, done.killed_by) == (-signal.SIGKILL, "wall")
+        assert (await box.exec("6 * 7")).value == "42"
+        ended = await box.exec("import os; os._exit(3)")
+        assert ended.state_lost
+        assert (await box.exec("6 * 7")).value == "42"
+        assert sleeping(number) == []
 
 
 async def test_many_at_once_leave_no_files_open():

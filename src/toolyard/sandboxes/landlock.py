@@ -34,8 +34,8 @@ from toolyard.sandboxes.rooms.sandbox import RoomSandbox
 from toolyard.sandboxes.rooms.trial import Trial, try_out
 from toolyard.sandboxes.subprocess import SubprocessRoom, end_marked
 
-_FIRST_UID, _UIDS = 500_000, 65_536
-"""Who programs are, if the server is root: each sandbox somebody else."""
+_FIRST_UID, _UIDS_PER_SERVER, _SERVERS = 0x6000_0000, 2**16, 2**12
+"""Who programs are, if the server is root: each sandbox somebody else, and other servers have others."""
 _NAMES = ("group", "hosts", "nsswitch.conf", "passwd")
 """Of the host's /etc, beside what every sandbox may see of it."""
 _ROUNDS_MOST, _ROUND_SECONDS = 100, 0.002
@@ -50,7 +50,7 @@ class LandlockBackend:
 
     def __init__(self) -> None:
         self._report: Report | None = None
-        self._numbers = itertools.count(os.getpid() % _UIDS)
+        self._numbers = itertools.count()
         self._own_users = False
         self._sandboxes: set[RoomSandbox] = set()
 
@@ -85,7 +85,9 @@ class LandlockBackend:
         return self._make(limits, profile, self._new_user())
 
     def _new_user(self) -> int:
-        return _FIRST_UID + next(self._numbers) % _UIDS if self._own_users else -1
+        if not self._own_users:
+            return -1
+        return _FIRST_UID + os.getpid() % _SERVERS * _UIDS_PER_SERVER + next(self._numbers) % _UIDS_PER_SERVER
 
     def _make(self, limits: Limits, profile: Profile, owner: int) -> RoomSandbox:
         sandbox = RoomSandbox(
@@ -149,8 +151,8 @@ class LandlockRoom(SubprocessRoom):
     def __init__(self, directory: Path, owner: int) -> None:
         super().__init__(directory, owner)
         self._owner = owner
-        self._walling: list[int] = []
-        """Descriptors by which wardens say of walls that these stand."""
+        self._guarded: dict[Program, int] = {}
+        """Programs, each with a descriptor by which its warden says that all walls stand, or why they do not."""
         self._problem = ""
         self._shows = [*host.PROGRAMS, *(f"/etc/{name}" for name in (*host.ETC, *_NAMES)), *profiles.prefixes()]
 
@@ -187,25 +189,27 @@ class LandlockRoom(SubprocessRoom):
             raise
         finally:
             os.close(tells)
-        self._hear()
+        self._look()
         os.set_blocking(told, False)
-        self._walling.append(told)
+        self._guarded[program] = told
         return program
 
     async def lost(self) -> str:
-        """A program that has ended may not have had its walls: then nothing of it has run."""
-        self._hear()
+        self._look()
         return self._problem
 
-    def _hear(self) -> None:
-        """What wardens have said of walls since it was last asked."""
-        for told in [*self._walling]:
+    def _look(self) -> None:
+        """What has become of walls and wardens: one that could not do its work is no failure of its program."""
+        for program, told in [*self._guarded.items()]:
             with contextlib.suppress(BlockingIOError):  # it is still at it
                 said = os.read(told, 4096)
-                self._walling.remove(told)
+                if said not in (b"", WALLED):
+                    self._problem = f"walls could not be made: {said.decode(errors='replace')}"
+            if program.ended.done():
+                if program.ended.result().code < 0 and not program.killed:  # it tells how its program ended, and ends
+                    self._problem = "a warden was killed"
                 os.close(told)
-                if said != WALLED:
-                    self._problem = f"walls could not be made: {said.decode(errors='replace') or 'a warden ended'}"
+                del self._guarded[program]
 
     async def interrupt(self, program: Program) -> None:
         if not program.ended.done():
@@ -232,9 +236,9 @@ class LandlockRoom(SubprocessRoom):
         if self._owner >= 0:
             await _end_all_of(self._owner)
         await super().close()
-        for told in self._walling:
+        for told in self._guarded.values():
             os.close(told)
-        self._walling.clear()
+        self._guarded.clear()
 
 
 async def _end_all_of(user: int) -> None:

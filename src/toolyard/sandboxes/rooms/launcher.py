@@ -83,6 +83,7 @@ def spawn(
         become(argv, orders)
     signal.signal(signal.SIGINT, lambda *_: kill(program, signal.SIGINT))
     signal.signal(signal.SIGTERM, lambda *_: _end_descendants())
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who has started us may have blocked them until now
     _, status, usage = os.wait4(program, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -28,11 +28,13 @@ def main(orders: str) -> NoReturn:
     syscalls.die_with_parent(signal.SIGTERM)  # which ends what is below, and then us
     if os.getppid() != told["server"]:
         os._exit(0)  # it was quicker
-    launcher.spawn(sys.argv[1:], told, _become)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # until we can do what they ask for
+    launcher.spawn(sys.argv[1:], {**told, "warden": os.getpid()}, _become)
     os._exit(0)
 
 
 def _become(argv: Sequence[str], orders: Mapping[str, Any]) -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         _confine(orders)
     except Exception as error:  # whatever it is: no program without all of its walls
@@ -58,6 +60,8 @@ def _confine(orders: Mapping[str, Any]) -> None:
     elif os.geteuid() == 0:
         syscalls.drop_capabilities(calls)
     syscalls.die_with_parent()  # after the change of user, which would undo it
+    if os.getppid() != orders["warden"]:
+        raise OSError(errno.ESRCH, "its warden has ended")
     syscalls.forbid_new_privileges()
     calls.add("landlock_restrict_self", rules, 0)
     calls.add("close", rules)
