@@ -157,6 +157,20 @@ async def test_plain_functions_and_coroutines_are_called_together():
         assert await runtime.call_all([]) == []
 
 
+async def test_who_gives_up_at_once_leaves_every_session_free():
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 4)
+        calling = asyncio.ensure_future(runtime.call_all(each(sessions, "in_a_thread", "count")))
+        await asyncio.sleep(0)  # it has begun, and nothing that it started has
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        with anyio.fail_after(10):
+            again = await runtime.call_all(each(sessions, "in_a_thread", "count"))
+            assert [isinstance(one, str) for one in again] == [True] * 4
+        assert (runtime.calls, sum(session.running for session in sessions)) == (0, 0)
+
+
 @pytest.mark.parametrize("name", ["count", "in_a_thread"])
 async def test_a_server_that_shuts_down_takes_none_of_them(name):
     async with runtime_of(Many).running() as runtime:

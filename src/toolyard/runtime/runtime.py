@@ -176,10 +176,10 @@ class Runtime:
         if len(plain) == len(wanted):
             return await self._run_all_plain(list(plain.values()))
         others = [i for i in range(len(wanted)) if i not in plain]
-        ran, made = await asyncio.gather(
-            self._run_all_plain(list(plain.values())), Together(self.shared, [wanted[i] for i in others]).run()
-        )
-        results = {**dict(zip(plain, ran, strict=True)), **dict(zip(others, made, strict=True))}
+        async with asyncio.TaskGroup() as group:
+            made = group.create_task(Together(self.shared, [wanted[i] for i in others]).run())
+            ran = await self._run_all_plain(list(plain.values()))  # here and now: they have their turns already
+        results = {**dict(zip(plain, ran, strict=True)), **dict(zip(others, made.result(), strict=True))}
         return [results[i] for i in range(len(wanted))]
 
     async def _run_all_plain(self, calls: Sequence[PlainCall]) -> Sequence[Returned | Exception]:
