@@ -229,7 +229,7 @@ async def test_sessions_share_nothing_and_leave_nothing(shell):
 async def test_it_works_in_the_workspace_of_the_session(shell):
     sandbox = await SessionSandbox.of(shell.env).get()
     await sandbox.write("given", b"from outside\n")
-    assert await said(shell, "cat given; echo from inside > taken") == "from outside\n"
+    assert await said(shell, "echo from inside > taken; cat given") == "from outside\n"
     assert await sandbox.read("taken") == b"from inside\n"
     await sandbox.shell("sleep 60", timeout=0.2)
     assert await said(shell, "echo on") == "on\n"
