@@ -27,6 +27,7 @@ from toolyard.sandboxes import host, profiles
 from toolyard.sandboxes.base import ENVIRONMENT, WORKSPACE, Limits, Missing, Profile, Report
 from toolyard.sandboxes.native import seccomp
 from toolyard.sandboxes.rooms import origin
+from toolyard.sandboxes.rooms.backend import RoomBackend
 from toolyard.sandboxes.rooms.launcher import kill, kill_recent, tree
 from toolyard.sandboxes.rooms.programs import Program, start, usage_below
 from toolyard.sandboxes.rooms.room import new_mark, resources_of, script
@@ -55,15 +56,14 @@ _HINT = (
 )
 
 
-class BubblewrapBackend:
+class BubblewrapBackend(RoomBackend):
     name = "bubblewrap"
 
     def __init__(self, program: str | None = None) -> None:
         """`program` is the bwrap to use, if not the one that is found."""
         self._program = program
-        self._report: Report | None = None
+        super().__init__()
         self._numbers = itertools.count(os.getpid() % _UIDS)
-        self._sandboxes: set[RoomSandbox] = set()
         self._own_users = False
 
     async def start(self) -> Report:
@@ -93,24 +93,8 @@ class BubblewrapBackend:
             raise SandboxUnavailable("the sandbox has not been started")
         limits = limits or Limits()
         owner = _FIRST_UID + next(self._numbers) % _UIDS if self._own_users else -1
-        sandbox = RoomSandbox(
-            BubblewrapRoom(self._program, origin.make_directory(self.name), limits, owner),
-            limits,
-            profile,
-            report=self.report,
-            again=lambda: self.open(limits, profile=profile),
-            on_close=self._sandboxes.discard,
-        )
-        self._sandboxes.add(sandbox)
-        return sandbox
-
-    def report(self) -> Report:
-        if self._report is None:
-            raise SandboxUnavailable("the sandbox has not been started")
-        return self._report
-
-    async def close(self) -> None:
-        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
+        room = BubblewrapRoom(self._program, origin.make_directory(self.name), limits, owner)
+        return self._sandbox_in(room, limits, profile)
 
     async def _try(self) -> Trial:
         async with await self.open() as sandbox:

@@ -26,6 +26,7 @@ from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import ENVIRONMENT, WORKSPACE, Level, Limits, Missing, Profile, Report
 from toolyard.sandboxes.pipes import feed, send
 from toolyard.sandboxes.rooms import origin
+from toolyard.sandboxes.rooms.backend import RoomBackend
 from toolyard.sandboxes.rooms.launcher import NAME
 from toolyard.sandboxes.rooms.programs import Program, start
 from toolyard.sandboxes.rooms.room import new_mark, resources_of, script
@@ -101,7 +102,7 @@ class Engine:
             command.close()
 
 
-class ContainerBackend:
+class ContainerBackend(RoomBackend):
     """`engine` is also the name of the program, unless another one is given."""
 
     def __init__(
@@ -110,8 +111,7 @@ class ContainerBackend:
         self.name: str = engine
         self._engine = Engine(program or engine)
         self._image = image
-        self._report: Report | None = None
-        self._sandboxes: set[RoomSandbox] = set()
+        super().__init__()
 
     async def start(self) -> Report:
         try:
@@ -132,14 +132,6 @@ class ContainerBackend:
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
         return await self._make(limits or Limits(), profile, _SECONDS)
 
-    def report(self) -> Report:
-        if self._report is None:
-            raise SandboxUnavailable("the sandbox has not been started")
-        return self._report
-
-    async def close(self) -> None:
-        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
-
     async def _make(self, limits: Limits, profile: Profile, seconds: float) -> RoomSandbox:
         room = await ContainerRoom.make(self._engine, self.name, self._image, limits, seconds)
         try:
@@ -147,16 +139,7 @@ class ContainerBackend:
         except BaseException:
             await room.close()
             raise
-        sandbox = RoomSandbox(
-            room,
-            limits,
-            profile,
-            report=self.report,
-            again=lambda: self.open(limits, profile=profile),
-            on_close=self._sandboxes.discard,
-        )
-        self._sandboxes.add(sandbox)
-        return sandbox
+        return self._sandbox_in(room, limits, profile)
 
     async def _check_profile(self, room: ContainerRoom, profile: Profile) -> None:
         needed = ", ".join(profiles.NEEDS[profile])

@@ -27,6 +27,7 @@ from toolyard.sandboxes import host, profiles
 from toolyard.sandboxes.base import Limits, Missing, Profile, Report
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.rooms import origin
+from toolyard.sandboxes.rooms.backend import RoomBackend
 from toolyard.sandboxes.rooms.launcher import WALLED, kill, kill_recent, processes, tree, used
 from toolyard.sandboxes.rooms.programs import Program, start
 from toolyard.sandboxes.rooms.room import new_mark, resources_of
@@ -45,14 +46,13 @@ _HINT = (
 )
 
 
-class LandlockBackend:
+class LandlockBackend(RoomBackend):
     name = "landlock"
 
     def __init__(self) -> None:
-        self._report: Report | None = None
+        super().__init__()
         self._numbers = itertools.count()
         self._own_users = False
-        self._sandboxes: set[RoomSandbox] = set()
 
     async def start(self) -> Report:
         if sys.platform != "linux":
@@ -90,24 +90,7 @@ class LandlockBackend:
         return _FIRST_UID + os.getpid() % _SERVERS * _UIDS_PER_SERVER + next(self._numbers) % _UIDS_PER_SERVER
 
     def _make(self, limits: Limits, profile: Profile, owner: int) -> RoomSandbox:
-        sandbox = RoomSandbox(
-            LandlockRoom(origin.make_directory(self.name), owner),
-            limits,
-            profile,
-            report=self.report,
-            again=lambda: self.open(limits, profile=profile),
-            on_close=self._sandboxes.discard,
-        )
-        self._sandboxes.add(sandbox)
-        return sandbox
-
-    def report(self) -> Report:
-        if self._report is None:
-            raise SandboxUnavailable("the sandbox has not been started")
-        return self._report
-
-    async def close(self) -> None:
-        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
+        return self._sandbox_in(LandlockRoom(origin.make_directory(self.name), owner), limits, profile)
 
     async def _try(self) -> Trial:
         owner = self._new_user()

@@ -25,6 +25,7 @@ from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import ENVIRONMENT, Limits, Missing, Profile, Report
 from toolyard.sandboxes.rooms import origin
+from toolyard.sandboxes.rooms.backend import RoomBackend
 from toolyard.sandboxes.rooms.launcher import environment, kill, kill_recent, processes, tree
 from toolyard.sandboxes.rooms.programs import Program, start, usage_below
 from toolyard.sandboxes.rooms.room import resources_of, script
@@ -38,11 +39,8 @@ _MARK = "TOOLYARD_SANDBOX"
 _ROUNDS_MOST, _ROUND_SECONDS = 100, 0.002
 
 
-class SubprocessBackend:
+class SubprocessBackend(RoomBackend):
     name = "subprocess"
-
-    def __init__(self) -> None:
-        self._sandboxes: set[RoomSandbox] = set()
 
     async def start(self) -> Report:
         _log.warning(
@@ -56,25 +54,13 @@ class SubprocessBackend:
         if absent := profiles.missing(profile):
             raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
         limits = limits or Limits()
-        sandbox = RoomSandbox(
-            SubprocessRoom(origin.make_directory(self.name)),
-            limits,
-            profile,
-            report=self.report,
-            again=lambda: self.open(limits, profile=profile),
-            on_close=self._sandboxes.discard,
-        )
-        self._sandboxes.add(sandbox)
-        return sandbox
+        return self._sandbox_in(SubprocessRoom(origin.make_directory(self.name)), limits, profile)
 
     def report(self) -> Report:
         nothing = "the subprocess backend isolates nothing"
         layers = dict.fromkeys(("files", "network", "processes", "user", "system calls"), "none")
         layers |= {"memory": "address space of each process, watched", "number of processes": "none", "disk": "none"}
         return Report(self.name, "L0", layers, [Missing("isolation", nothing, "use the native backend")])
-
-    async def close(self) -> None:
-        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
 
 
 class SubprocessRoom:

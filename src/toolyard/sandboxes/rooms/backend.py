@@ -1,0 +1,41 @@
+"""What all backends have in common whose sandboxes are rooms."""
+
+from __future__ import annotations
+
+import asyncio
+
+from toolyard.core.errors import SandboxUnavailable
+from toolyard.sandboxes.base import Limits, Profile, Report
+from toolyard.sandboxes.rooms.room import Room
+from toolyard.sandboxes.rooms.sandbox import RoomSandbox
+
+
+class RoomBackend:
+    """Knows its sandboxes, and what was found out about them. A backend adds how to start, and how to open one."""
+
+    def __init__(self) -> None:
+        self._report: Report | None = None
+        self._sandboxes: set[RoomSandbox] = set()
+
+    async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
+        raise NotImplementedError
+
+    def report(self) -> Report:
+        if self._report is None:
+            raise SandboxUnavailable("the sandbox has not been started")
+        return self._report
+
+    async def close(self) -> None:
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
+
+    def _sandbox_in(self, room: Room, limits: Limits, profile: Profile) -> RoomSandbox:
+        sandbox = RoomSandbox(
+            room,
+            limits,
+            profile,
+            report=self.report,
+            again=lambda: self.open(limits, profile=profile),
+            on_close=self._sandboxes.discard,
+        )
+        self._sandboxes.add(sandbox)
+        return sandbox
