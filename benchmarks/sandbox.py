@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,7 @@ from benchmarks.sandbox_meter import (
     kernel_seconds,
     metering,
     proportional_bytes,
+    unique_bytes,
     wait_until_gone,
 )
 from benchmarks.sandbox_peers import Launcher, Peer, peers, with_packages
@@ -51,7 +52,9 @@ from toolyard.sandboxes.base import Interpreter
 
 CODE = "print(1 + 1)"
 NUMPY = "import numpy; print(1 + 1)"
-SCIENCE = "import numpy, pandas, sympy; print(1 + 1)"
+ANALYSIS = "import numpy, pandas, sympy; print(1 + 1)"
+LARGE: Sequence[Profile] = ("analytic", "scientific")
+"""Profiles that have loaded these. The second has more besides: scipy."""
 AT_ONCE = (1, 2, 8, 32)
 FRESH, READY = "Toolyard, fresh", "Toolyard, from the pool"
 READY_COUNT = 2
@@ -168,14 +171,15 @@ class Bench:
         works["fork large"] = {FRESH: Work(forked(await self._session("plain", "large = b'x' * 10**8")))}
         files = "for i in range(100): open(f'file{i}', 'wb').write(bytes(10_000))"
         works["fork files"] = {FRESH: Work(forked(await self._session("plain", files)))}
-        if not profiles.missing("scientific"):
+        if not profiles.missing("analytic"):
             for at_once in (1, 2):
                 works[f"numeric {at_once}"] = self._libraries("numeric", NUMPY, at_once)
-                works[f"scientific {at_once}"] = self._libraries("scientific", SCIENCE, at_once)
-            works["scientific start"] = self._start("scientific", SCIENCE)
-            scientific = await self._session("scientific")
-            works["scientific call"] = {FRESH: Work(lambda _: self._call(scientific))}
-            works["scientific fork"] = {FRESH: Work(forked(await self._session("scientific")))}
+                works[f"analytic {at_once}"] = self._libraries("analytic", ANALYSIS, at_once)
+            analytic = await self._session("analytic")
+            works["analytic call"] = {FRESH: Work(lambda _: self._call(analytic))}
+            for profile in LARGE:
+                works[f"{profile} start"] = self._start(profile, ANALYSIS)
+                works[f"{profile} fork"] = {FRESH: Work(forked(await self._session(profile)))}
         return works
 
     def _libraries(self, profile: Profile, code: str, at_once: int) -> Mapping[str, Work]:
@@ -267,6 +271,8 @@ class Memory:
 
     proportional: float | None
     """Of its processes, by PSS; None where only root may know."""
+    unique: float | None
+    """Of its processes, without what they share with others; the same."""
     machine: float
     """By which less was available on the machine."""
 
@@ -310,10 +316,10 @@ async def _growth(fill: Callable[[], Awaitable[None]], filled: Sequence[Sandbox]
     machine = available - available_bytes()
     grown = set(descendants(os.getpid())) - before
     try:
-        proportional = sum(map(proportional_bytes, grown)) / len(filled)
+        proportional, unique = (sum(map(each, grown)) / len(filled) for each in (proportional_bytes, unique_bytes))
     except PermissionError:
-        proportional = None
-    return Memory(proportional, machine / len(filled))
+        proportional = unique = None
+    return Memory(proportional, unique, machine / len(filled))
 
 
 # What is left.
@@ -376,7 +382,7 @@ class Figures:
     rounds: list[Round] = field(default_factory=list)
     sessions: dict[Profile, list[Memory]] = field(default_factory=dict)
     """By profile, those that are installed."""
-    branches: list[Memory] = field(default_factory=list)
+    branches: dict[Profile, list[Memory]] = field(default_factory=dict)
     killed: list[Killed] = field(default_factory=list)
 
     def median(self, work: str, who: str, figure: Figure) -> float:
@@ -407,9 +413,9 @@ async def measure(rounds: int, seconds: float, sessions: int, meter: Meter) -> F
             level=level,
             scope=meter.scope,
         )
-        figures.sessions["plain"] = []
-        if not profiles.missing("scientific"):
-            figures.sessions["scientific"] = []
+        there: list[Profile] = ["plain", *(LARGE if not profiles.missing("analytic") else [])]
+        figures.sessions.update({profile: [] for profile in there})
+        figures.branches.update({profile: [] for profile in there})
         progress("warming up")
         for turns in works.values():
             for work in turns.values():
@@ -419,7 +425,8 @@ async def measure(rounds: int, seconds: float, sessions: int, meter: Meter) -> F
             figures.rounds.append(await one_round(works, meter, seconds, backwards=number % 2 == 1))
             for profile, memory in figures.sessions.items():
                 memory.append(await memory_of_sessions(bench.fresh, profile, sessions))
-            figures.branches.append(await memory_of_branches(bench.fresh, "plain", BRANCHES))
+            for profile, memory in figures.branches.items():
+                memory.append(await memory_of_branches(bench.fresh, profile, BRANCHES))
             figures.killed.append(await asyncio.to_thread(kill_server, KILLED_WITH))
         return figures
 
@@ -470,30 +477,36 @@ def lines(figures: Figures) -> Iterator[Sequence[str]]:
     yield line("the same with an object of 100 MB, p50", "fork large", "p50", milli)
     yield line("the same with 100 files of 10 kB, p50", "fork files", "p50", milli)
     yield line("fork, with the end of the branch: CPU", "fork", "cpu", milli)
-    if "scientific" in figures.sessions:
+    if "analytic" in figures.sessions:
         yield line("with `import numpy`: CPU", "numeric 1", "cpu", milli)
         yield line("time, one at a time, p50", "numeric 1", "p50", milli)
         yield line("executions per second, 2 at a time", "numeric 2", "interval", per_second)
-        yield line("with `import numpy, pandas, sympy`: CPU", "scientific 1", "cpu", milli)
-        yield line("time, one at a time, p50", "scientific 1", "p50", milli, "10 ms")
-        yield line("executions per second, 2 at a time", "scientific 2", "interval", per_second, "150")
-        yield line("session: open to first result, p50", "scientific start", "p50", milli, "12 ms")
-        yield line("call in an open session, p50", "scientific call", "p50", milli, "0.3 ms")
-        yield line("fork of a session to first result, p50", "scientific fork", "p50", milli, "10 ms")
-    most = {"plain": "2 MiB", "scientific": "4 MiB"}
+        yield line("with `import numpy, pandas, sympy`: CPU", "analytic 1", "cpu", milli)
+        yield line("time, one at a time, p50", "analytic 1", "p50", milli, "10 ms")
+        yield line("executions per second, 2 at a time", "analytic 2", "interval", per_second, "150")
+        yield line("session: open to first result, p50", "analytic start", "p50", milli, "12 ms")
+        yield line("call in an open session, p50", "analytic call", "p50", milli, "0.3 ms")
+        yield line("fork of a session to first result, p50", "analytic fork", "p50", milli, "10 ms")
+        yield line("with scipy besides: open to first result, p50", "scientific start", "p50", milli)
+        yield line("fork of that to first result, p50", "scientific fork", "p50", milli)
+    most = {"plain": ("2 MiB", "3 MiB"), "analytic": ("4 MiB", "3 MiB"), "scientific": ("", "")}
     for profile, memory in figures.sessions.items():
-        yield ours(f"memory of an idle session, {profile}: PSS", proportional(memory), most[profile])
-        machine = median(one.machine for one in memory)
-        yield ours(f"memory of an idle session, {profile}: machine", mib(machine), "3 MiB")
-    yield ours("memory of an idle branch: PSS", proportional(figures.branches), "2 MiB")
+        of_processes, of_machine = most[profile]
+        shared_out, machine = known(one.proportional for one in memory), median(one.machine for one in memory)
+        yield ours(f"memory of an idle session, {profile}: PSS", shared_out, of_processes)
+        yield ours(f"memory of an idle session, {profile}: machine", mib(machine), of_machine)
+    for profile, memory in figures.branches.items():
+        target = "" if profile == "scientific" else "2 MiB"
+        yield ours(f"memory of an idle branch, {profile}: its own", known(one.unique for one in memory), target)
+        yield ours(f"memory of an idle branch, {profile}: PSS", known(one.proportional for one in memory))
     gone = median(one.sandboxes for one in figures.killed)
     yield ours("server killed to no process left in a sandbox", milli(gone), "50 ms")
     yield ours("and to nothing left at all", milli(median(one.helpers for one in figures.killed)))
 
 
-def proportional(memory: Sequence[Memory]) -> str:
-    known = [one.proportional for one in memory if one.proportional is not None]
-    return mib(median(known)) if known else "only root may know"
+def known(figures: Iterable[float | None]) -> str:
+    there = [figure for figure in figures if figure is not None]
+    return mib(median(there)) if there else "only root may know"
 
 
 def mib(size: float) -> str:

@@ -129,8 +129,17 @@ def wait_until_gone(pidfds: set[int]) -> None:
 
 def proportional_bytes(pid: int) -> int:
     """Memory of a process; what it shares with others is shared out among them."""
+    return _rollup(pid, "Pss:")
+
+
+def unique_bytes(pid: int) -> int:
+    """Memory that it shares with nobody."""
+    return _rollup(pid, "Private_Clean:", "Private_Dirty:")
+
+
+def _rollup(pid: int, *fields: str) -> int:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(fields))
 
 
 def available_bytes() -> int:

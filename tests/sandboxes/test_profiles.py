@@ -31,7 +31,9 @@ async def backend(anyio_backend: str):
         ("def f():\n    from numpy.linalg import inv", "numeric"),
         ("import sympy", "symbolic"),
         ("import numpy as np\nimport sympy", "symbolic"),
-        ("import pandas", "scientific"),
+        ("import pandas", "analytic"),
+        ("import pandas, sympy, numpy", "analytic"),
+        ("import scipy", "scientific"),
         ("import numpy, sympy\nfrom scipy import stats", "scientific"),
         ("from . import numpy", "plain"),
         ("numpy = 1", "plain"),
@@ -108,6 +110,26 @@ async def test_each_scientific_sandbox_draws_its_own_numbers_and_its_branches_th
         async with left, right:
             drawn = {(await sandbox.exec(draw)).value for sandbox in (one, left, right)}
         assert len(drawn) == 1
+
+
+async def test_the_main_thread_has_the_number_of_its_process(backend: NativeBackend):
+    async with await backend.open(profile="analytic") as sandbox:
+        executed = await sandbox.exec("import os, threading\nthreading.main_thread().native_id == os.getpid()")
+    assert executed.value == "True"
+
+
+async def test_children_of_the_code_draw_their_own_numbers(backend: NativeBackend):
+    async with await backend.open() as sandbox:
+        await sandbox.exec("import os, random\nrandom.seed(1)")
+        executed = await sandbox.exec("""
+reads, writes = os.pipe()
+if os.fork() == 0:
+    os.write(writes, str(random.random()).encode())
+    os._exit(0)
+os.wait()
+float(os.read(reads, 100)) != random.random()
+""")
+    assert executed.value == "True"
 
 
 async def test_modules_that_were_not_preloaded_can_be_imported(backend: NativeBackend):

@@ -19,7 +19,7 @@ LEVELS: Sequence[Level] = ("L0", "L1", "L2", "L3-nolimit", "L3", "L4")
 
 Network: TypeAlias = Literal["none", "loopback", "host"]
 
-Profile: TypeAlias = Literal["plain", "numeric", "symbolic", "scientific", "ipython", "notebook"]
+Profile: TypeAlias = Literal["plain", "numeric", "symbolic", "analytic", "scientific", "ipython", "notebook"]
 """What a session's Python interpreter has loaded when it starts."""
 
 Limit: TypeAlias = Literal["wall", "cpu", "memory", "output", "file_size"]

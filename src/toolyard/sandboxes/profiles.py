@@ -32,6 +32,7 @@ NEEDS: Mapping[Profile, Sequence[str]] = {
     "plain": [],
     "numeric": ["numpy"],
     "symbolic": ["sympy"],
+    "analytic": ["numpy"],
     "scientific": ["numpy"],
     "ipython": ["IPython"],
     "notebook": ["IPython"],
@@ -41,6 +42,7 @@ _LIBRARIES: Mapping[Profile, frozenset[str]] = {
     "plain": frozenset(),
     "numeric": frozenset({"numpy"}),
     "symbolic": frozenset({"numpy", "sympy"}),
+    "analytic": frozenset({"numpy", "pandas", "sympy"}),
     "scientific": frozenset({"numpy", "pandas", "scipy", "sympy"}),
 }
 """What profiles for plain Python have loaded besides, as far as it is installed: from the smallest to the largest. The
@@ -94,6 +96,11 @@ sandbox if they are in another place there; and fonts that it has open would not
 
 def preload(profile: Profile) -> Sequence[str]:
     return [*_EVERYDAY, *sorted(_LIBRARIES.get(profile, [])), *(["numpy"] if profile == "notebook" else [])]
+
+
+def is_large(profile: Profile) -> bool:
+    """Whether it has libraries of which there is much."""
+    return len(_LIBRARIES.get(profile, [])) > 1
 
 
 def is_ipython(profile: Profile) -> bool:
