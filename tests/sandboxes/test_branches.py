@@ -303,6 +303,19 @@ async def what_cannot_be_copied_is_named(stage: Stage, box: Box) -> None:
     assert await box.sandbox.fork(0) == []
 
 
+@SUITE.case("b20")
+async def forks_that_are_refused_leave_nothing_behind(stage: Stage, box: Box) -> None:
+    await box.sandbox.exec("import mmap, os; memory = mmap.mmap(-1, 4096); before = len(os.listdir('/proc'))")
+    for _ in range(40):
+        with pytest.raises(CannotFork, match="shared"):
+            await box.sandbox.fork()
+    await box.sandbox.exec("memory.close()")
+    (branch,) = await box.sandbox.fork()
+    assert await _value(branch, "6 * 7") == "42"
+    await branch.close()
+    assert await _value(box.sandbox, "len(os.listdir('/proc')) - before") == "0"
+
+
 @SUITE.case("b8", limits=_MANY, alone=True)
 async def branches_of_branches_until_the_kernel_will_not(stage: Stage, box: Box) -> None:
     await box.sandbox.exec("depth = 0")
@@ -492,25 +505,28 @@ _SABOTAGE = {
     "no more files": "held = list(iter(open_one, None))",
     "hardly any files": "held = list(iter(open_one, None)); [os.close(fd) for fd in held[-12:]]",
     "children are not heard of": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
-    "interrupts are ignored": "signal.signal(signal.SIGINT, signal.SIG_IGN); os.fork = lambda: time.sleep(1000)",
+    "interrupts are ignored": "signal.signal(signal.SIGINT, signal.SIG_IGN); ours.fork_into = lambda _: time.sleep(99)",
     "the directory is gone": "os.mkdir('d'); os.chdir('d'); os.rmdir('/home/work/d')",
     "a file cannot be opened again": "f = open('closed', 'w'); os.chmod('closed', 0)",
     "says that it is done": "session._fork = lambda *_: ''",
     "says that it is the branch": "session._fork = lambda *_: None",
     "says a lot": "session._fork = lambda *_: 'x' * 10**6",
     "says what is no text": "session._fork = lambda *_: ['x', 5]",
-    "does not move": "session._enter = lambda *_: None",
-    "moves halfway": "setns, ours.setns = ours.setns, lambda fd, kind: setns(fd, kind) if kind == 1 << 28 else None",
-    "cannot move": "ours.setns = lambda *_: 1 / 0",
-    "never ends its helpers": "os._exit = lambda *_: time.sleep(1000)",
+    "does not move": "ours.fork_into = lambda _: real()",
+    "moves halfway": "ours.fork_into = lambda of: into({fd: kind for fd, kind in of.items() if kind == 1 << 28})",
+    "moves into too much": "ours.fork_into = lambda of: into({fd: 0 for fd in of})",
+    "moves elsewhere": "ours.fork_into = lambda of: into({1000 + fd: kind for fd, kind in of.items()})",
+    "cannot move": "ours.fork_into = lambda *_: 1 / 0",
+    "moves without machine code": "ours.entrance = lambda: None",
+    "never ends its helpers": "ours.entrance = lambda: None; os._exit = lambda *_: time.sleep(1000)",
     "says what nobody can show": "for _ in range(1012): deep = [deep]\nsession._fork = lambda *_: deep",
     "says half a character": "session._fork = lambda *_: 'half a character: \\ud800'",
-    "leaves processes in the branch": "ours.drop_capabilities = lambda _: real() or time.sleep(1000)",
+    "leaves processes in the branch": "session._move_in = lambda *_: real() or time.sleep(1000)",
 }
 _OURS = """
 import _thread, os, signal, sys, time
-session, ours = (sys.modules[f"toolyard.sandboxes.native.{name}"] for name in ("session", "syscalls"))
-real = os.fork
+session, ours = (sys.modules[f"toolyard.sandboxes.native.{name}"] for name in ("session", "forking"))
+real, into = os.fork, ours.fork_into
 sys.setrecursionlimit(9000)
 deep = []
 def open_one():
@@ -555,10 +571,17 @@ async def code_that_sabotages_its_own_forking(stage: Stage, box: Box) -> None:
     assert not failed, failed
 
 
+@SUITE.case("b19")
+async def a_fork_copies_memory_once_where_it_can(stage: Stage, box: Box) -> None:
+    """The other way, which is slower, is one of the sabotages above."""
+    known = await box.python(f"{_OURS}\nours.entrance() is not None")
+    assert known.value == str(os.uname().machine == "x86_64")
+
+
 @SUITE.case("b15")
 async def a_branch_that_keeps_the_capabilities_of_its_namespace(stage: Stage, box: Box) -> None:
     """Who enters a user namespace has them all in it. Our own code drops them; hostile code need not."""
-    await box.python(f"{_OURS}\nours.Calls.make = lambda _: ours.set_dumpable(True)")
+    await box.python(f"{_OURS}\ncalls = session.syscalls; calls.Calls.make = lambda _: calls.set_dumpable(True)")
     (branch,) = await box.sandbox.fork()
     status = (await branch.exec("print(open('/proc/self/status').read())")).stdout
     assert "CapEff:\t0000000000000000" not in status, "it could keep none, and this shows nothing"

@@ -171,7 +171,9 @@ async def test_a_template_without_room_for_another_sandbox_keeps_those_that_it_h
             assert set(outcomes) == {"42", SandboxUnavailable}, outcomes
             assert (await box.exec("6 * 7")).value == "42"
             made = {os.path.basename(group) for group in groups_of(broker) - groups}
-            assert len(made) <= 3, made  # they are kept for others
+            ahead = {name for name in made if name.startswith("spare-")}
+            assert len(made - ahead) <= 3, made  # they are kept for others
+            assert len(ahead) <= 8, made
     finally:
         await backend.close()
 

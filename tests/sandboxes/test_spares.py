@@ -1,9 +1,12 @@
 """Control groups that one sandbox after the other uses: nothing of the one is to be noticed by the next."""
 
+import asyncio
 import dataclasses
 import os
+import re
 import signal
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from toolyard.sandboxes.native.sandbox import NativeSandbox
 pytestmark = pytest.mark.anyio
 
 _LITTLE = Limits(memory_bytes=64 * 2**20)
+_NAME = re.compile(r"(spare-\d+-)?\d+")
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ async def _group(sandbox: NativeSandbox) -> str:
     inside = int((await sandbox.exec("import os; os.stat('/proc/self/ns/pid').st_ino")).value or 0)
     for pid in _below(os.getpid()):
         if os.stat(f"/proc/{pid}/ns/pid").st_ino == inside:
-            return next(name for line in _lines(pid) if (name := line.rpartition("/")[2]).isdigit())
+            return next(name for line in _lines(pid) if _NAME.fullmatch(name := line.rpartition("/")[2]))
     raise AssertionError("it is not there")
 
 
@@ -60,6 +64,16 @@ async def test_a_group_is_used_again(backend: NativeBackend):
         async with await backend.open() as sandbox:
             names.append(await _group(sandbox))
     assert len({*names}) < len(names)
+
+
+async def test_groups_are_made_before_they_are_needed(backend: NativeBackend):
+    names = []
+    async with AsyncExitStack() as opened:
+        for _ in range(8):  # more than were left by others
+            names.append(await _group(await opened.enter_async_context(await backend.open(_LITTLE))))
+            await asyncio.sleep(0.1)
+    assert len({*names}) == len(names)
+    assert any(name.startswith("spare-") for name in names), names
 
 
 async def test_a_group_is_not_used_for_other_limits(backend: NativeBackend):

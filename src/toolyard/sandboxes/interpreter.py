@@ -133,12 +133,17 @@ class Interpreter:
 
         To be called again whenever they are given a new meaning, as in a fork.
         """
-        if "" not in sys.path:  # last: what the code has written can be imported, and is never taken for anything else
-            sys.path.append("")
+        if not self._descriptors:
+            sys.path.append("")  # last: what the code has written can be imported, and is never taken for anything else
+        self.detach()
+        self._descriptors = {0: os.dup(0), 1: os.dup(1), 2: os.dup(2)}
+        _signal.signal(_INTERRUPT, self._interrupted)  # a process that was just forked may have the default
+
+    def detach(self) -> None:
+        """Forget that again."""
         for copy in self._descriptors.values():
             os.close(copy)
-        self._descriptors = {number: os.dup(number) for number in (0, 1, 2)}
-        _signal.signal(_INTERRUPT, self._interrupted)  # a process that was just forked may have the default
+        self._descriptors = {}
 
     # One piece of code.
 
@@ -285,7 +290,7 @@ class Interpreter:
 
     def _flush(self) -> None:
         for name in ("stdout", "stderr"):
-            self._guarded(lambda name: getattr(sys, name).flush(), name)  # may be anything by now
+            self._guarded(_flush_any, name)
             self._guarded(io.TextIOWrapper.flush, self._streams[name])
 
     def _forked(self) -> None:
@@ -305,6 +310,11 @@ class Interpreter:
             self._guarded(lambda: print(status, file=self._streams["stderr"]))
         self._flush()
         os._exit(status & 0xFF if isinstance(status, int) else 1)
+
+
+def _flush_any(name: str) -> None:
+    """A stream of `sys`, which may be anything by now."""
+    getattr(sys, name).flush()
 
 
 async def _each_in_turn(parts: Sequence[types.CodeType], namespace: dict[str, Any]) -> object:

@@ -19,32 +19,34 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
-from toolyard.sandboxes.native import session, signals, syscalls, template, wire
-from toolyard.sandboxes.native.branch import clone_branch, furnish_branch, furnishing
+from toolyard.sandboxes.native import forking, session, signals, syscalls, template, wire
+from toolyard.sandboxes.native.branch import Branching
 from toolyard.sandboxes.native.confine import (
-    Birth,
-    Confinement,
     Rules,
-    close_all_but,
+    birth,
+    confinement,
     environment,
     free_numbers,
     mount_processes,
     move_files,
 )
 from toolyard.sandboxes.native.files import Files
-from toolyard.sandboxes.native.processes import end_all, is_below, is_deeper, parents_of_all, start_of, used_by
+from toolyard.sandboxes.native.processes import children, end_all, is_below, parents_of_all, start_of, used_by
+from toolyard.sandboxes.native.syscalls import Calls
 
 _CONTROL = 3
 _KIN = 4
 """File descriptors of the interpreter: to the host, and to its agent."""
 _BIRTHS_MOST = 16
+_REHEARSALS = 12
+"""More than it takes Python to see what is done often."""
 _INTERPRETER_FILES = 5
 _LONE_FILES = 4
 _PROGRAM_FILES = 3
 
-(_READY,) = wire.packets({"ready": True, "interpreter": True})
+(_READY,), (_READY_ALONE,) = (wire.packets({"ready": True, "interpreter": there}) for there in (True, False))
 """Put into words here, for JSON takes a new process longer than a system call."""
 
 _CLOCK_SECONDS = 0.02
@@ -74,24 +76,24 @@ class Setup:
     """The interpreter of the template, warm and unused."""
     lasting: Mapping[str, Any]
     """Limits of the interpreter, and of programs for which no others were asked."""
-    interpreting: Confinement
-    alone: Confinement
-    running: Confinement
-    """With those."""
-    branching: syscalls.Calls
-    births: dict[tuple[int, ...], Birth] = field(default_factory=dict)
-    moves: dict[tuple[int, ...], syscalls.Calls] = field(default_factory=dict)
+    interpreting: Calls
+    alone: Calls
+    running: Calls
+    """What confines them to those."""
+    births: dict[tuple[int, ...], Calls] = field(default_factory=dict)
+    moves: dict[tuple[int, ...], Calls] = field(default_factory=dict)
+    branchings: dict[tuple[int, ...], Branching] = field(default_factory=dict)
     """By the numbers of the files that they are about. These are nearly always the same."""
 
     @classmethod
     def prepare(cls, limits: Mapping[str, Any], rules: Rules, path: str, interpreter: Any) -> Setup:
         lasting = {**limits, "cpu_seconds": None}  # which is for each piece of code, and the host's to watch
-        interpreting = Confinement(rules, lasting, files=_INTERPRETER_FILES)
-        alone = Confinement(rules, lasting, files=_LONE_FILES, alone=True)
-        running = Confinement(rules, lasting, files=_PROGRAM_FILES)
-        return cls(limits, rules, path, interpreter, lasting, interpreting, alone, running, furnishing(limits))
+        interpreting = confinement(rules, lasting, files=_INTERPRETER_FILES)
+        alone = confinement(rules, lasting, files=_LONE_FILES, alone=True)
+        running = confinement(rules, lasting, files=_PROGRAM_FILES)
+        return cls(limits, rules, path, interpreter, lasting, interpreting, alone, running)
 
-    def birth(self, host: int, files: Sequence[int], waits: int, doors: Sequence[int]) -> Birth:
+    def birth(self, host: int, files: Sequence[int], waits: int, doors: Sequence[int]) -> Calls:
         """For an agent that has these, or for a lone interpreter: `host` is -1 then."""
         numbers = (host, *files, waits, *doors)
         if numbers not in self.births:
@@ -99,103 +101,164 @@ class Setup:
                 self.births.clear()
                 self.moves.clear()
             kept = {0, 1, 2, host, *files, self.rules.landlock} - {-1}
-            self.births[numbers] = Birth(self.limits, waits, doors, kept)
+            self.births[numbers] = birth(self.limits, waits, doors, kept)
             *_, kin = islice(free_numbers(kept), 4)  # it comes after a pipe, and the other end of its pair
             moved = tuple(files) if host < 0 else (*files, kin)
             self.moves[moved] = move_files(moved, self.rules)
             gc.freeze()  # they are here to stay
         return self.births[numbers]
 
-    def confinement_with(self, limits: Mapping[str, Any]) -> Confinement:
-        return self.running if limits == self.lasting else Confinement(self.rules, limits, files=_PROGRAM_FILES)
+    def branching(self, host: int, kin: int, old_kin: int, new_kin: int) -> Branching:
+        numbers = (host, kin, old_kin, new_kin)
+        if numbers not in self.branchings:
+            if len(self.branchings) == _BIRTHS_MOST:
+                self.branchings.clear()
+            others = [fd for fd in (host, kin, self.rules.landlock) if fd >= 0]
+            self.branchings[numbers] = Branching(self.limits, old_kin, new_kin, others)
+        return self.branchings[numbers]
 
-    def move_files(self, fds: Sequence[int]) -> syscalls.Calls:
+    def interpret(self) -> None:
+        """In the process of a session's interpreter: be that."""
+        session.live(_CONTROL, _KIN, self.interpreter)
+
+    def confinement_with(self, limits: Mapping[str, Any]) -> Calls:
+        return self.running if limits == self.lasting else confinement(self.rules, limits, files=_PROGRAM_FILES)
+
+    def move_files(self, fds: Sequence[int]) -> Calls:
         return self.moves.get(tuple(fds)) or move_files(fds, self.rules)
 
 
-def live(
-    host: _socket.socket,
-    setup: Setup,
-    prepare: Callable[[], None],
-    *,
-    kin: _socket.socket | None = None,
-    first: First | None = None,
-) -> NoReturn:
-    """Be the agent until the host hangs up. `prepare` finishes what makes this process a sandbox."""
-    try:
+def rehearse(interpreter: Any) -> None:
+    """In the template: do what every copy of it will begin with. What has been done before is done with fewer steps,
+    and most of the memory that a copy has to itself is what these steps have touched."""
+    dry, end = Calls(), Calls()
+    dry.add("getpid", gives=None)
+    end.add("exit_group", 0)
+    setup = Setup({}, Rules(-1, b""), "", interpreter, {}, end, dry, dry, {}, {(): dry})
+    for _ in range(_REHEARSALS):
+        host, other = wire.pair()
+        agent = Agent(host.fileno(), setup, first=1, files=[os.dup(other.fileno()) for _ in range(_LONE_FILES)])
+        agent.rehearse(dry)
+        agent.let_go()
+    session.rehearse(interpreter, _REHEARSALS)
+
+
+class Newborn(Protocol):
+    """Process 1 of a sandbox. Made by who is about to be copied, so that the copy need not do it."""
+
+    def live(self, prepare: Callable[[], None]) -> NoReturn:
+        """As the copy. `prepare` finishes what makes this process a sandbox."""
+
+    def let_go(self) -> None:
+        """As who was copied."""
+
+
+class Lone:
+    """An interpreter that has a sandbox to itself, with nothing of ours beside it."""
+
+    def __init__(self, setup: Setup, files: Sequence[int]) -> None:
+        self._setup = setup
+        self._files = files
+
+    def live(self, prepare: Callable[[], None]) -> NoReturn:
+        control = self._files[_CONTROL]
         try:
-            prepare()
-            agent = Agent(host, setup, kin)
-        except Exception as error:  # whatever it is: no sandbox without all of its walls
-            wire.send(host, {"failed": f"{type(error).__name__}: {error}"})
-            os._exit(1)
-        if first is not None and agent.begin(first):
-            host.send(_READY)
-        else:
-            wire.send(host, {"ready": True})
-        agent.serve()
-    finally:
-        os._exit(0)
+            try:
+                prepare()
+                signal.set_wakeup_fd(-1)
+                signals.reset()
+                self._setup.move_files(self._files).make()
+                control = _CONTROL
+                self._setup.alone.make()
+            except Exception as error:  # whatever it is: no sandbox without all of its walls
+                wire.send(wire.at(control), {"failed": f"{type(error).__name__}: {error}"})
+                os._exit(1)
+            os.write(control, _READY)
+            session.live(control, -1, self._setup.interpreter)
+        except BaseException as error:  # nobody is left to be told but the code's own standard error
+            os.write(2, f"toolyard: {type(error).__name__}: {error}\n".encode())
+            os._exit(126)
+        finally:
+            os._exit(0)
 
-
-def live_alone(setup: Setup, prepare: Callable[[], None], files: Sequence[int]) -> NoReturn:
-    """Be an interpreter that has a sandbox to itself: process 1, with nothing of ours beside it."""
-    control = files[_CONTROL]
-    try:
-        try:
-            prepare()
-            signals.reset()
-            setup.move_files(files).make()
-            control = _CONTROL
-            setup.alone.make()
-        except Exception as error:  # as above
-            wire.send(wire.at(control), {"failed": f"{type(error).__name__}: {error}"})
-            os._exit(1)
-        os.write(control, _READY)
-        session.live(control, -1, setup.interpreter)
-    except BaseException as error:  # nobody is left to be told but the code's own standard error
-        os.write(2, f"toolyard: {type(error).__name__}: {error}\n".encode())
-        os._exit(126)
-    finally:
-        os._exit(0)
-
-
-@dataclass(frozen=True, slots=True)
-class First:
-    """The interpreter that a sandbox is born with: its number, and its files."""
-
-    id: int
-    fds: Sequence[int]
+    def let_go(self) -> None:
+        return
 
 
 class Agent:
-    def __init__(self, host: _socket.socket, setup: Setup, kin: _socket.socket | None) -> None:
-        self._host = host
+    """`host` is the number of the socket that it has to the host, and belongs to whoever makes it."""
+
+    def __init__(
+        self,
+        host: int,
+        setup: Setup,
+        *,
+        first: int = 0,
+        files: Sequence[int] = (),
+        kin: _socket.socket | None = None,
+        branching: Branching | None = None,
+    ) -> None:
+        """`first` is the number of an interpreter that is to be there from the beginning, with these files. The agent
+        of a branch has `kin` to one that will come, and what it is made with."""
+        self._host = wire.at(host)
         self._setup = setup
+        self._first = Program(first, time.monotonic(), apart=False) if first else None
+        self._files_of_first = files
         self._kin = kin
         """To the interpreter: only for what it needs to branch."""
+        self._branching = branching
         self._programs: dict[int, Program] = {}  # by pid
         self._orphans_cpu = 0.0
         """Of what the interpreter started, and nobody else has waited for."""
-        self._woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signals.handle(signals.CHILD, lambda *_: None)
-        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        self._woken = self._wakes = -1
+        self._waiting = select.poll()
 
-    def serve(self) -> None:
-        waiting = select.poll()
-        waiting.register(self._host.fileno(), select.POLLIN)
-        waiting.register(self._woken, select.POLLIN)
+    def live(self, prepare: Callable[[], None]) -> NoReturn:
+        """Be the agent until the host hangs up."""
+        try:
+            try:
+                prepare()
+                self._listen()
+            except Exception as error:  # as above
+                wire.send(self._host, {"failed": f"{type(error).__name__}: {error}"})
+                os._exit(1)
+            self._host.send(_READY if self._begin() else _READY_ALONE)
+            self._serve()
+        finally:
+            os._exit(0)
+
+    def let_go(self) -> None:
+        self._host.detach()
+
+    def rehearse(self, dry: Calls) -> None:
+        """All of that but being it: no message comes, and children that have ended are no concern."""
+        self._listen()
+        self._begin()
+        for pid in self._programs:
+            os.waitpid(pid, 0)
+        self._quit((), dry)
+        os.close(self._woken)
+        os.close(self._wakes)
+
+    def _listen(self) -> None:
+        """To children that end, and then to the host. The handler of that signal comes from the template."""
+        self._woken, self._wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._waiting.register(self._woken, select.POLLIN)
+        self._waiting.register(self._host, select.POLLIN)
+        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+
+    def _serve(self) -> None:
         while True:
-            ready = [fd for fd, _ in waiting.poll()]
-            if self._woken in ready:
-                os.read(self._woken, 4096)
-                self._reap()
-            if self._host.fileno() in ready:
-                try:
-                    request, payload, fds = wire.receive(self._host)
-                except (wire.Closed, ConnectionError):
-                    return
-                self._handle(request, payload, fds)
+            for fd, _ in self._waiting.poll():
+                if fd == self._woken:
+                    os.read(fd, 4096)
+                    self._reap()
+                else:
+                    try:
+                        request, payload, fds = wire.receive(self._host)
+                    except (wire.Closed, ConnectionError):
+                        return
+                    self._handle(request, payload, fds)
 
     def _handle(self, request: Mapping[str, Any], payload: bytes, fds: Sequence[int]) -> None:
         try:
@@ -210,11 +273,14 @@ class Agent:
     def _do(self, request: Mapping[str, Any], payload: bytes, fds: Sequence[int]) -> tuple[dict[str, Any], bytes]:
         match request["op"]:
             case "interpret":
-                self._interpret(request["id"], fds)
+                self._interpret(Program(request["id"], time.monotonic(), apart=False), fds)
             case "run":
                 self._run({**request, **json.loads(payload)}, fds)
             case "branch":
                 self._branch(request["id"], fds)
+            case "invite":
+                assert self._branching is not None
+                self._branching.invite()
             case "adopt":
                 self._adopt(request["id"])
             case "measure":
@@ -237,39 +303,34 @@ class Agent:
 
     # Programs.
 
-    def begin(self, first: First) -> bool:
-        """Start the interpreter before it is asked for. False if there is no room for one."""
+    def _begin(self) -> bool:
+        """Start the interpreter before it is asked for. False if it is not to be, or there is no room for one."""
+        if self._first is None:
+            return False
         try:
-            self._interpret(first.id, first.fds)
+            self._interpret(self._first, self._files_of_first)
         except OSError:
             return False
         finally:
-            for fd in first.fds:
+            for fd in self._files_of_first:
                 os.close(fd)
         return True
 
-    def _interpret(self, id: int, fds: Sequence[int]) -> None:
+    def _interpret(self, program: Program, fds: Sequence[int]) -> None:
         """Start the session's interpreter: a copy of the template's, among our own processes."""
         ours, theirs = wire.pair()
-        pid = os.fork()
+        pid = forking.fork()
         if pid == 0:
-            stdin, stdout, stderr, control = fds
-            self._become(
-                lambda: session.live(_CONTROL, _KIN, self._setup.interpreter),
-                [stdin, stdout, stderr, control, theirs.fileno()],
-                self._setup.interpreting,
-            )
+            self._become(self._setup.interpret, [*fds, theirs.fileno()], self._setup.interpreting)
         theirs.close()
-        if self._kin is not None:
-            self._kin.close()
         self._kin = ours
-        self._programs[pid] = Program(id, time.monotonic(), apart=False)
+        self._programs[pid] = program
 
     def _run(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Start a program in a pid namespace of its own: when its init goes, everything that it started goes."""
         told, tells = os.pipe2(os.O_CLOEXEC)
         try:
-            pid, pidfd = syscalls.clone(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS)
+            pid, pidfd = forking.clone(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS)
         except OSError:
             os.close(told)
             raise
@@ -287,7 +348,7 @@ class Agent:
             calls = syscalls.Calls()
             mount_processes(calls)
             calls.make()
-            pid = os.fork()
+            pid = forking.fork()
             if pid == 0:
                 self._become(lambda: self._execute(request), fds, self._setup.confinement_with(request["limits"]))
             os.dup2(tells, 3)
@@ -304,19 +365,23 @@ class Agent:
         finally:
             os._exit(126)
 
-    def _become(self, work: Callable[[], None], fds: Sequence[int], confinement: Confinement) -> NoReturn:
-        """In a child: stop being the agent, and do untrusted work. It has just these files, from 0 on."""
+    def _become(self, work: Callable[[], None], fds: Sequence[int], confinement: Calls) -> NoReturn:
+        """In a child: do untrusted work instead of the agent's. It has just these files, from 0 on."""
         try:
-            signal.set_wakeup_fd(-1)
-            signals.reset()
-            self._setup.move_files(fds).make()
-            confinement.make()
+            self._quit(fds, confinement)
             work()
         except BaseException as error:  # nobody is left to be told but the program's own standard error
             os.write(2, f"toolyard: {type(error).__name__}: {error}\n".encode())
             os._exit(126)
         finally:
             os._exit(0)
+
+    def _quit(self, fds: Sequence[int], confinement: Calls) -> None:
+        """Stop being the agent, for good."""
+        signal.set_wakeup_fd(-1)
+        signals.reset()
+        self._setup.move_files(fds).make()
+        confinement.make()
 
     def _execute(self, request: Mapping[str, Any]) -> None:
         env = environment(self._setup.path) | request["env"]
@@ -332,25 +397,18 @@ class Agent:
         and a copy of the workspace."""
         if self._kin is None:
             raise OSError(0, "there is no interpreter to fork")
-        ours, theirs = wire.pair()
+        kin, new_kin = wire.pair()
+        branching = self._setup.branching(fds[0], kin.fileno(), self._kin.fileno(), new_kin.fileno())
+        agent = Agent(fds[0], self._setup, kin=kin, branching=branching)
         try:
-            pid = clone_branch(self._setup.limits)
+            pid = branching.clone()
             if pid == 0:
-                self._be_branch(fds[0], ours, theirs)
+                agent.live(branching.make)
         finally:
-            ours.close()
-            theirs.close()
+            agent.let_go()
+            kin.close()
+            new_kin.close()
         self._programs[pid] = Program(id, time.monotonic())
-
-    def _be_branch(self, host: int, kin: _socket.socket, new_kin: _socket.socket) -> NoReturn:
-        """As process 1 of a branch: an agent like this one, that knows only the branch."""
-        signal.set_wakeup_fd(-1)
-        self._host.detach()
-        assert self._kin is not None
-        old_kin = self._kin
-        close_all_but(host, kin.fileno(), new_kin.fileno(), old_kin.fileno(), self._setup.rules.landlock)
-        setup = self._setup
-        live(wire.at(host), setup, lambda: furnish_branch(setup.limits, setup.branching, old_kin, new_kin), kin=kin)
 
     def _signal(self, id: int, number: int) -> None:
         for pid, program in list(self._programs.items()):
@@ -360,14 +418,11 @@ class Agent:
                     self._end_strays()
 
     def _adopt(self, id: int) -> None:
-        """Know the interpreter that has just been forked into this branch: our only child that we did not make, or that
-        of a process which came from outside and is about to end, which makes it ours."""
-        parents = parents_of_all()  # by their numbers: who came first is looked at first
-        own = {os.getpid(), *(pid for pid, parent in parents.items() if parent == 0)}
-        mine = [pid for pid, parent in parents.items() if parent in own and pid not in self._programs]
-        if len(mine) != 1:
+        """Know the interpreter that has just been forked into this branch: our only child that we did not make."""
+        unknown = children() - self._programs.keys()
+        if len(unknown) != 1:
             raise OSError(0, "the forked interpreter is not there")
-        self._programs[mine[0]] = Program(id, time.monotonic(), apart=False)
+        self._programs[unknown.pop()] = Program(id, time.monotonic(), apart=False)
 
     def _measure(self, id: int) -> dict[str, float]:
         """Processor time and memory of a program with everything that it started."""
@@ -398,10 +453,9 @@ class Agent:
             self._signal(id, signal.SIGKILL)
 
     def _strays(self, parents: Mapping[int, int]) -> Sequence[int]:
-        """The interpreter, and what it started: all that is in our own namespace. One who has just been forked into
-        that of a branch is not below the branch's agent until those who forked him are gone."""
+        """The interpreter, and what it started: all that is in our own namespace."""
         apart = {pid for pid, program in self._programs.items() if program.apart}
-        return [pid for pid in parents if not is_below(pid, apart, parents) and not is_deeper(pid)]
+        return [pid for pid in parents if not is_below(pid, apart, parents)]
 
     def _end_strays(self) -> None:
         """End what the interpreter started, wherever it went. Should it be quicker than we are, everything goes."""

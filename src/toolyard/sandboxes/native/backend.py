@@ -20,6 +20,7 @@ from toolyard.sandboxes.base import Limits, Profile, Report
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.native.cgroups import Groups
 from toolyard.sandboxes.native.channel import Channel, pair, without_room
+from toolyard.sandboxes.native.confine import environment
 from toolyard.sandboxes.native.guest import Expected, Guest, told_of, within
 from toolyard.sandboxes.native.lone import LoneInterpreter, LoneKeeper
 from toolyard.sandboxes.native.pool import Pool, Rehearsed
@@ -225,11 +226,14 @@ class NativeBackend:
             spawned = await self._broker.channel.ask("zygote", fds=[theirs.fileno()])
         if problem := spawned.header.get("failed"):
             raise SandboxError(f"another process for sandboxes could not be started: {problem}")
+        path = os.pathsep.join([*_own_programs(), "/usr/local/bin", "/usr/bin", "/bin"])
         config = {
+            "environment": environment(path),
             "groups": self._groups.describe(),
             "ipython": profiles.is_ipython(profile),
+            "large": profiles.is_large(profile),
             "packages": profiles.packages(),
-            "path": os.pathsep.join([*_own_programs(), "/usr/local/bin", "/usr/bin", "/bin"]),
+            "path": path,
             "prefixes": profiles.prefixes(),
             "preload": profiles.preload(profile),
             "warm_up": profiles.warm_up(profile),

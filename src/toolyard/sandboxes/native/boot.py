@@ -19,7 +19,7 @@ def command(entry: str, *args: int | str) -> list[str]:
     code = (
         "import os, sys, types\n"
         "register, os.register_at_fork = os.register_at_fork, lambda **_: None\n"
-        "import random\n"  # which would draw anew in every child of ours; only an interpreter has to
+        "import random\n"  # which would draw anew in every child; whether it should is for `session` to say
         "os.register_at_fork = register\n"
         f"for name, path in {stubs!r}.items():\n"
         "    sys.modules[name] = types.ModuleType(name)\n"

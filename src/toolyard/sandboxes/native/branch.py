@@ -6,15 +6,21 @@ The interpreter has no capabilities and may not make namespaces. But it may ente
 
 from __future__ import annotations
 
-import _socket
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolyard.sandboxes.native import syscalls, template, wire
-from toolyard.sandboxes.native.confine import UID, mount_processes, mount_workspace, raise_loopback, settle, write
+from toolyard.sandboxes.native import forking, syscalls, template, wire
+from toolyard.sandboxes.native.confine import (
+    UID,
+    free_numbers,
+    mount_processes,
+    mount_workspace,
+    raise_loopback,
+    settle,
+)
 from toolyard.sandboxes.native.syscalls import Calls
 
 _KINDS = {
@@ -25,70 +31,83 @@ _KINDS = {
     "mnt": syscalls.CLONE_NEWNS,
 }
 """Namespaces of a branch, in the order in which they can be entered."""
-_MAPS = (
-    ("/proc/self/setgroups", b"deny"),
-    ("/proc/self/uid_map", b"%d %d 1" % (UID, UID)),
-    ("/proc/self/gid_map", b"%d %d 1" % (UID, UID)),
-)
+_MAPS = {
+    "/proc/self/setgroups": b"deny",
+    "/proc/self/uid_map": b"%d %d 1" % (UID, UID),
+    "/proc/self/gid_map": b"%d %d 1" % (UID, UID),
+}
+_PLACES = (template.WORK, template.TEMPORARY)
 
 
-def clone_branch(limits: Mapping[str, Any]) -> int:
-    """As the agent: fork into the namespaces of a branch. 0 there, and here the number of the process that is there."""
-    try:
-        pid, pidfd = syscalls.clone(sum(_kinds(limits).values()))
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EUSERS):
-            raise OSError(error.errno, "branches are nested as deeply as the kernel allows") from error
-        raise
-    if pid:
-        os.close(pidfd)
-    return pid
+class Branching:
+    """What makes a branch of a sandbox with these limits.
 
-
-def furnishing(limits: Mapping[str, Any]) -> Calls:
-    """What is private to a branch, and then the agent's own place."""
-    calls = Calls()
-    mount_processes(calls)
-    mount_workspace(calls, limits)
-    settle(calls)
-    return calls
-
-
-def furnish_branch(limits: Mapping[str, Any], furnishing: Calls, kin: _socket.socket, new_kin: _socket.socket) -> None:
-    """In the new namespaces: be the same user, copy the workspace, and let the interpreter in.
-
-    `kin` leads to the interpreter that is to be forked, and `new_kin` is what the branch will have for its own.
+    It is for these numbers of files: `kin` leads to the interpreter that is to be forked, `new_kin` is what the branch
+    will have for its own, and besides them the agent of the branch has `others`.
     """
-    _map_user()
-    places = (template.WORK, template.TEMPORARY)
-    originals = [os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for place in places]
-    furnishing.make()
-    if limits["network"] == "loopback":
-        raise_loopback()
-    for original, place in zip(originals, places, strict=True):
-        copy = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        copy_directory(original, copy)
-        os.close(original)
-        os.close(copy)
-    kinds = _kinds(limits)
-    namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in kinds]
-    wire.send(kin, {"namespaces": list(kinds.values())}, fds=[*namespaces, new_kin.fileno()])
-    for fd in namespaces:
-        os.close(fd)
-    kin.close()
-    new_kin.close()
+
+    def __init__(self, limits: Mapping[str, Any], kin: int, new_kin: int, others: Sequence[int]) -> None:
+        self._kinds = {name: kind for name, kind in _KINDS.items() if name != "net" or limits["network"] != "host"}
+        """In a network of their own siblings cannot meet, and each has all ports. The host's cannot be parted."""
+        self._kin, self._new_kin = kin, new_kin
+        (self._invitation,) = wire.packets({"namespaces": list(self._kinds.values())})
+        kept = {0, 1, 2, kin, new_kin, *others}
+        free = free_numbers(kept)
+        self._calls = calls = Calls()
+        calls.close_all_but(kept)
+        self._originals = [next(free) for _ in _PLACES]
+        _map_user(calls, fd=self._originals[0])
+        for fd, place in zip(self._originals, _PLACES, strict=True):
+            calls.open_directory(place, fd=fd)
+        mount_processes(calls)
+        mount_workspace(calls, limits)
+        settle(calls)
+        self._copies = [next(free) for _ in _PLACES]
+        if limits["network"] == "loopback":
+            raise_loopback(calls, fd=self._copies[0])
+        for fd, place in zip(self._copies, _PLACES, strict=True):
+            calls.open_directory(place, fd=fd)
+        self._namespaces = [next(free) for _ in self._kinds]
+        for fd, kind in zip(self._namespaces, self._kinds, strict=True):
+            calls.open_file(f"/proc/self/ns/{kind}", fd=fd)
+        self._finish, self._leave = Calls(), Calls()
+        for fd in (*self._originals, *self._copies):
+            self._finish.add("close", fd)
+        for fd in (*self._namespaces, kin, new_kin):
+            self._leave.add("close", fd)
+
+    def clone(self) -> int:
+        """As the agent: fork into the namespaces of a branch. 0 there, and here the number of the process there."""
+        try:
+            pid, pidfd = forking.clone(sum(self._kinds.values()))
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EUSERS):
+                raise OSError(error.errno, "branches are nested as deeply as the kernel allows") from error
+            raise
+        if pid:
+            os.close(pidfd)
+        return pid
+
+    def make(self) -> None:
+        """In the new namespaces: be the same user, and copy the workspace."""
+        self._calls.make()
+        for original, copy in zip(self._originals, self._copies, strict=True):
+            copy_directory(original, copy)
+        self._finish.make()
+
+    def invite(self) -> None:
+        """Let the interpreter in, once."""
+        kin = wire.at(self._kin)
+        wire.send_packet(kin, self._invitation, [*self._namespaces, self._new_kin])
+        kin.detach()
+        self._leave.make()
 
 
-def _map_user() -> None:
-    syscalls.set_dumpable(True)  # or the files would not be ours
-    for path, data in _MAPS:
-        write(path, data)
-    syscalls.set_dumpable(False)
-
-
-def _kinds(limits: Mapping[str, Any]) -> Mapping[str, int]:
-    """In a network of their own siblings cannot meet, and each has all ports. The host's cannot be parted."""
-    return {name: kind for name, kind in _KINDS.items() if name != "net" or limits["network"] != "host"}
+def _map_user(calls: Calls, *, fd: int) -> None:
+    calls.add("prctl", syscalls.PR_SET_DUMPABLE, 1)  # or the files would not be ours
+    for path, data in _MAPS.items():
+        calls.write_file(path, data, fd=fd)
+    calls.add("prctl", syscalls.PR_SET_DUMPABLE, 0)
 
 
 def copy_directory(source: int, target: int) -> None:

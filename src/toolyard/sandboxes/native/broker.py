@@ -60,5 +60,5 @@ def _spawn(fds: Sequence[int]) -> int:
         (os.POSIX_SPAWN_DUP2, 0, 1),
         (os.POSIX_SPAWN_DUP2, fds[0], _CONTROL),
     ]
-    argv = command("native.zygote", _CONTROL, os.getpid())
+    argv = command("native.loader", _CONTROL, os.getpid())
     return os.posix_spawn(argv[0], argv, TEMPLATE_ENVIRONMENT, file_actions=files, setsigdef=signal.valid_signals())

@@ -60,38 +60,34 @@ def environment(path: str) -> dict[str, str]:
     return {"PATH": path, **ENVIRONMENT}
 
 
-class Birth:
+def birth(limits: Mapping[str, Any], waits: int, doors: Sequence[int], kept: Collection[int]) -> Calls:
     """What makes a new process, in namespaces over which it has all capabilities, the agent of a sandbox.
 
     All of it is prepared by the template, for these numbers of files: `waits` tells that the user is mapped, `doors`
     are those of its control group, and `kept` is what it has open afterwards. `no_new_privs` and the agent's seccomp
     filter are not part of it: every process here has them from its template.
     """
-
-    def __init__(self, limits: Mapping[str, Any], waits: int, doors: Sequence[int], kept: Collection[int]) -> None:
-        self._loopback = limits["network"] == "loopback"
-        self._calls = calls = Calls()
-        calls.add("read", waits, b"?", 1, gives=1, about="what the template says")  # nothing if it is gone
-        for door in doors:
-            calls.add("write", door, b"0", 1, gives=1, about="the door of its control group")
-        calls.close_all_but(kept)
-        calls.add("unshare", syscalls.CLONE_NEWCGROUP)
-        calls.add("setresgid", UID, UID, UID)
-        calls.add("setresuid", UID, UID, UID)
-        mount_processes(calls)
-        mount_workspace(calls, limits)
-        safe = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
-        calls.add("mount", b"devpts", b"/dev/pts", b"devpts", safe, b"newinstance,ptmxmode=0666,mode=620")
-        if limits["network"] != "host":
-            calls.add("sethostname", b"sandbox", len(b"sandbox"))
-        calls.add("prctl", syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of uid, which would undo it
-        settle(calls)
-        _take_few_watches(calls, next(free_numbers(kept)))
-
-    def make(self) -> None:
-        self._calls.make()
-        if self._loopback:
-            raise_loopback()
+    calls = Calls()
+    calls.add("read", waits, b"?", 1, gives=1, about="what the template says")  # nothing if it is gone
+    for door in doors:
+        calls.add("write", door, b"0", 1, gives=1, about="the door of its control group")
+    calls.close_all_but(kept)
+    calls.add("unshare", syscalls.CLONE_NEWCGROUP)
+    calls.add("setresgid", UID, UID, UID)
+    calls.add("setresuid", UID, UID, UID)
+    mount_processes(calls)
+    mount_workspace(calls, limits)
+    safe = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
+    calls.add("mount", b"devpts", b"/dev/pts", b"devpts", safe, b"newinstance,ptmxmode=0666,mode=620")
+    if limits["network"] != "host":
+        calls.add("sethostname", b"sandbox", len(b"sandbox"))
+    calls.add("prctl", syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of uid, which would undo it
+    settle(calls)
+    free = next(free_numbers(kept))
+    _take_few_watches(calls, free)
+    if limits["network"] == "loopback":
+        raise_loopback(calls, fd=free)
+    return calls
 
 
 def free_numbers(taken: Collection[int]) -> Iterator[int]:
@@ -130,14 +126,12 @@ def _take_few_watches(calls: Calls, fd: int) -> None:
 _INOTIFY = (("/proc/sys/user/max_inotify_instances", b"8"), ("/proc/sys/user/max_inotify_watches", b"1024"))
 
 
-def raise_loopback() -> None:
-    """Bring up the network interface `lo` of this network namespace."""
+def raise_loopback(calls: Calls, *, fd: int) -> None:
+    """Bring up the network interface `lo` of this network namespace. `fd` is the number that the next file gets."""
     set_flags, up_and_running = 0x8914, 0x41
-    any_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
-    try:
-        fcntl.ioctl(any_socket.fileno(), set_flags, struct.pack("16sH22x", b"lo", up_and_running))
-    finally:
-        any_socket.close()
+    calls.add("socket", _socket.AF_INET, _socket.SOCK_DGRAM, gives=fd)
+    calls.add("ioctl", fd, set_flags, struct.pack("16sH22x", b"lo", up_and_running), about="lo")
+    calls.add("close", fd)
 
 
 def move_files(fds: Sequence[int], rules: Rules) -> Calls:
@@ -149,30 +143,26 @@ def move_files(fds: Sequence[int], rules: Rules) -> Calls:
     return calls
 
 
-class Confinement:
+def confinement(rules: Rules, limits: Mapping[str, Any], *, files: int, alone: bool = False) -> Calls:
     """The last thing before untrusted code: leave the agent's session if there is one, and all power that is not needed
     to run it.
 
     It is for a process that has so many files open, numbered from 0, and the rules."""
-
-    def __init__(self, rules: Rules, limits: Mapping[str, Any], *, files: int, alone: bool = False) -> None:
-        self._calls = calls = Calls()
-        if not alone:
-            calls.add("setsid", gives=None)
-        for name, most in _resources(limits).items():
-            calls.add("prlimit64", 0, name, struct.pack("=QQ", most, most))
-        syscalls.drop_capabilities(calls)
-        # a process that may look into itself; its agent may not be looked into
-        calls.add("prctl", syscalls.PR_SET_DUMPABLE, 1)
-        # When memory runs out, here or on the whole machine: a program before its agent, and before anything else.
-        calls.write_file("/proc/self/oom_score_adj", b"1000", fd=files)
-        if rules.landlock >= 0:
-            calls.add("landlock_restrict_self", rules.landlock, 0)
-            calls.add("close", rules.landlock)
-        syscalls.load_filter(calls, rules.program_filter)
-
-    def make(self) -> None:
-        self._calls.make()
+    calls = Calls()
+    if not alone:
+        calls.add("setsid", gives=None)
+    for name, most in _resources(limits).items():
+        calls.add("prlimit64", 0, name, struct.pack("=QQ", most, most))
+    syscalls.drop_capabilities(calls)
+    # a process that may look into itself; its agent may not be looked into
+    calls.add("prctl", syscalls.PR_SET_DUMPABLE, 1)
+    # When memory runs out, here or on the whole machine: a program before its agent, and before anything else.
+    calls.write_file("/proc/self/oom_score_adj", b"1000", fd=files)
+    if rules.landlock >= 0:
+        calls.add("landlock_restrict_self", rules.landlock, 0)
+        calls.add("close", rules.landlock)
+    syscalls.load_filter(calls, rules.program_filter)
+    return calls
 
 
 def _resources(limits: Mapping[str, Any]) -> dict[int, int]:
@@ -197,19 +187,3 @@ def _resources(limits: Mapping[str, Any]) -> dict[int, int]:
 def _with_hard(most: dict[int, int]) -> list[tuple[int, int, int]]:
     """Limits that are already lower than ours stay."""
     return [(name, value, resource.getrlimit(name)[1]) for name, value in most.items()]
-
-
-def close_all_but(*fds: int, first: int = 3) -> None:
-    """Keep the files below the first, which are the standard ones if nothing else is said, and these."""
-    for fd in sorted(fd for fd in fds if fd >= first):
-        os.closerange(first, fd)
-        first = fd + 1
-    os.closerange(first, _FILES_MOST)
-
-
-def write(path: str, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -137,6 +137,17 @@ class Expected:
     def close(self) -> None:
         for fd in self.take():
             os.close(fd)
+
+
+async def agreed(asked: Awaitable[Answer]) -> None:
+    """Raises OSError with what an interpreter says against it."""
+    try:
+        async with asyncio.timeout(_FORK_SECONDS):
+            answer = await asked
+    except TimeoutError:
+        raise OSError(0, "the interpreter does not answer") from None
+    if problem := answer.header.get("problem"):
+        raise OSError(0, _words(problem))
 
 
 def _unasked(event: Mapping[str, Any]) -> None:
@@ -286,13 +297,8 @@ class Guest:
         self._endings.pop(expected.number, None)
 
     async def _fork(self, by: Channel, fds: Sequence[int], number: int) -> None:
-        try:
-            async with asyncio.timeout(_FORK_SECONDS):
-                answer = await by.ask("fork", fds=fds)
-        except TimeoutError:
-            raise OSError(0, "the interpreter does not answer") from None
-        if problem := answer.header.get("problem"):
-            raise OSError(0, _words(problem))
+        await self.ask("invite")
+        await agreed(by.ask("fork", fds=fds))
         await self.ask("adopt", number=number)
 
     def started(self, expected: Expected, output: int) -> Program:

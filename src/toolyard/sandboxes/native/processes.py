@@ -28,6 +28,15 @@ def parents_of_all() -> dict[int, int]:
     return found
 
 
+def children() -> set[int]:
+    """Our own, be they alive or not."""
+    fd = os.open("/proc/self/task/1/children", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return {int(pid) for pid in os.read(fd, 65536).split()}
+    finally:
+        os.close(fd)
+
+
 def end_all(find: Callable[[], Iterable[int]]) -> bool:
     """Kill what is found until no more is, and wait until it is gone. False if there were new ones all the time."""
     killed: set[int] = set()  # starts nothing more, though it may take a while to go
@@ -72,12 +81,3 @@ def is_below(pid: int, roots: set[int], parents: Mapping[int, int]) -> bool:
     while pid in parents and pid not in roots:
         pid = parents[pid]
     return pid in roots
-
-
-def is_deeper(pid: int) -> bool:
-    """Whether it lives in a pid namespace within this one: it has more numbers than one, then."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            return next(len(line.split()) > 2 for line in file if line.startswith(b"NSpid:"))
-    except (FileNotFoundError, ProcessLookupError):
-        return False

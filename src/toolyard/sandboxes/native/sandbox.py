@@ -14,7 +14,7 @@ from toolyard.sandboxes import paths
 from toolyard.sandboxes.base import Entry, Executed, Finished, Limits, Process, Report, Usage
 from toolyard.sandboxes.native.bash import Bash
 from toolyard.sandboxes.native.channel import pair
-from toolyard.sandboxes.native.guest import Guest, Program
+from toolyard.sandboxes.native.guest import Guest, Program, agreed
 from toolyard.sandboxes.native.python import Python
 from toolyard.sandboxes.native.watch import Ground, Watch
 from toolyard.sandboxes.pipes import feed
@@ -241,12 +241,15 @@ class NativeSandbox:
 
     async def _branch(self) -> NativeSandbox:
         interpreter = await self._python.program()
+        assert interpreter.channel is not None
         ours, theirs = pair()
         guest = Guest(ours, owner=self._ground.owner)
+        forkable = interpreter.channel.begin("check", b"")  # while the agent makes a place for it
         try:
             with theirs:
                 number = await self._guest.branch(theirs)
             await guest.ready()
+            await agreed(forkable)
             async with asyncio.timeout(self.limits.wall_seconds):  # hooks of the code's own run meanwhile
                 forked = await guest.fork(interpreter, self.limits.output_bytes)
         except TimeoutError:
@@ -266,6 +269,8 @@ class NativeSandbox:
         except BaseException:
             guest.close()
             raise
+        finally:
+            forkable.cancel()
 
         async def end() -> None:
             guest.close()

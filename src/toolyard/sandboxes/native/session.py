@@ -16,14 +16,17 @@ import resource
 import select
 import stat
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from toolyard.sandboxes.native import signals, syscalls, template, wire
+from toolyard.sandboxes.native import forking, signals, syscalls, template, wire
 
 _drawing: _random.Random = random.seed.__self__  # type: ignore[attr-defined]
 """What functions of `random` draw from. A method of its base class seeds it with fewer steps than its own."""
-
+_chance = syscalls.Calls()
+"""Draws what numpy goes on from. The template has drawn that for all of its copies."""
+_NUMPY_STATE, _DRAWN_AT_ONCE = 624 * 4, 256  # more than so many bytes can be interrupted
 
 _ENTERED = b"entered"
 
@@ -38,13 +41,53 @@ def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
 
     One that is alone has no kin, and is not asked to fork."""
     control, kin = wire.at(control_fd), None if kin_fd < 0 else wire.at(kin_fd)
-    own = os.getpid()
+    _begin(interpreter)
+    _serve(control, kin, interpreter)
+
+
+def rehearse(interpreter: Any, times: int) -> None:
+    """In the template: do so many times what is done above. Nobody listens to the answers."""
+    for _ in range(times):
+        _begin(interpreter)
+        interpreter.detach()
+        sys.path.remove("")
+    ours, theirs = wire.pair()
+    for _ in range(times):
+        wire.send(ours, {"id": 0, "op": "rehearse"})
+    ours.shutdown(_socket.SHUT_WR)
+    _serve(theirs, None, interpreter)
+    ours.close()
+    theirs.close()
+
+
+def prepare_chance() -> None:
+    """In the template, with all libraries loaded."""
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # none of it is used up then, and nothing else is remembered
+        state = _generator(numpy).ctypes.state_address
+        for begin in range(0, _NUMPY_STATE, _DRAWN_AT_ONCE):
+            size = min(_DRAWN_AT_ONCE, _NUMPY_STATE - begin)
+            _chance.add("getrandom", state + begin, size, gives=size)
+
+
+def _generator(numpy: Any) -> Any:
+    """What functions of `numpy.random` draw from."""
+    if hasattr(numpy.random, "get_bit_generator"):
+        return numpy.random.get_bit_generator()
+    return numpy.random.mtrand._rand._bit_generator  # before 1.24
+
+
+def _begin(interpreter: Any) -> None:
     interpreter.attach()
     signals.handle(signals.PIPE, signals.IGNORED)  # as in any Python: a write that fails, and not the end
     _random.Random.seed(_drawing)
-    os.register_at_fork(after_in_child=random.seed)  # as it does itself, but not in a template: see `boot`
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()  # the template has drawn one for all of its copies
+    _chance.make()
+    if (threading := sys.modules.get("threading")) is not None:
+        threading.main_thread()._set_native_id()  # its thread has the number of this process
+
+
+def _serve(control: _socket.socket, kin: _socket.socket | None, interpreter: Any) -> None:
+    own = os.getpid()
     while True:
         try:
             request, payload, fds = wire.receive(control)
@@ -58,6 +101,8 @@ def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
             answer, data = _execute(interpreter.run, payload)
         elif request["op"] == "rehearse":  # what is done for the first time takes longest: it has memory copied
             answer, data = _execute(interpreter.rehearse, b"print(end='')")
+        elif request["op"] == "check":
+            answer, data = {"problem": _unforkable()}, b""
         else:
             assert kin is not None
             problem = _fork(control, kin, fds)
@@ -97,43 +142,52 @@ def _fork(control: _socket.socket, kin: _socket.socket, fds: Sequence[int]) -> s
         for fd in (*namespaces, new_kin):
             os.close(fd)
         header, _, (*namespaces, new_kin) = wire.receive(kin)
-    problem, helper = _unforkable(), 1
-    if not problem:
-        told, tells = os.pipe()
-        drawn = random.getstate()
-        try:
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-            helper = os.fork()
-        except BaseException as error:  # a stream of the code's own, or there can be no more processes
-            os.write(tells, f"{type(error).__name__}: {error}".encode()[:1000])
-        if helper == 0:
-            _enter(dict(zip(namespaces, header["namespaces"], strict=True)), tells)
-            for fd, place in zip((*fds, new_kin), (0, 1, 2, control.fileno(), kin.fileno()), strict=True):
-                os.dup2(fd, place)
-            random.setstate(drawn)  # Python draws anew in a child, but the branch is to go on from the same place
-            os.write(tells, _ENTERED)  # to close it is not enough: those who end on the way still have it open
-        os.close(tells)
-        if helper:
-            said = os.read(told, 4096).decode(errors="replace") or "the branch ended at once"
-            problem = "" if said == _ENTERED.decode() else said
-            with contextlib.suppress(ChildProcessError):  # the code does not want to hear of its children
-                os.waitpid(helper, 0)
-        os.close(told)
-    for fd in (*namespaces, new_kin, *fds):
-        os.close(fd)
-    return problem if problem or helper else None
-
-
-def _enter(namespaces: Mapping[int, int], tells: int) -> None:
-    """Move into the namespaces, of which the kinds are given too. Only the branch returns; what goes wrong is told."""
+    told, tells = os.pipe()
+    branched, problem = False, ""
     try:
-        here = os.getcwd()
-        files = list(_private_files())
-        for fd, kind in namespaces.items():
-            syscalls.setns(fd, kind)
-        for _ in range(2):  # a pid namespace is entered by children only, and its init gets their children
-            syscalls.continue_in_child()
+        here, files = os.getcwd(), list(_private_files())
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        branched = _copied_into(dict(zip(namespaces, header["namespaces"], strict=True)))
+    except BaseException as error:  # a stream of the code's own, or there can be no more processes
+        os.write(tells, f"{type(error).__name__}: {error}".encode()[:1000])
+    if branched:
+        _move_in(here, files, tells)
+        for fd, place in zip((*fds, new_kin), (0, 1, 2, control.fileno(), kin.fileno()), strict=True):
+            os.dup2(fd, place)
+        os.write(tells, _ENTERED)
+    os.close(tells)
+    if not branched:
+        said = os.read(told, 4096).decode(errors="replace") or "the branch ended at once"
+        problem = "" if said == _ENTERED.decode() else said
+    for fd in (told, *namespaces, new_kin, *fds):
+        os.close(fd)
+    return None if branched else problem
+
+
+def _copied_into(namespaces: Mapping[int, int]) -> bool:
+    """Whether we are the copy."""
+    _now.branching = True
+    try:
+        return forking.fork_into(namespaces) == 0
+    finally:
+        _now.branching = False
+
+
+def _draw_anew() -> None:
+    """In a child of the code's own, as any Python does. A branch goes on from the same place."""
+    if not _now.branching:
+        random.seed()
+
+
+_now = types.SimpleNamespace(branching=False)
+os.register_at_fork(after_in_child=_draw_anew)  # that of `random` itself is not there: see `boot`
+
+
+def _move_in(here: str, files: Sequence[tuple[int, str, int, int]], tells: int) -> None:
+    """As the branch: give up the power over its namespaces, and have files in its own workspace. What goes wrong is
+    told."""
+    try:
         _surrender.make()
         os.chdir(here)
         for fd, path, flags, offset in files:

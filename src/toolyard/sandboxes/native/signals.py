@@ -11,14 +11,24 @@ from typing import TypeAlias
 
 Handler: TypeAlias = "Callable[[int, FrameType | None], object] | int"
 
-CHILD, PIPE = int(signal.SIGCHLD), int(signal.SIGPIPE)
+CHILD, PIPE, _INTERRUPT, _FILE_SIZE = map(int, (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ))
 IGNORED = int(signal.SIG_IGN)
 _DEFAULT = int(signal.SIG_DFL)
-_CHANGED = tuple(map(int, (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)))
+_CHANGED = (CHILD, PIPE, _INTERRUPT, _FILE_SIZE)
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """For a signal that wakes us."""
 
 
 def handle(number: int, handler: Handler) -> None:
     _signal.signal(number, handler)
+
+
+def await_children() -> None:
+    """As those do who start processes. What they ignore is what any Python does."""
+    for number, handler in {CHILD: _nothing, _INTERRUPT: _DEFAULT, PIPE: IGNORED, _FILE_SIZE: IGNORED}.items():
+        _signal.signal(number, handler)
 
 
 def reset() -> None:

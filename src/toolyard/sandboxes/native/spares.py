@@ -1,4 +1,5 @@
-"""Control groups that are used again: making one, and removing it, takes the kernel longer than a fork does.
+"""Control groups that are made ahead, and used again: making one, and removing it, takes the kernel longer than a fork
+does.
 
 Nothing of one sandbox is to be noticed in the next. So a group is kept only if all of its processes are gone, nobody in
 it ever ran out of memory or of processor time, and its memory is free again; and it serves only for the same caps.
@@ -6,12 +7,16 @@ it ever ran out of memory or of processor time, and its memory is free again; an
 
 from __future__ import annotations
 
+import itertools
+import os
 from contextlib import suppress
 
 from toolyard.sandboxes.native.cgroups import Caps, Group, Groups
 
 _MOST = 32
 """That are kept. They are removed with everything else of their broker's."""
+_AHEAD = 8
+"""That are made at once. What is written to memory for that, copies of the template that are made meanwhile keep."""
 
 
 class Spares:
@@ -19,20 +24,38 @@ class Spares:
         self._groups = groups
         self._by_caps: dict[Caps, list[Group]] = {}
         self._count = 0
+        self._names = (f"spare-{os.getpid()}-{number}" for number in itertools.count())
+        self.wanted: Caps | None = None
+        """Of groups that should be made when there is nothing else to do."""
 
     def take(self, name: str, caps: Caps) -> Group:
         """A group with these caps; a new one gets this name."""
-        if spare := self._by_caps.get(caps):
-            self._count -= 1
-            return spare.pop()
-        return self._groups.new(name, caps)
+        spare = self._by_caps.setdefault(caps, [])
+        if len(spare) <= 1 and self._count <= _MOST // 2:
+            self.wanted = caps
+        if not spare:
+            return self._groups.new(name, caps)
+        self._count -= 1
+        return spare.pop()
+
+    def make_ahead(self) -> None:
+        """One that is wanted."""
+        assert self.wanted is not None
+        spare = self._by_caps[self.wanted]
+        try:
+            spare.append(self._groups.new(next(self._names), self.wanted))
+            self._count += 1
+        except OSError:  # there can be no more, as whoever needs one will be told
+            self.wanted = None
+        if len(spare) >= _AHEAD:
+            self.wanted = None
 
     def leave(self, group: Group, caps: Caps, *, again: bool = True) -> bool:
         """Of a sandbox that has ended: keep the group if it may be used again, or remove it. Whether memory ran out."""
         ran_out = False
         with suppress(OSError):
             if again and self._count < _MOST and group.is_spotless():
-                self._by_caps.setdefault(caps, []).append(group)
+                self._by_caps[caps].append(group)
                 self._count += 1
                 return False
             ran_out = group.oom_kills() > 0

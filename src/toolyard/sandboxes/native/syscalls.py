@@ -1,4 +1,5 @@
-"""The system calls that Python does not offer, and little else: the one module of the sandbox that uses ctypes.
+"""The system calls that Python does not offer, and little else: the one module of the sandbox that uses ctypes, besides
+`forking`.
 
 Every function raises OSError with the name of the call when the kernel refuses. Used only in single-threaded helper
 processes, never in the server.
@@ -19,19 +20,10 @@ from collections.abc import Callable, Collection, Iterator
 from toolyard.sandboxes.native import seccomp
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_locked = ctypes.PyDLL(None, use_errno=True)
-"""The same library, called without giving up Python's lock: for calls after which there are two of us."""
-
-_before_fork, _after_in_child, _after_in_parent = (
-    ctypes.pythonapi.PyOS_BeforeFork,
-    ctypes.pythonapi.PyOS_AfterFork_Child,
-    ctypes.pythonapi.PyOS_AfterFork_Parent,
-)
-"""Looked up here once, and not in every child: that costs it some sixty pages of memory."""
 
 _x86 = os.uname().machine == "x86_64"
 _NR_PIVOT_ROOT = 155 if _x86 else 41
-_NR_CLONE3, _NR_OPENAT2, _NR_MOUNT_SETATTR = 435, 437, 442  # numbers that all machines share
+_NR_OPENAT2, _NR_MOUNT_SETATTR = 437, 442  # numbers that all machines share
 _NR_LANDLOCK_CREATE, _NR_LANDLOCK_ADD = 444, 445
 
 CLONE_NEWNS = 0x00020000
@@ -41,10 +33,6 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
-_CLONE_PIDFD = 0x00001000
-_CLONE_CHILD_CLEARTID = 0x00200000
-_CLONE_CHILD_SETTID = 0x01000000
-_CLONE_INTO_CGROUP = 0x200000000
 
 _MADV_COLLAPSE = 25
 _SMALL, _LARGE = 4096, 2**21
@@ -62,7 +50,7 @@ ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_NOEXEC = 1, 2, 4, 8
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS = 23, 24, 28
-_PR_SET_NO_NEW_PRIVS, _PR_GET_TID_ADDRESS = 38, 40
+_PR_SET_NO_NEW_PRIVS = 38
 _SECUREBITS_ALL_LOCKED = 0b11101111
 """Root is nobody special, for ever: no capabilities by uid 0, by a change of uid, or ambient ones."""
 
@@ -99,16 +87,22 @@ class Calls:
     def add(self, name: str, *args: int | bytes, gives: int | None = 0, about: str = "") -> None:
         """Bytes are given as their address. A call that does not give what it should has failed; with None, it may give
         anything but an error. What it is about is told then."""
-        numbers = [self.address(arg) if isinstance(arg, bytes) else arg for arg in (*args, 0, 0, 0, 0, 0)[:5]]
+        numbers = [self.address(arg) if isinstance(arg, bytes) else int(arg) for arg in (*args, 0, 0, 0, 0, 0)[:5]]
         self._calls.append((_numbers()[name], *numbers))
         self._gives.append(gives)
         self._names.append(f"{name} {about}".rstrip())
 
     def write_file(self, path: str, data: bytes, *, fd: int) -> None:
         """`fd` is the number that a file gets when it is opened then: the lowest that no other has."""
-        self.add("openat", _AT_FDCWD, path.encode(), os.O_WRONLY | os.O_CLOEXEC, gives=fd, about=path)
+        self.open_file(path, fd=fd, flags=os.O_WRONLY)
         self.add("write", fd, data, len(data), gives=len(data), about=path)
         self.add("close", fd)
+
+    def open_file(self, path: str, *, fd: int, flags: int = os.O_RDONLY) -> None:
+        self.add("openat", _AT_FDCWD, path.encode(), flags | os.O_CLOEXEC, gives=fd, about=path)
+
+    def open_directory(self, path: str, *, fd: int) -> None:
+        self.open_file(path, fd=fd, flags=os.O_RDONLY | os.O_DIRECTORY)
 
     def close_all_but(self, kept: Collection[int]) -> None:
         first = 0
@@ -127,15 +121,16 @@ class Calls:
     def make(self) -> None:
         """Raises OSError with the first that the kernel refuses, and makes no more of them."""
         for at, call in enumerate(self._calls):
-            given = _prepared(*call)
+            given = raw(*call)
             if given != self._gives[at] and (given < 0 or self._gives[at] is not None):
                 number = ctypes.get_errno() if given < 0 else 0
                 raise OSError(number, f"{self._names[at]}: {os.strerror(number) if number else f'gave {given}'}")
 
 
-_prepared = ctypes.PyDLL(None, use_errno=True).syscall  # another one than that of _locked, for it has its own types
-_prepared.argtypes = [ctypes.c_long] * 6
-_prepared.restype = ctypes.c_long
+raw = ctypes.PyDLL(None, use_errno=True).syscall
+"""Any system call, by its number, and with five arguments. Python's lock is not given up for it."""
+raw.argtypes = [ctypes.c_long] * 6
+raw.restype = ctypes.c_long
 
 
 @functools.cache
@@ -144,49 +139,6 @@ def _numbers() -> dict[str, int]:
 
 
 # Processes and namespaces.
-
-
-def clone(flags: int, *, into_cgroup: int = -1) -> tuple[int, int]:
-    """fork() into new namespaces, and into a version 2 cgroup if one is given. (0, -1) in the child; pid and pidfd in
-    the parent.
-
-    Only for a process with one thread. It does for Python what os.fork() does, and tells the C library the new
-    thread's number.
-    """
-    pidfd = ctypes.c_int(-1)
-    address = ctypes.c_ulong(0)
-    flags |= _CLONE_PIDFD
-    if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) == 0:
-        flags |= _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID
-    if into_cgroup >= 0:
-        flags |= _CLONE_INTO_CGROUP
-    fields = (flags, ctypes.addressof(pidfd), address.value, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, max(into_cgroup, 0))
-    args = struct.pack("=11Q", *fields)
-    _before_fork()
-    pid: int = _locked.syscall(ctypes.c_long(_NR_CLONE3), args, ctypes.c_size_t(len(args)))
-    number = ctypes.get_errno()
-    if pid == 0:
-        _after_in_child()
-        return 0, -1
-    _after_in_parent()
-    if pid < 0:
-        raise OSError(number, f"clone3: {os.strerror(number)}")
-    return pid, pidfd.value
-
-
-def continue_in_child() -> None:
-    """Go on in a child, and end here. Nothing is told to Python, for which everything stays as it is but our number."""
-    address = ctypes.c_ulong(0)
-    flags = int(signal.SIGCHLD)
-    if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) == 0:
-        flags |= _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID
-    own_thread = (address.value, 0) if _x86 else (0, address.value)
-    pid = _prepared(_numbers()["clone"], flags, 0, 0, *own_thread)
-    if pid < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"clone: {os.strerror(number)}")
-    if pid:
-        os._exit(0)
 
 
 def unshare(flags: int) -> None:
@@ -218,6 +170,25 @@ def hide_arguments() -> None:
         fields = file.read().rpartition(b")")[2].split()
     start, _, _, end = map(int, fields[45:49])  # of the one, and then of the other
     ctypes.memset(start, 0, end - start)
+
+
+def executable(code: bytes) -> Callable[[int], int] | None:
+    """This machine code as a function of an address; None where memory that was written may not be executed."""
+    size = ctypes.c_size_t(len(code))
+    at: int | None = _mmap(None, size, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS, -1, 0)
+    if at is None or at == _MAP_FAILED:
+        return None
+    ctypes.memmove(at, code, len(code))
+    if _libc.mprotect(ctypes.c_void_p(at), size, _PROT_READ | _PROT_EXEC):
+        return None
+    return ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_long)(at)
+
+
+_mmap = _libc.mmap
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_PROT_READ, _PROT_WRITE, _PROT_EXEC, _MAP_PRIVATE, _MAP_ANONYMOUS = 1, 2, 4, 2, 0x20
+_MAP_FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 
 
 def trim_heap() -> None:

@@ -64,6 +64,8 @@ def packets(header: Mapping[str, object], payload: bytes = b"", encode: Encoder 
         raise ValueError(f"a header of {len(message)} bytes")
     if payload:
         message += b"\0" + payload
+    if len(message) <= PIECE:
+        return [message]
     return [message[at : at + PIECE] for at in range(0, len(message), PIECE)]
 
 
@@ -75,9 +77,13 @@ def parted(packet: bytes) -> tuple[bytes, bytes]:
 
 def send(sock: _socket.socket, header: Mapping[str, object], payload: bytes = b"", fds: Sequence[int] = ()) -> None:
     first, *rest = packets(header, payload)
-    sock.sendmsg([first], [(*_RIGHTS, array.array("i", fds))] if fds else [])
+    send_packet(sock, first, fds)
     for piece in rest:
         sock.sendall(piece)
+
+
+def send_packet(sock: _socket.socket, packet: bytes, fds: Sequence[int]) -> None:
+    sock.sendmsg([packet], [(*_RIGHTS, array.array("i", fds))] if fds else [])
 
 
 def receive(sock: _socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:

@@ -6,11 +6,9 @@ It is started with nothing of the server's environment, holds no secret, and nev
 from __future__ import annotations
 
 import _socket
-import builtins
 import contextlib
 import errno
 import gc
-import importlib
 import os
 import resource
 import select
@@ -18,12 +16,11 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
-from toolyard.sandboxes.interpreter import Interpreter
-from toolyard.sandboxes.native import agent, seccomp, syscalls, template, wire
+from toolyard.sandboxes.native import agent, forking, heap, seccomp, session, signals, syscalls, template, wire
 from toolyard.sandboxes.native.cgroups import Caps, Group, Groups
-from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules, environment
+from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules
 from toolyard.sandboxes.native.spares import Spares
 
 FIRST_UID = 0x7000_0000
@@ -37,31 +34,6 @@ _LONE_FILES = 4
 """That come for an interpreter. One more comes for an agent."""
 _FILES_KEPT = 256
 """Of those that may be open, for making sandboxes."""
-
-
-def main(control_fd: int, parent: int) -> NoReturn:
-    """Be a template for sandboxes until the server or the broker goes."""
-    syscalls.die_with_parent()
-    if os.getppid() != parent:
-        os._exit(0)  # it was quicker
-    os.umask(0o022)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which process 1 of a sandbox never gets from inside
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started the server may have blocked some
-    control = wire.at(control_fd)
-    try:
-        config, _, _ = wire.receive(control)
-        zygote = Zygote(control, config)
-        wire.send(control, {"landlock": syscalls.landlock_version(), "own_users": zygote.own_users})
-    except (wire.Closed, ConnectionError):
-        os._exit(0)
-    except OSError as error:
-        wire.send(control, {"failed": str(error), "errno": error.errno})
-        os._exit(1)
-    syscalls.hide_arguments()
-    nowhere = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    os.dup2(nowhere, 2)  # until now a mistake of ours could be read where the server writes
-    zygote.serve()
-    os._exit(0)
 
 
 @dataclass(slots=True)
@@ -79,7 +51,7 @@ class Born:
 
 
 class Zygote:
-    def __init__(self, control: _socket.socket, config: Mapping[str, Any]) -> None:
+    def __init__(self, control: _socket.socket, config: Mapping[str, Any], interpreter: Any) -> None:
         self._control = control
         self._others: dict[int, _socket.socket] = {}
         """To those who may ask for sandboxes as the server does, by their descriptor."""
@@ -92,15 +64,9 @@ class Zygote:
         self._asked: dict[int, tuple[_socket.socket, int]] = {}
         """Who waits to hear that, and the number of the question."""
         self._path = config["path"]
-        sys.path[:] = config["packages"]
-        os.environ.clear()
-        os.environ.update(environment(self._path))  # before libraries are loaded that would start threads
-        for module in config["preload"]:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(module)
-        self._interpreter = _interpreter(ipython=config["ipython"])
-        for code in config["warm_up"]:
-            exec(code, {"place": template.place})
+        self._interpreter = interpreter
+        session.prepare_chance()
+        forking.entrance()
         if (threads := len(os.listdir("/proc/self/task"))) > 1:
             # a lock that one of them holds would stay held in every copy
             raise OSError(0, f"a preloaded library has started {threads - 1} threads")
@@ -111,19 +77,25 @@ class Zygote:
         self._rules = {tcp: Rules.make(tcp=tcp) for tcp in (True, False)}
         self._setups: dict[tuple[tuple[str, Any], ...], agent.Setup] = {}
         _restrain()
-        gc.collect()
+        # The rest is about what copies find, and where.
+        heap.release()
         syscalls.trim_heap()
+        heap.fill_holes()
+        _forget_types()
+        agent.rehearse(self._interpreter)
         syscalls.use_large_pages()
         gc.freeze()
 
     def serve(self) -> None:
         woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signals.await_children()
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         self._waiting.register(self._control, select.POLLIN)
         self._waiting.register(woken, select.POLLIN)
         while True:
-            ready = [fd for fd, _ in self._waiting.poll()]
+            ready = [fd for fd, _ in self._waiting.poll(None if self._spares.wanted is None else 0)]
+            if not ready:
+                self._spares.make_ahead()
             if woken in ready:
                 os.read(woken, 4096)
                 self._reap()
@@ -204,13 +176,14 @@ class Zygote:
             setup = self._setup(limits)
             birth = setup.birth(host, files, waits, doors)
             network = 0 if limits["network"] == "host" else syscalls.CLONE_NEWNET
-            pid, pidfd = syscalls.clone(NAMESPACES | network, into_cgroup=-1 if directory is None else directory)
-            if pid == 0:
-                os.close(go)  # or it would wait for ever if we are killed now
-                signal.set_wakeup_fd(-1)
-                if host < 0:
-                    agent.live_alone(setup, birth.make, files)
-                agent.live(wire.at(host), setup, birth.make, first=agent.First(request["interpreter"], files))
+            newborn = _newborn(request, setup, host, files)
+            try:
+                pid, pidfd = forking.clone(NAMESPACES | network, into_cgroup=-1 if directory is None else directory)
+                if pid == 0:
+                    os.close(go)  # or it would wait for ever if we are killed now
+                    newborn.live(birth.make)
+            finally:
+                newborn.let_go()
             self._born[pid] = born
             try:
                 self._map_user(pid, number)
@@ -284,6 +257,12 @@ class Zygote:
                 wire.send(control, {"id": question, **self._endings.pop(number)})
 
 
+def _newborn(request: Mapping[str, Any], setup: agent.Setup, host: int, files: Sequence[int]) -> agent.Newborn:
+    if request["alone"]:
+        return agent.Lone(setup, files)
+    return agent.Agent(host, setup, first=request["interpreter"], files=files)
+
+
 def _part_from_host() -> bool:
     """Have a mount namespace of our own. Whether sandboxes can each have a user of their own, too."""
     if os.getuid() == 0:
@@ -298,11 +277,12 @@ def _part_from_host() -> bool:
     return False
 
 
-def _interpreter(*, ipython: bool) -> Interpreter:
-    """Warm and unused."""
-    interpreter = Interpreter(ipython, changes=syscalls.version_of(vars(builtins)))
-    interpreter.warm()
-    return interpreter
+def _forget_types() -> None:
+    """What Python remembers of where it found attributes, which is mostly those of libraries. A copy that looks for
+    another would have to let go of their names first, each of which is in another place."""
+    forget = getattr(sys, "_clear_type_cache", None)
+    if forget is not None:
+        forget()
 
 
 def _restrain() -> None:

@@ -1,0 +1,188 @@
+"""Copies of this process, in namespaces of their own or in those of others. Only for a process with one thread.
+
+Where nothing else is said, Python is not told of a copy, and hooks that libraries have for it are not called: nothing
+changes for them but the number of the process. Every page of memory that a copy writes to has to be copied for it, and
+most that a small process writes to when it is born would be for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import signal
+import struct
+from collections.abc import Callable, Mapping
+
+from toolyard.sandboxes.native import syscalls
+from toolyard.sandboxes.native.syscalls import raw
+
+_x86 = os.uname().machine == "x86_64"
+_NR_CLONE, _NR_CLONE3 = 56 if _x86 else 220, 435
+
+_CLONE_PIDFD = 0x00001000
+_CLONE_CHILD_CLEARTID = 0x00200000
+_CLONE_CHILD_SETTID = 0x01000000
+_CLONE_INTO_CGROUP = 0x200000000
+_PR_GET_TID_ADDRESS = 40
+_CHILD = int(signal.SIGCHLD)
+
+_before_fork, _after_in_child, _after_in_parent = (
+    ctypes.pythonapi.PyOS_BeforeFork,
+    ctypes.pythonapi.PyOS_AfterFork_Child,
+    ctypes.pythonapi.PyOS_AfterFork_Parent,
+)
+
+_own_thread = ctypes.c_ulong(0)
+"""Where the C library keeps the number of this thread, which is another one in a copy. It is the same place there."""
+raw(157 if _x86 else 167, _PR_GET_TID_ADDRESS, ctypes.addressof(_own_thread), 0, 0, 0)
+_NUMBERED = _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID if _own_thread.value else 0
+_pidfd = ctypes.c_int(-1)
+_clone_fields = struct.Struct("=11Q")
+_clone_args = ctypes.create_string_buffer(_clone_fields.size)
+_fork = (_NR_CLONE, _CHILD | _NUMBERED, 0, 0, *((_own_thread.value, 0) if _x86 else (0, _own_thread.value)))
+
+
+def clone(flags: int, *, into_cgroup: int = -1) -> tuple[int, int]:
+    """fork() into new namespaces, and into a version 2 cgroup if one is given. (0, -1) in the child; pid and pidfd in
+    the parent."""
+    flags |= _CLONE_PIDFD | _NUMBERED
+    if into_cgroup >= 0:
+        flags |= _CLONE_INTO_CGROUP
+    told = ctypes.addressof(_pidfd), _own_thread.value, 0, _CHILD
+    _clone_fields.pack_into(_clone_args, 0, flags, *told, 0, 0, 0, 0, 0, max(into_cgroup, 0))
+    pid = raw(_NR_CLONE3, ctypes.addressof(_clone_args), _clone_fields.size, 0, 0, 0)
+    if pid < 0:
+        raise _failure("clone3", ctypes.get_errno())
+    return (pid, _pidfd.value) if pid else (0, -1)
+
+
+def fork() -> int:
+    pid: int = raw(*_fork)
+    if pid < 0:
+        raise _failure("clone", ctypes.get_errno())
+    return pid
+
+
+def _failure(call: str, number: int) -> OSError:
+    return OSError(number, f"{call}: {os.strerror(number)}")
+
+
+# Into namespaces of others.
+
+
+def fork_into(namespaces: Mapping[int, int]) -> int:
+    """What os.fork() does, with the child in these namespaces, of which the kinds are given too. One of them is a pid
+    namespace, whose process 1 becomes the parent. 0 in the child, and here some other number.
+
+    Only a child enters a pid namespace, and only a child of its own gets another parent there: so there have to be
+    three. If they can be made by machine code, the first two share our memory, and it is copied once.
+    """
+    _before_fork()
+    number = -1
+    try:
+        enter = entrance()
+        number = _fork_into_slowly(namespaces) if enter is None else _fork_into(enter, namespaces)
+    finally:
+        if number:
+            _after_in_parent()
+        else:
+            _after_in_child()
+    return number
+
+
+def _fork_into_slowly(namespaces: Mapping[int, int]) -> int:
+    pid = fork()
+    if pid:
+        return _helped(pid)
+    try:
+        for fd, kind in namespaces.items():
+            syscalls.setns(fd, kind)
+        if fork():
+            os.wait()  # until then the copy is a child of one who is not its process 1
+            os._exit(0)
+        if fork():
+            os._exit(0)
+    except OSError as error:
+        os._exit(error.errno or 1)
+    return 0
+
+
+def _fork_into(enter: Callable[[int], int], namespaces: Mapping[int, int]) -> int:
+    table = (ctypes.c_long * _WORDS)()
+    table[0], table[_FLAGS], table[_THREAD] = len(namespaces), _CHILD | _NUMBERED, _own_thread.value
+    for place, (fd, kind) in enumerate(namespaces.items(), start=1):
+        table[place], table[place + _NAMESPACES_MOST] = fd, kind
+    pid = enter(ctypes.addressof(table))
+    if pid < 0:
+        raise _failure("clone", -pid)
+    return _helped(pid, -table[_PROBLEM]) if pid else 0
+
+
+def _helped(pid: int, problem: int = 0) -> int:
+    """When that process has ended. Raises OSError for the problem that it had."""
+    with contextlib.suppress(ChildProcessError):  # the code does not want to hear of its children
+        problem = problem or os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if problem:
+        raise _failure("setns", abs(problem))
+    return pid
+
+
+_NAMESPACES_MOST = 8
+_FLAGS, _THREAD, _PROBLEM, _WORDS = range(1 + 2 * _NAMESPACES_MOST, 5 + 2 * _NAMESPACES_MOST)
+"""Of the table that the code below is given: how many namespaces there are, their files, their kinds, and these."""
+_ENTER_X86 = """
+f3 0f 1e fa             endbr64
+49 89 f8                mov r8, rdi             ; the table
+bf 11 41 00 00          mov edi, 0x4111         ; CLONE_VM, CLONE_VFORK, SIGCHLD
+31 f6                   xor esi, esi            ; the stack is ours too, so nothing may be written to it
+31 d2                   xor edx, edx
+45 31 d2                xor r10d, r10d
+b8 38 00 00 00          mov eax, 56             ; clone
+0f 05                   syscall
+48 85 c0                test rax, rax
+75 70                   jnz back                ; we are still we, and the child has ended
+45 31 c9                xor r9d, r9d
+4d 3b 08                next: cmp r9, [r8]
+73 1b                   jae inside
+4b 8b 7c c8 08          mov rdi, [r8 + 8 * r9 + 8]
+4b 8b 74 c8 48          mov rsi, [r8 + 8 * r9 + 72]
+b8 34 01 00 00          mov eax, 308            ; setns
+0f 05                   syscall
+48 85 c0                test rax, rax
+75 42                   jnz problem
+49 ff c1                inc r9
+eb e0                   jmp next
+bf 11 41 00 00          inside: mov edi, 0x4111
+31 f6                   xor esi, esi
+b8 38 00 00 00          mov eax, 56             ; clone: a child, in the pid namespace
+0f 05                   syscall
+48 85 c0                test rax, rax
+78 2a                   js problem
+74 0c                   jz copy
+48 89 c7                mov rdi, rax
+b8 3d 00 00 00          mov eax, 61             ; wait4: until then the copy has the wrong parent
+0f 05                   syscall
+eb 23                   jmp leave
+49 8b b8 88 00 00 00    copy: mov rdi, [r8 + 136]   ; flags
+4d 8b 90 90 00 00 00    mov r10, [r8 + 144]     ; where the number of its thread is
+b8 38 00 00 00          mov eax, 56             ; clone: the copy
+0f 05                   syscall
+48 85 c0                test rax, rax
+74 12                   jz back                 ; that is the copy: on its own stack, it returns 0
+79 07                   jns leave
+49 89 80 98 00 00 00    problem: mov [r8 + 152], rax
+31 ff                   leave: xor edi, edi
+b8 e7 00 00 00          mov eax, 231            ; exit_group
+0f 05                   syscall
+c3                      back: ret
+"""
+
+
+@functools.cache
+def entrance() -> Callable[[int], int] | None:
+    """That code; None where there is none for the machine, or it may not be used. To be prepared in a template."""
+    if not _x86:
+        return None
+    return syscalls.executable(b"".join(bytes.fromhex(line[:24]) for line in _ENTER_X86.strip().splitlines()))

@@ -1,0 +1,58 @@
+"""How the memory of a template is laid out: tried in processes of their own, whose memory nobody else has used."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+_HOLES = """
+import json, sys
+from toolyard.sandboxes.native import heap
+kept = [bytes(100) for _ in range(10_000)]
+del kept[::3]
+if {fill}:
+    heap.fill_holes()
+new = [bytes(100) for _ in range(20)]
+print(json.dumps([id(one) - id(other) for other, one in zip(new, new[1:])]))
+"""
+_SIZE = 144
+"""What an object of those takes: 100 bytes, with what comes before them, rounded up."""
+_ROOM = """
+import json
+from toolyard.sandboxes.native import heap
+def size():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+def arenas(pieces):
+    return {id(piece) >> 20 for piece in pieces}
+before = size()
+heap.reserve()
+most = size() - before
+held = [bytes(400) for _ in range(40_000)]
+places = sorted(arenas(held))
+heap.release()
+print(json.dumps([most, size() - before, places[-1] - places[0] + 1, len(places)]))
+"""
+
+
+def printed_by(code: str) -> list[int]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told: list[int] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.parametrize("fill", [True, False])
+def test_with_holes_filled_new_objects_lie_side_by_side(fill: bool):
+    distances = set(printed_by(_HOLES.replace("{fill}", str(fill))))
+    assert (distances == {_SIZE}) == fill, distances
+
+
+def test_what_is_reserved_is_one_piece_and_what_is_not_used_is_given_back():
+    most, left, spread, used = printed_by(_ROOM)
+    assert most > 60 * 2**20
+    assert used >= 16  # of about a million bytes each
+    assert spread <= used + 4
+    assert left < 30 * 2**20
