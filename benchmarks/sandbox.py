@@ -315,11 +315,16 @@ async def _growth(fill: Callable[[], Awaitable[None]], filled: Sequence[Sandbox]
     await asyncio.sleep(_SETTLE_SECONDS)
     machine = available - available_bytes()
     grown = set(descendants(os.getpid())) - before
+    return Memory(
+        _each(proportional_bytes, grown, len(filled)), _each(unique_bytes, grown, len(filled)), machine / len(filled)
+    )
+
+
+def _each(size: Callable[[int], int], processes: Iterable[int], count: int) -> float | None:
     try:
-        proportional, unique = (sum(map(each, grown)) / len(filled) for each in (proportional_bytes, unique_bytes))
+        return sum(map(size, processes)) / count
     except PermissionError:
-        proportional = unique = None
-    return Memory(proportional, unique, machine / len(filled))
+        return None
 
 
 # What is left.
