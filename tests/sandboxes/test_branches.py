@@ -164,6 +164,31 @@ async def random_numbers_go_on_from_the_same_place(stage: Stage, box: Box) -> No
     await _close(branches)
 
 
+@SUITE.case("b21")
+async def hooks_for_forks_find_the_branch_as_it_will_be(stage: Stage, box: Box) -> None:
+    prepared = await box.sandbox.exec("""
+import os
+os.mkdir("a")
+os.chdir("a")
+log, other = open("log", "w"), open("other", "w")
+def reopen():
+    global log
+    log = open("log", "a")
+    powers = next(line for line in open("/proc/self/status") if line.startswith("CapEff"))
+    print(os.getcwd(), powers.split()[1], file=log, flush=True)
+os.register_at_fork(before=log.close, after_in_child=reopen)
+other.write("kept")
+""")
+    assert prepared.error is None, prepared.error
+    (branch,) = await box.sandbox.fork()
+    said = await branch.exec("print(open('log').read(), end=''); other.close(); print(open('other').read())")
+    assert said.error is None, said.error
+    assert said.stdout == "/home/work/a 0000000000000000\nkept\n"
+    of_parent = await box.sandbox.exec("print(open('log').read())")
+    assert of_parent.stdout == "\n", "what the hook of the branch does, it does there"
+    await branch.close()
+
+
 # ---- What it has not
 
 
@@ -301,6 +326,19 @@ async def what_cannot_be_copied_is_named(stage: Stage, box: Box) -> None:
     (branch,) = await box.sandbox.fork()
     await branch.close()
     assert await box.sandbox.fork(0) == []
+
+
+@SUITE.case("b22")
+async def a_session_without_room_for_files_cannot_be_forked_and_goes_on(stage: Stage, box: Box) -> None:
+    await box.sandbox.exec(f"{_OURS}\nheld = list(iter(open_one, None))")
+    for spare in range(14):
+        with contextlib.suppress(CannotFork):
+            await _close(await box.sandbox.fork())
+            assert spare > 10, "it could not even be told where to"
+        opened = "len(os.listdir('/proc/self/fd')) - 1 - len(held)"
+        assert await _value(box.sandbox, f"os.close(held.pop()); {opened}") == "8", spare
+    (branch,) = await box.sandbox.fork()
+    await branch.close()
 
 
 @SUITE.case("b20")

@@ -1,6 +1,6 @@
 """Copies of this process, in namespaces of their own or in those of others. Only for a process with one thread.
 
-Where nothing else is said, Python is not told of a copy, and hooks that libraries have for it are not called: nothing
+Python is not told of a copy unless somebody does it, and hooks that libraries have for it are not called: nothing
 changes for them but the number of the process. Every page of memory that a copy writes to has to be copied for it, and
 most that a small process writes to when it is born would be for that.
 """
@@ -28,11 +28,12 @@ _CLONE_INTO_CGROUP = 0x200000000
 _PR_GET_TID_ADDRESS = 40
 _CHILD = int(signal.SIGCHLD)
 
-_before_fork, _after_in_child, _after_in_parent = (
+before_fork, after_in_child, after_in_parent = (
     ctypes.pythonapi.PyOS_BeforeFork,
     ctypes.pythonapi.PyOS_AfterFork_Child,
     ctypes.pythonapi.PyOS_AfterFork_Parent,
 )
+"""What tells Python of a fork."""
 
 _own_thread = ctypes.c_ulong(0)
 """Where the C library keeps the number of this thread, which is another one in a copy. It is the same place there."""
@@ -73,23 +74,14 @@ def _failure(call: str, number: int) -> OSError:
 
 
 def fork_into(namespaces: Mapping[int, int]) -> int:
-    """What os.fork() does, with the child in these namespaces, of which the kinds are given too. One of them is a pid
-    namespace, whose process 1 becomes the parent. 0 in the child, and here some other number.
+    """fork() with the child in these namespaces, of which the kinds are given too. One of them is a pid namespace,
+    whose process 1 becomes the parent. 0 in the child, and here some other number.
 
     Only a child enters a pid namespace, and only a child of its own gets another parent there: so there have to be
     three. If they can be made by machine code, the first two share our memory, and it is copied once.
     """
-    _before_fork()
-    number = -1
-    try:
-        enter = entrance()
-        number = _fork_into_slowly(namespaces) if enter is None else _fork_into(enter, namespaces)
-    finally:
-        if number:
-            _after_in_parent()
-        else:
-            _after_in_child()
-    return number
+    enter = entrance()
+    return _fork_into_slowly(namespaces) if enter is None else _fork_into(enter, namespaces)
 
 
 def _fork_into_slowly(namespaces: Mapping[int, int]) -> int:

@@ -29,6 +29,8 @@ _chance = syscalls.Calls()
 _NUMPY_STATE, _DRAWN_AT_ONCE = 624 * 4, 256  # more than so many bytes can be interrupted
 
 _ENTERED = b"entered"
+_BRANCH_FILES = 4
+"""That come from the host for a branch."""
 
 _surrender = syscalls.Calls()
 """Of the power that an interpreter has in the namespaces of its branch."""
@@ -102,7 +104,7 @@ def _serve(control: _socket.socket, kin: _socket.socket | None, interpreter: Any
         elif request["op"] == "rehearse":  # what is done for the first time takes longest: it has memory copied
             answer, data = _execute(interpreter.rehearse, b"print(end='')")
         elif request["op"] == "check":
-            answer, data = {"problem": _unforkable()}, b""
+            answer, data = {"problem": _problem()}, b""
         else:
             assert kin is not None
             problem = _fork(control, kin, fds)
@@ -137,41 +139,64 @@ def _fork(control: _socket.socket, kin: _socket.socket, fds: Sequence[int]) -> s
 
     `fds` are the branch's standard files and its way to the host; its namespaces come from the agent.
     """
-    header, _, (*namespaces, new_kin) = wire.receive(kin)
+    header, _, invited = wire.receive(kin)
     while select.select([kin], [], [], 0)[0]:  # that was for a fork that was given up
-        for fd in (*namespaces, new_kin):
+        for fd in invited:
             os.close(fd)
-        header, _, (*namespaces, new_kin) = wire.receive(kin)
-    told, tells = os.pipe()
-    branched, problem = False, ""
+        header, _, invited = wire.receive(kin)
+    kinds = header["namespaces"]
     try:
-        here, files = os.getcwd(), list(_private_files())
+        if len(invited) != len(kinds) + 1 or len(fds) != _BRANCH_FILES:
+            return "it may have no more files open"
+        places = dict(zip((0, 1, 2, control.fileno(), kin.fileno()), (*fds, invited[-1]), strict=True))
+        return _branch(dict(zip(invited, kinds, strict=False)), places)
+    except OSError as error:  # no room for a pipe
+        return _words(error).decode(errors="replace")
+    finally:
+        for fd in (*invited, *fds):
+            os.close(fd)
+
+
+def _branch(namespaces: Mapping[int, int], places: Mapping[int, int]) -> str | None:
+    """The same. The branch has these files, of which each comes to another place."""
+    told, tells = os.pipe()
+    branched = False
+    try:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        branched = _copied_into(dict(zip(namespaces, header["namespaces"], strict=True)))
+        branched = _copied_into(namespaces, places, tells)
     except BaseException as error:  # a stream of the code's own, or there can be no more processes
-        os.write(tells, f"{type(error).__name__}: {error}".encode()[:1000])
+        os.write(tells, _words(error))
     if branched:
-        _move_in(here, files, tells)
-        for fd, place in zip((*fds, new_kin), (0, 1, 2, control.fileno(), kin.fileno()), strict=True):
-            os.dup2(fd, place)
         os.write(tells, _ENTERED)
     os.close(tells)
-    if not branched:
-        said = os.read(told, 4096).decode(errors="replace") or "the branch ended at once"
-        problem = "" if said == _ENTERED.decode() else said
-    for fd in (told, *namespaces, new_kin, *fds):
-        os.close(fd)
-    return None if branched else problem
+    said = b"" if branched else os.read(told, 4096) or b"the branch ended at once"
+    os.close(told)
+    if branched:
+        return None
+    return "" if said == _ENTERED else said.decode(errors="replace")
 
 
-def _copied_into(namespaces: Mapping[int, int]) -> bool:
-    """Whether we are the copy."""
-    _now.branching = True
+def _words(error: BaseException) -> bytes:
+    return f"{type(error).__name__}: {error}".encode(errors="replace")[:1000]
+
+
+def _copied_into(namespaces: Mapping[int, int], places: Mapping[int, int], tells: int) -> bool:
+    """Whether we are the copy, which has moved in. Hooks for forks find all as the code left it, or as it will be."""
+    copied, _now.branching = False, True
+    forking.before_fork()
     try:
-        return forking.fork_into(namespaces) == 0
+        here, files = os.getcwd(), list(_private_files())
+        copied = forking.fork_into(namespaces) == 0
+        if copied:
+            _move_in(here, files, places, tells)
     finally:
+        if copied:
+            forking.after_in_child()
+        else:
+            forking.after_in_parent()
         _now.branching = False
+    return copied
 
 
 def _draw_anew() -> None:
@@ -184,9 +209,9 @@ _now = types.SimpleNamespace(branching=False)
 os.register_at_fork(after_in_child=_draw_anew)  # that of `random` itself is not there: see `boot`
 
 
-def _move_in(here: str, files: Sequence[tuple[int, str, int, int]], tells: int) -> None:
-    """As the branch: give up the power over its namespaces, and have files in its own workspace. What goes wrong is
-    told."""
+def _move_in(here: str, files: Sequence[tuple[int, str, int, int]], places: Mapping[int, int], tells: int) -> None:
+    """As the branch: give up the power over its namespaces, and have files in its own workspace, and those that are new
+    in their places. What goes wrong is told."""
     try:
         _surrender.make()
         os.chdir(here)
@@ -196,9 +221,19 @@ def _move_in(here: str, files: Sequence[tuple[int, str, int, int]], tells: int) 
                 os.lseek(opened, offset, os.SEEK_SET)
             os.dup2(opened, fd, os.get_inheritable(fd))
             os.close(opened)
+        for place, fd in places.items():
+            os.dup2(fd, place)
     except BaseException as error:  # there are two of us: only one may go on
-        os.write(tells, f"{type(error).__name__}: {error}".encode())
+        os.write(tells, _words(error))
         os._exit(1)
+
+
+def _problem() -> str:
+    """What prevents a fork."""
+    try:
+        return _unforkable()
+    except BaseException as error:  # it may have no more files open, or a signal's handler has raised it
+        return _words(error).decode(errors="replace")
 
 
 def _unforkable() -> str:
