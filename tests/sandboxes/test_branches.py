@@ -189,6 +189,23 @@ other.write("kept")
     await branch.close()
 
 
+@SUITE.case("b24")
+async def a_branch_knows_on_which_processor_it_runs(stage: Stage, box: Box) -> None:
+    """The kernel notes it in memory that every process has for that, which it has to be told of."""
+    await box.sandbox.exec("""
+import ctypes, os
+def followed():
+    for one in os.sched_getaffinity(0):
+        os.sched_setaffinity(0, {one})
+        yield ctypes.CDLL(None).sched_getcpu() == one
+""")
+    (branch,) = await box.sandbox.fork()
+    (twig,) = await branch.fork()
+    for sandbox in (box.sandbox, branch, twig):
+        assert await _value(sandbox, "all(followed())") == "True"
+    await _close([twig, branch])
+
+
 # ---- What it has not
 
 

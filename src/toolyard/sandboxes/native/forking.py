@@ -39,6 +39,22 @@ _own_thread = ctypes.c_ulong(0)
 """Where the C library keeps the number of this thread, which is another one in a copy. It is the same place there."""
 raw(157 if _x86 else 167, _PR_GET_TID_ADDRESS, ctypes.addressof(_own_thread), 0, 0, 0)
 _NUMBERED = _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID if _own_thread.value else 0
+
+
+def _rseq_place() -> int:
+    """Where the kernel notes the processor that this thread runs on, if the C library has asked it to; else 0."""
+    library, own = ctypes.CDLL(None), ctypes.c_ulong(0)
+    try:
+        size = ctypes.c_uint.in_dll(library, "__rseq_size").value
+        offset = ctypes.c_ssize_t.in_dll(library, "__rseq_offset").value
+    except ValueError:  # it never does
+        return 0
+    raw(158, _ARCH_GET_FS, ctypes.addressof(own), 0, 0, 0)
+    return own.value + offset if size and own.value else 0
+
+
+_NR_RSEQ_X86, _RSEQ_BYTES, _RSEQ_MARK, _ARCH_GET_FS = 334, 32, 0x53053053, 0x1003
+_rseq = _rseq_place() if _x86 else 0
 _pidfd = ctypes.c_int(-1)
 _clone_fields = struct.Struct("=11Q")
 _clone_args = ctypes.create_string_buffer(_clone_fields.size)
@@ -109,6 +125,8 @@ def _fork_into(enter: Callable[[int], int], namespaces: Mapping[int, int]) -> in
     pid = enter(ctypes.addressof(table))
     if pid < 0:
         raise _failure("clone", -pid)
+    if pid == 0 and _rseq:  # the kernel does not pass that on to who shares our memory, and so not to their copy
+        raw(_NR_RSEQ_X86, _rseq, _RSEQ_BYTES, 0, _RSEQ_MARK, 0)
     return _helped(pid, -table[_PROBLEM]) if pid else 0
 
 
