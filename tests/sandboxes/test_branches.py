@@ -358,6 +358,31 @@ async def a_session_without_room_for_files_cannot_be_forked_and_goes_on(stage: S
     await branch.close()
 
 
+@SUITE.case("b25", limits=replace(USUAL, processes=8))
+async def a_fork_for_which_there_is_no_room_leaves_no_child(stage: Stage, box: Box) -> None:
+    await box.sandbox.exec("import os; x = 1")
+    branches: list[Sandbox] = []
+    with contextlib.suppress(CannotFork):
+        while len(branches) < 8:
+            branches += await box.sandbox.fork()
+    assert len(branches) < 8
+    assert await _value(box.sandbox, "x, open(f'/proc/self/task/{os.getpid()}/children').read()") == "(1, '')"
+    await _close(branches)
+
+
+@SUITE.case("b26")
+async def code_that_listens_for_its_children_does_not_hear_of_a_fork(stage: Stage, box: Box) -> None:
+    await box.sandbox.exec(f"{_OURS}\nheard = []; signal.signal(signal.SIGCHLD, lambda *_: heard.append(1))")
+    (branch,) = await box.sandbox.fork()
+    await box.sandbox.exec("ours.entrance = lambda: None")
+    (other,) = await box.sandbox.fork()
+    for sandbox in (box.sandbox, branch, other):
+        assert await _value(sandbox, "heard") == "[]"
+        assert await _value(sandbox, "(os.fork() or os._exit(0)) and os.wait()[1]") == "0"
+        assert await _value(sandbox, "heard") == "[1]"
+    await _close([branch, other])
+
+
 @SUITE.case("b20")
 async def forks_that_are_refused_leave_nothing_behind(stage: Stage, box: Box) -> None:
     await box.sandbox.exec("import mmap, os; memory = mmap.mmap(-1, 4096); before = len(os.listdir('/proc'))")

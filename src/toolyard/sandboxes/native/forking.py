@@ -27,6 +27,8 @@ _CLONE_CHILD_SETTID = 0x01000000
 _CLONE_INTO_CGROUP = 0x200000000
 _PR_GET_TID_ADDRESS = 40
 _CHILD = int(signal.SIGCHLD)
+_WAIT_FOR_ALL = 0x40000000
+"""Also for those who end without a signal: as our helpers do, of which code that handles it is not to hear."""
 
 before_fork, after_in_child, after_in_parent = (
     ctypes.pythonapi.PyOS_BeforeFork,
@@ -58,7 +60,7 @@ _rseq = _rseq_place() if _x86 else 0
 _pidfd = ctypes.c_int(-1)
 _clone_fields = struct.Struct("=11Q")
 _clone_args = ctypes.create_string_buffer(_clone_fields.size)
-_fork = (_NR_CLONE, _CHILD | _NUMBERED, 0, 0, *((_own_thread.value, 0) if _x86 else (0, _own_thread.value)))
+_fork_rest = (0, 0, *((_own_thread.value, 0) if _x86 else (0, _own_thread.value)))
 
 
 def clone(flags: int, *, into_cgroup: int = -1) -> tuple[int, int]:
@@ -75,8 +77,9 @@ def clone(flags: int, *, into_cgroup: int = -1) -> tuple[int, int]:
     return (pid, _pidfd.value) if pid else (0, -1)
 
 
-def fork() -> int:
-    pid: int = raw(*_fork)
+def fork(ends_with: int = _CHILD) -> int:
+    """`ends_with` is the signal that the parent gets then."""
+    pid: int = raw(_NR_CLONE, ends_with | _NUMBERED, *_fork_rest)
     if pid < 0:
         raise _failure("clone", ctypes.get_errno())
     return pid
@@ -101,7 +104,7 @@ def fork_into(namespaces: Mapping[int, int]) -> int:
 
 
 def _fork_into_slowly(namespaces: Mapping[int, int]) -> int:
-    pid = fork()
+    pid = fork(ends_with=0)
     if pid:
         return _helped(pid)
     try:
@@ -133,7 +136,8 @@ def _fork_into(enter: Callable[[int], int], namespaces: Mapping[int, int]) -> in
 def _helped(pid: int, problem: int = 0) -> int:
     """When that process has ended. Raises OSError for the problem that it had."""
     with contextlib.suppress(ChildProcessError):  # the code does not want to hear of its children
-        problem = problem or os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, _WAIT_FOR_ALL)[1])
+        problem = problem or code
     if problem:
         raise _failure("setns", abs(problem))
     return pid
@@ -145,14 +149,14 @@ _FLAGS, _THREAD, _PROBLEM, _WORDS = range(1 + 2 * _NAMESPACES_MOST, 5 + 2 * _NAM
 _ENTER_X86 = """
 f3 0f 1e fa             endbr64
 49 89 f8                mov r8, rdi             ; the table
-bf 11 41 00 00          mov edi, 0x4111         ; CLONE_VM, CLONE_VFORK, SIGCHLD
+bf 00 41 00 00          mov edi, 0x4100         ; CLONE_VM, CLONE_VFORK, and no signal when it ends
 31 f6                   xor esi, esi            ; the stack is ours too, so nothing may be written to it
 31 d2                   xor edx, edx
 45 31 d2                xor r10d, r10d
 b8 38 00 00 00          mov eax, 56             ; clone
 0f 05                   syscall
 48 85 c0                test rax, rax
-75 70                   jnz back                ; we are still we, and the child has ended
+75 75                   jnz back                ; we are still we, and the child has ended
 45 31 c9                xor r9d, r9d
 4d 3b 08                next: cmp r9, [r8]
 73 1b                   jae inside
@@ -161,17 +165,18 @@ b8 38 00 00 00          mov eax, 56             ; clone
 b8 34 01 00 00          mov eax, 308            ; setns
 0f 05                   syscall
 48 85 c0                test rax, rax
-75 42                   jnz problem
+75 47                   jnz problem
 49 ff c1                inc r9
 eb e0                   jmp next
-bf 11 41 00 00          inside: mov edi, 0x4111
+bf 00 41 00 00          inside: mov edi, 0x4100
 31 f6                   xor esi, esi
 b8 38 00 00 00          mov eax, 56             ; clone: a child, in the pid namespace
 0f 05                   syscall
 48 85 c0                test rax, rax
-78 2a                   js problem
-74 0c                   jz copy
+78 2f                   js problem
+74 11                   jz copy
 48 89 c7                mov rdi, rax
+ba 00 00 00 40          mov edx, 0x40000000     ; __WALL
 b8 3d 00 00 00          mov eax, 61             ; wait4: until then the copy has the wrong parent
 0f 05                   syscall
 eb 23                   jmp leave
