@@ -30,8 +30,6 @@ NAMESPACES = (
 )
 """All but that of cgroups, which is to be made when the sandbox is in its own, and that of the network."""
 
-_FILES_MOST = 4096
-"""More than any of our processes has open."""
 _RULES_FROM = 16
 """Where the descriptors of rules begin: beyond all that a program is given."""
 

@@ -63,14 +63,14 @@ _clone_args = ctypes.create_string_buffer(_clone_fields.size)
 _fork_rest = (0, 0, *((_own_thread.value, 0) if _x86 else (0, _own_thread.value)))
 
 
-def clone(flags: int, *, into_cgroup: int = -1) -> tuple[int, int]:
+def clone(flags: int, *, into_cgroup: int | None = None) -> tuple[int, int]:
     """fork() into new namespaces, and into a version 2 cgroup if one is given. (0, -1) in the child; pid and pidfd in
     the parent."""
     flags |= _CLONE_PIDFD | _NUMBERED
-    if into_cgroup >= 0:
+    if into_cgroup is not None:
         flags |= _CLONE_INTO_CGROUP
     told = ctypes.addressof(_pidfd), _own_thread.value, 0, _CHILD
-    _clone_fields.pack_into(_clone_args, 0, flags, *told, 0, 0, 0, 0, 0, max(into_cgroup, 0))
+    _clone_fields.pack_into(_clone_args, 0, flags, *told, 0, 0, 0, 0, 0, into_cgroup or 0)
     pid = raw(_NR_CLONE3, ctypes.addressof(_clone_args), _clone_fields.size, 0, 0, 0)
     if pid < 0:
         raise _failure("clone3", ctypes.get_errno())

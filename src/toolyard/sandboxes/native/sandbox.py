@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from socket import socket
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -241,15 +242,11 @@ class NativeSandbox:
 
     async def _branch(self) -> NativeSandbox:
         interpreter = await self._python.program()
-        assert interpreter.channel is not None
         ours, theirs = pair()
         guest = Guest(ours, owner=self._ground.owner)
-        forkable = interpreter.channel.begin("check", b"")  # while the agent makes a place for it
         try:
             with theirs:
-                number = await self._guest.branch(theirs)
-            await guest.ready()
-            await agreed(forkable)
+                number = await self._place_for(interpreter, guest, theirs)
             async with asyncio.timeout(self.limits.wall_seconds):  # hooks of the code's own run meanwhile
                 forked = await guest.fork(interpreter, self.limits.output_bytes)
         except TimeoutError:
@@ -269,8 +266,6 @@ class NativeSandbox:
         except BaseException:
             guest.close()
             raise
-        finally:
-            forkable.cancel()
 
         async def end() -> None:
             guest.close()
@@ -279,6 +274,18 @@ class NativeSandbox:
         branch = NativeSandbox(guest, self.limits, self._ground, end=end, parent=self, interpreter=forked)
         self._branches.add(branch)
         return branch
+
+    async def _place_for(self, interpreter: Program, guest: Guest, theirs: socket) -> int:
+        """Have the agent make one, while the interpreter looks whether it can be forked. Raises OSError if not."""
+        assert interpreter.channel is not None
+        forkable = interpreter.channel.begin("check", b"")
+        try:
+            number = await self._guest.branch(theirs)
+            await guest.ready()
+            await agreed(forkable)
+            return number
+        finally:
+            forkable.cancel()
 
     # The end.
 

@@ -30,24 +30,35 @@ class Spares:
 
     def take(self, name: str, caps: Caps) -> Group:
         """A group with these caps; a new one gets this name."""
-        spare = self._by_caps.setdefault(caps, [])
+        spare = self._by_caps.get(caps, [])
         if len(spare) <= 1 and self._count <= _MOST // 2:
             self.wanted = caps
         if not spare:
             return self._groups.new(name, caps)
+        return self._last_of(caps)
+
+    def _last_of(self, caps: Caps) -> Group:
+        spare = self._by_caps[caps]
         self._count -= 1
-        return spare.pop()
+        group = spare.pop()
+        if not spare:
+            del self._by_caps[caps]
+        return group
+
+    def _keep(self, group: Group, caps: Caps) -> int:
+        """How many there are then."""
+        spare = self._by_caps.setdefault(caps, [])
+        spare.append(group)
+        self._count += 1
+        return len(spare)
 
     def make_ahead(self) -> None:
         """One that is wanted."""
         assert self.wanted is not None
-        spare = self._by_caps[self.wanted]
         try:
-            spare.append(self._groups.new(next(self._names), self.wanted))
-            self._count += 1
+            if self._keep(self._groups.new(next(self._names), self.wanted), self.wanted) >= _AHEAD:
+                self.wanted = None
         except OSError:  # there can be no more, as whoever needs one will be told
-            self.wanted = None
-        if len(spare) >= _AHEAD:
             self.wanted = None
 
     def leave(self, group: Group, caps: Caps, *, again: bool = True) -> bool:
@@ -55,8 +66,7 @@ class Spares:
         ran_out = False
         with suppress(OSError):
             if again and self._count < _MOST and group.is_spotless():
-                self._by_caps[caps].append(group)
-                self._count += 1
+                self._keep(group, caps)
                 return False
             ran_out = group.oom_kills() > 0
         group.remove()

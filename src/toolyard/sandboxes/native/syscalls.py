@@ -159,11 +159,6 @@ def adopt_orphans() -> None:
     _prctl("CHILD_SUBREAPER", PR_SET_CHILD_SUBREAPER, 1)
 
 
-def set_dumpable(dumpable: bool) -> None:
-    """A process that is not dumpable cannot be looked into by others of the same uid."""
-    _prctl("DUMPABLE", PR_SET_DUMPABLE, int(dumpable))
-
-
 def hide_arguments() -> None:
     """Wipe our command line, and the environment that we were started with, which others can read too."""
     with open("/proc/self/stat", "rb") as file:

@@ -178,7 +178,7 @@ class Zygote:
             network = 0 if limits["network"] == "host" else syscalls.CLONE_NEWNET
             newborn = _newborn(request, setup, host, files)
             try:
-                pid, pidfd = forking.clone(NAMESPACES | network, into_cgroup=-1 if directory is None else directory)
+                pid, pidfd = forking.clone(NAMESPACES | network, into_cgroup=directory)
                 if pid == 0:
                     os.close(go)  # or it would wait for ever if we are killed now
                     newborn.live(birth.make)

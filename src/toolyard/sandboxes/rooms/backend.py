@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 
 from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes.base import Limits, Profile, Report
@@ -10,15 +11,16 @@ from toolyard.sandboxes.rooms.room import Room
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
 
 
-class RoomBackend:
+class RoomBackend(ABC):
     """Knows its sandboxes, and what was found out about them. A backend adds how to start, and how to open one."""
 
     def __init__(self) -> None:
         self._report: Report | None = None
         self._sandboxes: set[RoomSandbox] = set()
 
+    @abstractmethod
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
-        raise NotImplementedError
+        """A sandbox, in a room of its own."""
 
     def report(self) -> Report:
         if self._report is None:
