@@ -180,3 +180,26 @@ async def test_a_group_that_is_given_up_keeps_what_is_done_and_does_not_starve_o
         assert await threads.run(lambda: "another") == "another"
     release.set()
     threads.close()
+
+
+def test_threads_go_on_in_another_loop_when_the_first_was_closed_before_one_was_woken(threads):
+    first = asyncio.new_event_loop()
+    left = first.create_task(threads.run(lambda: "never asked for"))
+    first.call_soon(first.stop)
+    first.run_forever()  # one turn: the function is there, and no thread has been told
+    first.close()
+    assert asyncio.run(asyncio.wait_for(threads.run(lambda: "through"), 5)) == "through"
+    assert not left.done()
+
+
+async def test_a_thread_is_woken_although_work_keeps_coming(threads):
+    """Each turn of the loop brings another function; the first one must not wait for the last."""
+    done = asyncio.Event()
+    first = asyncio.ensure_future(threads.run(lambda: "through"))
+    first.add_done_callback(lambda _: done.set())
+    others = []
+    with anyio.fail_after(5):
+        while not done.is_set():
+            others.append(asyncio.ensure_future(threads.run(lambda: None)))
+            await asyncio.sleep(0)
+    await asyncio.gather(*others)

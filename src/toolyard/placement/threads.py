@@ -66,7 +66,7 @@ class _Job:
 
     def settle(self) -> None:
         """On the loop."""
-        if not self.future.done():  # or it was given up
+        if not self.future.done() and not self.future.get_loop().is_closed():  # or nobody waits any more
             self.future.set_result(None)
 
 
@@ -100,6 +100,9 @@ class _Outcome:
             del error
 
 
+_GATHERING = 0.0003
+"""Seconds, at most, for which work that goes on coming is gathered before a thread is woken for it, which takes longer
+than many a function."""
 _PATIENCE = 0.001
 """Seconds that work waits behind other functions before we look whether more threads are to help."""
 _QUICKLY = 4
@@ -117,6 +120,7 @@ class Threads:
         self._alive = 0
         self._hung: set[_Place] = set()
         """Given up while a thread was in them, and still there."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._relief: asyncio.TimerHandle | None = None
         self._looked = 0.0
         """When we last looked whether help is needed, and no sooner than that will again."""
@@ -124,6 +128,8 @@ class Threads:
         """How surely nothing goes on in the threads: looks in a row that saw hardly anything done."""
         self._jobs: deque[_Job] = deque()
         """Each as often as it has functions that have not begun."""
+        self._gathered = 0
+        """How many of them there were when we last looked whether to wake a thread; none if one is awake."""
         self._done: deque[_Place] = deque()
         self._performed = self._seen = 0
         """How many functions have been run, about, and how many had been when we last looked."""
@@ -164,13 +170,30 @@ class Threads:
             raise
 
     def _add(self, job: _Job, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is not self._loop:  # what was to be done in the last one never will be
+            self._loop, self._relief, self._gathered, self._told = loop, None, 0, False
         self._jobs.extend(itertools.repeat(job, len(job)))
+        if self._gathered:
+            return
         with self._lock:
             helped = self._awake > len(self._hung)
-        if not helped:
-            self._call(1)
-        if helped or len(job) > 1:
+        if helped:
             self._relieve_later(loop)
+        else:
+            self._gathered = len(self._jobs)
+            loop.call_soon(self._gather, loop, time.monotonic() + _GATHERING)
+
+    def _gather(self, loop: asyncio.AbstractEventLoop, until: float) -> None:
+        """Wake a thread as soon as the loop has had a turn that brought nothing more for it."""
+        before, self._gathered = self._gathered, len(self._jobs)
+        if self._gathered > before and time.monotonic() < until:
+            loop.call_soon(self._gather, loop, until)
+            return
+        if self._gathered:
+            self._call(1)
+        if self._gathered > 1:
+            self._relieve_later(loop)
+        self._gathered = 0
 
     def _leave(self, hung: Sequence[_Place]) -> None:
         """Nobody waits for these any more, but threads are in them, and others take their places."""
