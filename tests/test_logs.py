@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.wires.verl_wire import Steps, Trainer, call
 from tests.wires.wire import Wire, until
 from tests.worlds import MathEnv, OtherEnv
 from toolyard.logs import JsonLines
@@ -61,6 +62,17 @@ async def test_at_info_only_a_session_that_its_client_did_not_close_is_a_line():
     assert closed.items() >= {"environment": "mathenv", "reason": "idle", "level": "info"}.items()
     assert closed["seconds"] > 0
     assert closed["time"].endswith("Z")
+
+
+async def test_at_debug_each_call_of_a_batch_is_a_line_too():
+    with lines(logging.DEBUG) as written, running([Steps]) as server:
+        async with Trainer(server.url) as trainer:
+            for _ in range(2):  # the first opens the sessions
+                await trainer.batch(["a", "b"], [call("given")] * 2)
+    for name in ("verl:a", "verl:b"):
+        called = [line for line in about(written, name) if "outcome" in line]
+        assert [(line["tool"], line["outcome"]) for line in called] == [("given", "ok")] * 2
+        assert all(0 <= line["run_seconds"] < 5 for line in called)
 
 
 async def test_at_debug_each_call_has_its_outcome_and_times():

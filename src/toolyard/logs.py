@@ -9,12 +9,12 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from toolyard.placement.base import SessionSpec
-from toolyard.runtime.journal import Journal, Outcome, Why
+from toolyard.runtime.journal import AtOnce, Journal, Outcome, Why
 
 log = logging.getLogger("toolyard.sessions")
 
@@ -62,6 +62,7 @@ def following(journal: Journal) -> Iterator[None]:
             (journal.settled, _settled),
             (journal.started, _started),
             (journal.answered, _answered),
+            (journal.answered_at_once, _answered_at_once),
         ]
     for listeners, listener in heard:
         listeners.append(listener)
@@ -109,6 +110,11 @@ def _answered(spec: SessionSpec, tool: str, outcome: Outcome, waited: float, ran
         "never ran" if ran is None else f"ran {ran:.3f} s",
         extra=about,
     )
+
+
+def _answered_at_once(calls: Sequence[AtOnce]) -> None:
+    for spec, tool, ran in calls:
+        _answered(spec, tool, "ok", 0.0, ran)
 
 
 def _name(spec: SessionSpec) -> str:

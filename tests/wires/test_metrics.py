@@ -217,6 +217,37 @@ async def test_it_is_served_whatever_protocol_is_asked_for(protocol):
             assert (await wire.post("/metrics")).status_code == 405
 
 
+class Two(Steps):
+    """Tools that never wait: one that takes no time, and one that does."""
+
+    @tool
+    async def quick(self) -> str:
+        return "quick"
+
+    @tool
+    async def slow(self) -> str:
+        time.sleep(0.002)  # noqa: ASYNC251  # as an author might: it is in everybody's way
+        return "slow"
+
+
+async def test_every_call_of_a_batch_is_counted_with_the_time_that_it_took():
+    ids = [f"t{n}" for n in range(140)]
+    actions = ["<slow></slow>" if n % 70 == 0 else "<quick></quick>" for n in range(140)]
+    with running([Two], protocol=("verl", "metrics")) as server:
+        async with Trainer(server.url) as trainer:
+            await trainer.batch(ids, ["nothing"] * 140)
+            before = await numbers(trainer)
+            assert [one.text.strip()[:14] for one in await trainer.batch(ids, actions)].count("<result>\nslow\n") == 2
+            found = await numbers(trainer)
+    assert before.value("toolyard_calls_total", outcome="ok") == 0
+    assert found.value("toolyard_calls_total", environment="two", outcome="ok") == 140
+    buckets = found.buckets("toolyard_call_run_seconds", environment="two")
+    assert 138 >= buckets["0.001"] >= 100
+    assert buckets["+Inf"] == 140
+    took = {one.name: one.value for one in found.families["toolyard_call_run_seconds"].samples}
+    assert took["toolyard_call_run_seconds_sum"] >= 0.004
+
+
 async def test_for_verl_alone_the_root_is_that_of_the_original_and_ours_is_beside_it():
     with running([Steps], protocol=("verl",)) as server:
         async with Trainer(server.url) as trainer:

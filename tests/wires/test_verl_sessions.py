@@ -145,6 +145,15 @@ async def test_what_the_trainer_gives_is_not_the_models_to_set(trainer, name):
 # What comes of it.
 
 
+@pytest.mark.parametrize("extra", [{}, {"extra_fields": [{"note": "a"}, {"note": "b"}, {"note": "c"}]}])
+async def test_each_item_of_a_batch_knows_its_own_trajectory_and_the_task_stays_as_it_was(trainer, name, extra):
+    ids = [f"{name} {n}" for n in range(3)]
+    notes = [one["note"] for one in extra.get("extra_fields", [])] or [""] * 3
+    told = [answered(f"{one} {note} {['note'] * bool(note)}") for one, note in zip(ids, notes, strict=True)]
+    for _ in range(3):  # the first opens the sessions
+        assert [one.text for one in await trainer.batch(ids, [call("who")] * 3, **extra)] == told
+
+
 async def test_rewards_travel_beside_the_observation_and_finished_is_done(trainer, name):
     right = await trainer.act(name, call("guess", number=7))
     assert right == ({"obs": answered("7!"), "reward": 1.0}, True, True)

@@ -162,6 +162,11 @@ class Steps(Environment):
         """What the trainer says."""
         return f"{word} {free}".strip()
 
+    @tool
+    async def who(self, trajectory_id: Annotated[str, Given()] = "", note: Annotated[str, Given()] = "") -> str:
+        """Which trajectory this is, and what is known of it."""
+        return f"{trajectory_id} {note} {sorted(self.task_spec)}"
+
 
 def call(name: str, **arguments: Any) -> str:
     """The text of a model that calls a tool."""

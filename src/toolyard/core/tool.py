@@ -17,6 +17,7 @@ from pydantic.errors import PydanticUserError
 from toolyard.core.errors import DefinitionError
 from toolyard.core.forms import Form
 from toolyard.core.output import JsonObject, Model
+from toolyard.core.texts import FitTexts, Text, fit_of
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -111,11 +112,6 @@ class ListToolsOutput(Model):
     message_block_types: list[str] | None = None
 
 
-Text: TypeAlias = tuple[str, str | None, Given | None]
-"""A parameter that takes any text: its name, its default, and how the trainer fills it in if not the model does. A bare
-tuple, since it is taken apart for every call."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Tool:
     spec: ToolSpec
@@ -133,8 +129,8 @@ class Tool:
     form: Form | None = None
     given: Mapping[str, Given] = field(default_factory=dict)
     """Parameters that the trainer fills in."""
-    texts: Sequence[Text] = ()
-    """Its parameters in their order, if all of them are text, which needs no validation."""
+    fit_texts: FitTexts | None = None
+    """Fits arguments that are text, if all of its parameters are: no code of the author's."""
 
     @property
     def name(self) -> str:
@@ -177,7 +173,7 @@ class Tool:
             turn="exclusive" if mark.exclusive or is_terminal else "concurrent" if mark.concurrent else "serial",
             form=mark.form,
             given=given,
-            texts=() if whole else _texts(fn, parameters),
+            fit_texts=None if whole else _fit_texts(fn, parameters),
         )
 
     def method_of(self, owner: object) -> Callable[..., Any]:
@@ -191,7 +187,7 @@ class Tool:
 
         Raises pydantic's ValidationError when the arguments do not fit.
         """
-        if (texts := self.fit_texts(written, said, task)) is not None:
+        if self.fit_texts is not None and (texts := self.fit_texts(written, said, task)) is not None:
             return texts, {}
         if self.arguments is None:
             return (), {}
@@ -215,23 +211,6 @@ class Tool:
             else:
                 joined.pop(name, None)
         return joined
-
-    def fit_texts(self, written: JsonObject, said: JsonObject, task: JsonObject) -> Sequence[str] | None:
-        """The arguments by position, if all of them are text and so as good as validated: no code of the author's."""
-        if not self.texts:
-            return None
-        found: list[str] = []
-        for name, default, given in self.texts:
-            if given is None:
-                value = written.get(name, default)
-            elif given.open and name in written:
-                value = written[name]
-            elif (value := said[name] if name in said else task.get(name)) is None:
-                value = default
-            if type(value) is not str:
-                return None
-            found.append(value)
-        return found
 
     def terminal_spec(self) -> TerminalToolSpec:
         arg = next(iter(self.arguments.model_fields), None) if self.arguments else None
@@ -332,19 +311,19 @@ def _given(parameters: Mapping[str, Any], where: str) -> Mapping[str, Given]:
     return found
 
 
-def _texts(fn: Callable[..., object], parameters: Mapping[str, Any]) -> Sequence[Text]:
-    found: list[Text] = []
+def _fit_texts(fn: Callable[..., object], parameters: Mapping[str, Any]) -> FitTexts | None:
     named_only = [p for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY]
     if named_only or hasattr(fn, "__wrapped__"):  # what wraps it may look for the names of the arguments
-        return ()
+        return None
+    texts: list[Text] = []
     for name, value in parameters.items():
         hint, default = value if isinstance(value, tuple) else (value, None)
         marks = getattr(hint, "__metadata__", ())
         given = next((mark for mark in marks if isinstance(mark, Given)), None)
         if len(marks) > (given is not None) or getattr(hint, "__origin__", hint) is not str:
-            return ()
-        found.append((name, default, given))
-    return found
+            return None
+        texts.append(Text(name, default, given=given is not None, written=given is None or given.open))
+    return fit_of(texts) if texts else None
 
 
 def _schema_of(arguments: type[BaseModel] | None, hidden: Set[str], where: str) -> JsonObject | None:

@@ -265,7 +265,7 @@ class LocalEnvironment:
                 reply: Reply = await self._place.plain(partial(_call_plain, work))
                 return reply
             begun = self._fit_and_call(found, arguments, given)
-            returned = begun if isinstance(begun, ToolFailure) else await begun
+            returned = begun if type(begun) is ToolFailure else await begun
             if type(returned) is str or isinstance(returned, (ToolOutput, ToolFailure, AskAgain)):
                 return returned
             return await self._drawn(as_output, returned) if has_image(returned) else as_output(returned)
@@ -281,15 +281,16 @@ class LocalEnvironment:
 
     def _fit_and_call(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> Any:  # what the method returns
         """In a thread if the method is a plain function: validators may take as long as the tool itself."""
-        task = self._env.task_spec if tool.given else {}
-        method = tool.method_of(self._instances.get(tool.owner, self._env))
-        if (texts := tool.fit_texts(arguments, given, task)) is not None:
-            return method(*texts)
+        env = self._env
+        owner = self._instances.get(tool.owner, env) if self._instances else env
+        task = env.task_spec if tool.given else {}
+        if (fit_texts := tool.fit_texts) is not None and (texts := fit_texts(arguments, given, task)) is not None:
+            return getattr(owner, tool.method)(*texts)
         try:
             positional, named = tool.fit(arguments, given, task)
         except ValidationError as error:
             return bad_arguments(_problems(error))
-        return method(*positional, **named)
+        return tool.method_of(owner)(*positional, **named)
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
         if not overrides(type(self._env), "score_group"):

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from toolyard.core.output import AskAgain, JsonObject, Reply, Returned
 from toolyard.placement.steps import BREATH, in_lanes, rest_of
+from toolyard.runtime.journal import AtOnce
 from toolyard.runtime.session import Session
 from toolyard.runtime.shared import Shared
 
@@ -34,7 +35,8 @@ class Together:
 
     def _begin(self, left: Iterator[int]) -> Coroutine[Any, Any, None] | None:
         waited: list[int] = []
-        making = self._make(left, waited)
+        over: list[AtOnce] = []
+        making = self._make(left, waited, over)
         try:
             waits_for = making.send(None)
         except StopIteration as stopped:
@@ -42,6 +44,9 @@ class Together:
         except Exception as error:  # ours: the other calls go on
             self._results[self._last_of(left)] = error
             return None
+        finally:
+            for told in self._shared.journal.answered_at_once:
+                told(over)
         waited.append(self._last_of(left))
         return self._go_on(waited[0], rest_of(making, waits_for))
 
@@ -49,13 +54,13 @@ class Together:
         """The number that was taken last."""
         return len(self._wanted) - length_hint(left) - 1
 
-    async def _make(self, left: Iterator[int], waited: Sequence[int]) -> Any:
+    async def _make(self, left: Iterator[int], waited: Sequence[int], over: list[AtOnce]) -> Any:
         """Make calls as long as none of them waits. The number of one that has to be made otherwise, if there is.
 
         But when one has waited, what came of that.
         """
         wanted, results, shared = self._wanted, self._results, self._shared
-        most, answered = shared.limits.output_bytes, shared.journal.answered
+        most = shared.limits.output_bytes
         if not shared.may_run_at_once():
             return next(left)
         now = time.monotonic()
@@ -69,8 +74,7 @@ class Together:
                 return reply
             if type(reply) is str and len(reply) <= most:  # as `told` has it, but without a detour for each
                 session.last_seen = now = time.monotonic()
-                for told in answered:
-                    told(session.spec, tool, "ok", 0.0, now - began)
+                over.append((session.spec, tool, now - began))
                 results[i] = reply
             else:
                 results[i] = session.told(tool, reply, began)

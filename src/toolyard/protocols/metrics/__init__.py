@@ -11,7 +11,7 @@ import platform
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from starlette.routing import BaseRoute, Match
@@ -21,7 +21,7 @@ from toolyard.asgi import PASSED, HttpError, HttpOptions, Request
 from toolyard.gateways.merging import merged
 from toolyard.placement.base import SessionSpec
 from toolyard.protocols.metrics.text import CONTENT_TYPE, Histogram, by_environment, family, labelled, one, triples
-from toolyard.runtime.journal import Outcome, Why
+from toolyard.runtime.journal import AtOnce, Outcome, Why
 from toolyard.runtime.readiness import health, obstacles
 from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes.provider import provided
@@ -100,6 +100,7 @@ class Metrics(BaseRoute):
         journal.settled.append(self._settled)
         journal.rebuilt.append(self._rebuilt)
         journal.answered.append(self._answered)
+        journal.answered_at_once.append(self._answered_at_once)
         journal.closed.append(self._closed)
         journal.swept.append(self._lag.add)
         self.paths = PATHS if not options.protocol or "ors" in options.protocol else (*PATHS, _HEALTH)
@@ -157,6 +158,16 @@ class Metrics(BaseRoute):
         counts.waited.add(waited)
         if ran is not None:
             counts.ran.add(ran)
+
+    def _answered_at_once(self, calls: Sequence[AtOnce]) -> None:
+        of = self._counts
+        for spec, tool, ran in calls:
+            if ran < _QUICK:
+                counts = of[spec.environment]
+                counts.quick += 1
+                counts.quick_ran += ran
+            else:
+                self._answered(spec, tool, "ok", 0.0, ran)
 
     def _closed(self, spec: SessionSpec, why: Why, seconds: float) -> None:
         self._counts[spec.environment].closed[why] += 1

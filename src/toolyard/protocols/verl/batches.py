@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from toolyard.asgi import HttpError, decode
 from toolyard.core.output import JsonObject
 
-Item: TypeAlias = tuple[str, str, JsonObject, bool, bool]
+Item: TypeAlias = tuple[str, str, dict[str, Any], bool, bool]
 """One action of one trajectory: the trajectory's name, the text, what the trainer says besides; whether the trajectory
 is over, so that there is no action, only something to clean up; and whether there will be no action after this one.
 
@@ -53,9 +53,9 @@ def parse(body: bytes) -> list[Item]:
     return list(zip(names, actions, extras, finish, last, strict=True))
 
 
-def _extras(sent: Sent, count: int) -> Sequence[JsonObject]:
+def _extras(sent: Sent, count: int) -> Sequence[dict[str, Any]]:
     """The extra fields of each, with whatever lists of the right length stand beside them in the request."""
-    extras: Sequence[JsonObject] = sent["extra_fields"] if "extra_fields" in sent else [{}] * count
+    extras: Sequence[dict[str, Any]] = sent["extra_fields"] if "extra_fields" in sent else [{} for _ in range(count)]
     if len(extras) != count:
         raise _invalid([], "value_error", "Value error, Length of extra_fields must match trajectory_ids")
     if sent.keys() <= _KNOWN:

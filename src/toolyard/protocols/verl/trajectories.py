@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from operator import itemgetter
 from typing import TypeVar
 
@@ -95,12 +95,13 @@ class Trajectories:
     async def _act_together(self, items: Sequence[Item]) -> list[Told]:
         """Make all calls, and take care of the other items meanwhile."""
         told: dict[int, Told] = {**await self._open_missing(items)} if self._runtime.has_plain else {}
-        calls = self._calls_in(items)
-        if len(calls) == len(items):
-            return await self._make(items, calls.values())
-        others = [i for i in range(len(items)) if i not in calls and i not in told]
+        wanted, forms, left = self._calls_in(items)
+        if not left:
+            return await self._make(items, wanted, forms)
+        calls = [i for i in range(len(items)) if i not in left]
+        others = [i for i in left if i not in told]
         made, done = await asyncio.gather(
-            self._make([items[i] for i in calls], calls.values()), self._act_on([items[i] for i in others])
+            self._make([items[i] for i in calls], wanted, forms), self._act_on([items[i] for i in others])
         )
         told.update(zip(calls, made, strict=True))
         told.update(zip(others, done, strict=True))
@@ -109,28 +110,31 @@ class Trajectories:
     async def _act_on(self, items: Sequence[Item]) -> list[Told]:
         return await all_of(items, self._begin)
 
-    def _calls_in(self, items: Sequence[Item]) -> Mapping[int, tuple[Wanted, Form]]:
-        """What is to be called, by the places of the items, and how the result is to be written. Items without a call,
-        and those that open or close a session, are left out."""
+    def _calls_in(self, items: Sequence[Item]) -> tuple[list[Wanted], list[Form], dict[int, None]]:
+        """What is to be called, and how the results are to be written; and the places of items that are left out: those
+        without a call, and those that open or close a session."""
         sessions, actions = self._runtime.sessions, self._actions
-        found: dict[int, tuple[Wanted, Form]] = {}
+        wanted: list[Wanted] = []
+        forms: list[Form] = []
+        left: dict[int, None] = {}
         for i, (trajectory, text, extra, finish, last) in enumerate(items):
             session = sessions.get(_PREFIX + trajectory)
-            if session is None or finish or last:
+            if session is None or finish or last or (action := actions[session.spec.environment].read(text)) is None:
+                left[i] = None
                 continue
-            action = actions[session.spec.environment].read(text)
-            if action is not None:
-                tool, arguments, form, wants_given = action
-                given = {**extra, "trajectory_id": trajectory, "is_last_step": False} if wants_given else {}
-                found[i] = ((session, tool, arguments, given), form)
-        return found
+            tool, arguments, form, wants_given = action
+            if wants_given:  # in place: nobody else has these extra fields
+                extra["trajectory_id"], extra["is_last_step"] = trajectory, False
+            wanted.append((session, tool, arguments, extra if wants_given else {}))
+            forms.append(form)
+        return wanted, forms, left
 
-    async def _make(self, items: Sequence[Item], calls: Collection[tuple[Wanted, Form]]) -> list[Told]:
-        returned = await self._runtime.call_all([wanted for wanted, _ in calls])
+    async def _make(self, items: Sequence[Item], wanted: Sequence[Wanted], forms: Sequence[Form]) -> list[Told]:
+        returned = await self._runtime.call_all(wanted)
         told: list[Told] = []
-        for item, (wanted, form), one in zip(items, calls, returned, strict=True):
+        for item, form, call, one in zip(items, forms, wanted, returned, strict=True):
             try:
-                told.append(form.answer(item[1], one) if type(one) is str else _tell(wanted[0], item, form, one))
+                told.append(form.answer(item[1], one) if type(one) is str else _tell(call[0], item, form, one))
             except Exception as error:  # the author's form
                 told.append(_refused(item[0], error))
         return told
@@ -235,7 +239,7 @@ class Trajectories:
             case {"split": str(split), "index": int(index)} if not issubclass(environment, ToolsEnvironment):
                 return environment, await self._runtime.tasks(environment).at(split, index)
             case _:
-                return environment, Task(extra)
+                return environment, Task({**extra})
 
 
 async def _rest(session: Session, item: Item, form: Form, begun: Awaitable[Returned]) -> Told:
