@@ -11,15 +11,26 @@ import pytest
 _HOLES = """
 import json, sys
 from toolyard.sandboxes.native import heap
-kept = [bytes(100) for _ in range(10_000)]
-del kept[::3]
+kept = [{make} for n in range(10_000)]
+del kept[::200]
 if {fill}:
     heap.fill_holes()
-new = [bytes(100) for _ in range(20)]
-print(json.dumps([id(one) - id(other) for other, one in zip(new, new[1:])]))
+new = [{make} for n in range(20)]
+print(json.dumps([id(one) for one in new]))
 """
-_SIZE = 144
-"""What an object of those takes: 100 bytes, with what comes before them, rounded up."""
+_OBJECTS = {"bytes(100)": 144, "bytes(50)": 96, "object()": 16, "n + 0.5": 32, "bytes(1000)": 1040, "bytes(2500)": 2544}
+"""And what they take: with what comes before their bytes, rounded up."""
+_PAGE = 4096
+_FILLED = """
+import json
+from toolyard.sandboxes.native import heap
+def size():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+before = size()
+heap.fill_holes()
+print(json.dumps([before, size()]))
+"""
 _ROOM = """
 import json
 from toolyard.sandboxes.native import heap
@@ -45,9 +56,16 @@ def printed_by(code: str) -> list[int]:
 
 
 @pytest.mark.parametrize("fill", [True, False])
-def test_with_holes_filled_new_objects_lie_side_by_side(fill: bool):
-    distances = set(printed_by(_HOLES.replace("{fill}", str(fill))))
-    assert (distances == {_SIZE}) == fill, distances
+@pytest.mark.parametrize(("make", "size"), _OBJECTS.items())
+def test_with_holes_filled_new_objects_lie_side_by_side(make: str, size: int, fill: bool):
+    places = printed_by(_HOLES.replace("{fill}", str(fill)).replace("{make}", make))
+    pages = {place // _PAGE for place in places}
+    assert (len(pages) <= size * len(places) // _PAGE + 3) == fill, places
+
+
+def test_filling_takes_little_where_there_is_little_to_fill():
+    before, after = printed_by(_FILLED)
+    assert after - before < 8 * 2**20
 
 
 def test_what_is_reserved_is_one_piece_and_what_is_not_used_is_given_back():

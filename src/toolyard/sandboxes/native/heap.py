@@ -6,21 +6,33 @@ What is here goes by how CPython allocates. With another way of doing that it wo
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import itertools
 import sys
+from collections.abc import Callable, Mapping
 
 _ROOM = 64 * 2**20
 """More than the libraries of any profile take."""
 _ARENA, _POOL, _POOL_HEADER = 2**20, 2**14, 48
 """What CPython gets from the kernel at once, and the part of it that holds objects of one size."""
-_SMALLEST, _LARGEST, _STEP = 48, 512, 16
-"""Sizes for which it has pools. For smaller ones there is nothing that could be made to fill them."""
+_SMALLEST, _LARGEST, _STEP = 16, 512, 16
+"""Sizes for which it has pools."""
 _EMPTY = sys.getsizeof(b"")
-_HOLES_MOST = 16 * 2**20
+_SMALL: Mapping[int, Callable[[], object]] = {16: object, 32: (0.0).__neg__}
+"""What makes an object of a size that bytes cannot have."""
+_HOLES_MOST = 4 * 2**20
 """For each size."""
 
+_GAP_LARGEST = 2**16
+"""Larger objects get memory of their own from the kernel, or might as well."""
+_GAPS_MOST = 16 * 2**20
+_malloc, _free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
+_malloc.argtypes, _malloc.restype = (ctypes.c_size_t,), ctypes.c_size_t
+_free.argtypes, _free.restype = (ctypes.c_size_t,), None
+
 _reserved: list[bytes] = []
-_filling: list[bytes] = []
+_filling: list[object] = []
 
 
 def reserve() -> None:
@@ -41,14 +53,28 @@ def fill_holes() -> None:
     gc.collect()  # which also gives up what Python keeps for objects to come, wherever that is
     for size in range(_SMALLEST, _LARGEST + 1, _STEP):
         _filling.extend(_pieces_up_to_new_pool(size))
+    _fill_gaps()
 
 
-def _pieces_up_to_new_pool(size: int) -> list[bytes]:
-    """Objects of this size, the last of which are a pool by themselves."""
-    pieces: list[bytes] = []
-    side_by_side = at = 0
-    while side_by_side < (_POOL - _POOL_HEADER) // size and len(pieces) < _HOLES_MOST // size:
-        pieces.append(bytes(size - _EMPTY))
-        before, at = at, id(pieces[-1])
-        side_by_side = side_by_side + 1 if at == before + size else 1
+def _fill_gaps() -> None:
+    """The same for larger objects, whose memory comes from the C library: from gaps, or else from beyond all others."""
+    highest, filled = 0, 0
+    for size in range(_GAP_LARGEST, _LARGEST, -_STEP):
+        while 0 < (at := _malloc(size)) < highest and filled < _GAPS_MOST:
+            filled += size
+        highest = max(at, highest)
+        _free(at)
+
+
+def _pieces_up_to_new_pool(size: int) -> list[object]:
+    """Objects of this size, some of the last of which are side by side, as in a pool that was empty."""
+    make = _SMALL.get(size, lambda: bytes(size - _EMPTY))
+    in_pool = (_POOL - _POOL_HEADER) // size
+    pieces: list[object] = []
+    side_by_side = 0
+    while side_by_side < in_pool // 4 and len(pieces) < _HOLES_MOST // size:
+        pieces += [make() for _ in itertools.repeat(None, in_pool)]
+        places = [id(piece) for piece in pieces[-in_pool:]]
+        steps = [after - before for before, after in itertools.pairwise(places)]
+        side_by_side = max(len([*run]) * (step == size) for step, run in itertools.groupby(steps))
     return pieces
