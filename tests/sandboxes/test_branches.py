@@ -189,6 +189,24 @@ other.write("kept")
     await branch.close()
 
 
+@SUITE.case("b27")
+async def hooks_are_called_however_they_were_registered_and_by_whoever_came_last(stage: Stage, box: Box) -> None:
+    """Those of libraries that the template has loaded are not, unless the code has some: then all of them are."""
+    await box.sandbox.exec("import os, posix; told = []; real = os.fork")
+    (unhooked,) = await box.sandbox.fork()
+    assert await _value(unhooked, "told") == "[]"
+    wrong = await box.sandbox.exec("os.register_at_fork(afterwards=print)")
+    assert wrong.error is not None, "as ever"
+    await box.sandbox.exec("posix.register_at_fork(before=lambda: told.append('before'))")
+    await box.sandbox.exec("os.register_at_fork(after_in_child=lambda: told.append('child'))")
+    await box.sandbox.exec("os.register_at_fork(after_in_parent=lambda: told.append('parent'))")
+    (hooked,) = await box.sandbox.fork()
+    (again,) = await hooked.fork()
+    assert await _value(box.sandbox, "told") == "['before', 'parent']"
+    assert await _value(again, "told") == "['before', 'child', 'before', 'child']"
+    await _close([again, hooked, unhooked])
+
+
 @SUITE.case("b24")
 async def a_branch_knows_on_which_processor_it_runs(stage: Stage, box: Box) -> None:
     """The kernel notes it in memory that every process has for that, which it has to be told of."""
@@ -381,6 +399,24 @@ async def code_that_listens_for_its_children_does_not_hear_of_a_fork(stage: Stag
         assert await _value(sandbox, "(os.fork() or os._exit(0)) and os.wait()[1]") == "0"
         assert await _value(sandbox, "heard") == "[1]"
     await _close([branch, other])
+
+
+@SUITE.case("b28")
+async def memory_that_is_shared_is_found_wherever_it_is(stage: Stage, box: Box) -> None:
+    """Among so much other memory that it takes many steps to read of all of it."""
+    await box.sandbox.exec("""
+import mmap
+def maps(count):  # no two alike side by side, or the kernel would make one of them
+    for n in range(count):
+        yield mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE * (n % 2))
+held = [*maps(300)]
+""")
+    for before in (0, 1, 7, 40):
+        await box.sandbox.exec(f"held += maps({before}); memory = mmap.mmap(-1, 4096)")
+        with pytest.raises(CannotFork, match="memory is shared with others, as that of /dev/zero"):
+            await box.sandbox.fork()
+        await box.sandbox.exec("memory.close()")
+        await _close(await box.sandbox.fork())
 
 
 @SUITE.case("b20")

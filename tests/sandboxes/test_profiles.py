@@ -112,6 +112,39 @@ async def test_each_scientific_sandbox_draws_its_own_numbers_and_its_branches_th
         assert len(drawn) == 1
 
 
+_USED = """
+import concurrent.futures, logging, queue, threading
+pool = concurrent.futures.ThreadPoolExecutor(2)
+squares = list(pool.map(lambda n: n * n, range(3)))
+pool.shutdown()
+lock, done = threading.RLock(), queue.Queue()
+lock.acquire()
+logging.getLogger().warning("once")
+"""
+_WORKS = """
+thread = threading.Thread(target=lambda: done.put((threading.main_thread().name, threading.active_count())))
+with lock:
+    thread.start()
+    thread.join(5)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        told = list(pool.map(lambda n: n + 1, squares))
+logging.getLogger().warning("twice")
+print(done.get_nowait(), told, threading.active_count(), lock._is_owned())
+"""
+
+
+@pytest.mark.parametrize("profile", ["plain", "ipython", "analytic"])
+async def test_threads_and_locks_work_in_a_branch_of_code_that_has_used_them(backend: NativeBackend, profile: Profile):
+    """A profile that has loaded them does not tell them of the fork, and need not: no thread can be amid anything."""
+    async with await backend.open(profile=profile) as sandbox:
+        assert (await sandbox.exec(_USED)).error is None
+        (branch,) = await sandbox.fork()
+        async with branch:
+            for one in (branch, sandbox):
+                told = await one.exec(_WORKS)
+                assert (told.error, told.stdout) == (None, "('MainThread', 2) [1, 2, 5] 1 True\n")
+
+
 async def test_the_main_thread_has_the_number_of_its_process(backend: NativeBackend):
     async with await backend.open(profile="analytic") as sandbox:
         executed = await sandbox.exec("import os, threading\nthreading.main_thread().native_id == os.getpid()")

@@ -7,7 +7,6 @@ most that a small process writes to when it is born would be for that.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import os
@@ -135,10 +134,11 @@ def _fork_into(enter: Callable[[int], int], namespaces: Mapping[int, int]) -> in
 
 def _helped(pid: int, problem: int = 0) -> int:
     """When that process has ended. Raises OSError for the problem that it had."""
-    with contextlib.suppress(ChildProcessError):  # the code does not want to hear of its children
+    try:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, _WAIT_FOR_ALL)[1])
-        problem = problem or code
-    if problem:
+    except ChildProcessError:  # the code does not want to hear of its children
+        code = 0
+    if problem := problem or code:
         raise _failure("setns", abs(problem))
     return pid
 

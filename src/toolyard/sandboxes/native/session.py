@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import _random
 import _socket
-import contextlib
 import fcntl
+import functools
 import os
+import posix
 import random
 import re
 import resource
@@ -140,7 +141,9 @@ def _fork(control: _socket.socket, kin: _socket.socket, fds: Sequence[int]) -> s
     `fds` are the branch's standard files and its way to the host; its namespaces come from the agent.
     """
     header, _, invited = wire.receive(kin)
-    while select.select([kin], [], [], 0)[0]:  # that was for a fork that was given up
+    waiting = select.poll()
+    waiting.register(kin, select.POLLIN)
+    while waiting.poll(0):  # that was for a fork that was given up
         for fd in invited:
             os.close(fd)
         header, _, invited = wire.receive(kin)
@@ -182,18 +185,24 @@ def _words(error: BaseException) -> bytes:
 
 
 def _copied_into(namespaces: Mapping[int, int], places: Mapping[int, int], tells: int) -> bool:
-    """Whether we are the copy, which has moved in. Hooks for forks find all as the code left it, or as it will be."""
+    """Whether we are the copy, which has moved in. Hooks for forks find all as the code left it, or as it will be.
+
+    Libraries of the template have hooks because of threads, of which there are none. So if the code has no hooks of its
+    own, Python is not told: that would write to many pages of memory, and so copy them.
+    """
     copied, _now.branching = False, True
-    forking.before_fork()
+    hooked = _now.hooked
+    if hooked:
+        forking.before_fork()
     try:
         here, files = os.getcwd(), list(_private_files())
         copied = forking.fork_into(namespaces) == 0
         if copied:
             _move_in(here, files, places, tells)
     finally:
-        if copied:
+        if hooked and copied:
             forking.after_in_child()
-        else:
+        elif hooked:
             forking.after_in_parent()
         _now.branching = False
     return copied
@@ -205,8 +214,21 @@ def _draw_anew() -> None:
         random.seed()
 
 
-_now = types.SimpleNamespace(branching=False)
+_now = types.SimpleNamespace(branching=False, hooked=False)
 os.register_at_fork(after_in_child=_draw_anew)  # that of `random` itself is not there: see `boot`
+
+
+def watch_for_hooks() -> None:
+    """In the template, with all libraries loaded: note from now on whether somebody has hooks for forks."""
+    register = os.register_at_fork
+
+    @functools.wraps(register)
+    def registered(**hooks: Callable[[], object]) -> None:
+        register(**hooks)
+        _now.hooked = True
+
+    for module in (os, posix):
+        setattr(module, register.__name__, registered)
 
 
 def _move_in(here: str, files: Sequence[tuple[int, str, int, int]], places: Mapping[int, int], tells: int) -> None:
@@ -241,24 +263,46 @@ def _unforkable() -> str:
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         return f"{threads - 1} threads are running in the interpreter"
-    with open(f"/proc/self/task/{os.getpid()}/children") as file:
-        children = [pid for pid in file.read().split() if not _is_zombie(pid)]
+    children = [pid for pid in _text_of(f"/proc/self/task/{os.getpid()}/children").split() if not _is_zombie(pid)]
     if children:
-        return f"the interpreter has child processes: {', '.join(children)}"
-    with open("/proc/self/maps", "rb") as file:
-        maps = file.read()
-    maybe = b"w-s " in maps or b"wxs " in maps  # seldom, and there may be a thousand lines to look at
-    shared = set(re.findall(rb"^\S+ .w.s \S+ \S+ \S+ *(.*)$", maps, re.MULTILINE)) if maybe else set()
-    if shared:
-        return f"memory is shared with others, as that of {os.fsdecode(b', '.join(sorted(shared)))}"
+        return f"the interpreter has child processes: {', '.join(map(bytes.decode, children))}"
+    if _shares_memory():
+        shared = sorted(set(re.findall(rb"^\S+ .w.s \S+ \S+ \S+ *(.*)$", _text_of("/proc/self/maps"), re.MULTILINE)))
+        return f"memory is shared with others, as that of {os.fsdecode(b', '.join(shared))}"
     files = [path for _, path, about in _open_files() if stat.S_ISREG(about.st_mode) and path.startswith("/")]
     nameless = [path for path in files if not os.path.exists(path)]
     return f"open files have no name: {', '.join(nameless)}" if nameless else ""
 
 
-def _is_zombie(pid: str) -> bool:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[0] == b"Z"
+def _is_zombie(pid: bytes) -> bool:
+    return _text_of(f"/proc/{pid.decode()}/stat").rpartition(b")")[2].split()[0] == b"Z"
+
+
+def _shares_memory() -> bool:
+    """Whether others can see what is written to some of its memory."""
+    before = b""
+    for part in _parts_of("/proc/self/maps"):
+        seen = before + part
+        if b"w-s " in seen or b"wxs " in seen:
+            return True
+        before = part[-len(b"w-s ") :]
+    return False
+
+
+def _text_of(path: str) -> bytes:
+    return b"".join(_parts_of(path))
+
+
+def _parts_of(path: str) -> Iterator[bytes]:
+    """By hand, and piece by piece: `open` does much for a file, and a thousand lines at once take much memory.
+
+    Whatever this process writes to, its branches have to have copies of."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while part := os.read(fd, 2048):
+            yield part
+    finally:
+        os.close(fd)
 
 
 def _private_files() -> Iterator[tuple[int, str, int, int]]:
@@ -272,6 +316,9 @@ def _private_files() -> Iterator[tuple[int, str, int, int]]:
 def _open_files() -> Iterator[tuple[int, str, os.stat_result]]:
     """Number, path, and what it is."""
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one that listed them
+        try:
             fd = int(name)
-            yield fd, os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd)
+            found = fd, os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd)
+        except OSError:  # the one that listed them
+            continue
+        yield found

@@ -66,6 +66,7 @@ class Zygote:
         self._path = config["path"]
         self._interpreter = interpreter
         session.prepare_chance()
+        session.watch_for_hooks()
         forking.entrance()
         if (threads := len(os.listdir("/proc/self/task"))) > 1:
             # a lock that one of them holds would stay held in every copy
@@ -79,9 +80,9 @@ class Zygote:
         _restrain()
         # The rest is about what copies find, and where.
         heap.release()
+        _forget_types()
         syscalls.trim_heap()
         heap.fill_holes()
-        _forget_types()
         agent.rehearse(self._interpreter)
         syscalls.use_large_pages()
         gc.freeze()
