@@ -129,6 +129,7 @@ NAMESPACES = {
 }
 TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSSERIAL, TIOCSETD, TIOCVHANGUP = 0x5412, 0x541C, 0x541D, 0x541F, 0x5423, 0x5437
 INTO_TERMINALS = {TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSSERIAL, TIOCSETD, TIOCVHANGUP}
+SIOCSIFFLAGS = 0x8914
 SOCKET_QUESTIONS = {0x8901, 0x8902, 0x8903, 0x8904, 0x8905, 0x8906, 0x8907, 0x80108906, 0x80108907} | {
     0x8900 + low for low in (0x10, 0x12, 0x13, 0x15, 0x17, 0x19, 0x1B, 0x1D, 0x21, 0x27, 0x33, 0x42)
 }
@@ -172,8 +173,8 @@ def intended(name, arguments, *, agent=False):
     if name is None:
         return NOT_THERE
     if agent:
-        if name == "ioctl":
-            return NOT_PERMITTED if a[1] in INTO_TERMINALS else ALLOW
+        if name == "ioctl" and a[1] == SIOCSIFFLAGS:
+            return ALLOW
         if name == "socket" and a[0] == 16:
             return ALLOW if a[2] == 0 else NOT_PERMITTED
         if name in FOR_THE_AGENT:
@@ -244,8 +245,11 @@ FILTERS = {
         "agent": seccomp.agent_filter(machine=machine),
     }.items()
 }
+ADDED = {(machine, "added"): seccomp.added_filter(machine=machine) for machine in MACHINES}
 NAMES = {machine: names_by_number(machine) for machine in MACHINES}
 every_filter = pytest.mark.parametrize(("machine", "who"), FILTERS, ids=lambda value: value.replace(" ", "_"))
+added_too = pytest.mark.parametrize(("machine", "who"), FILTERS | ADDED, ids=lambda value: value.replace(" ", "_"))
+every_machine = pytest.mark.parametrize("machine", MACHINES)
 
 
 def intended_by(who, name, arguments):
@@ -331,9 +335,9 @@ def test_a_machine_without_a_table_is_refused_by_name():
 # --- The compiled filters, in the interpreter -------------------------------------------------------------------------
 
 
-@every_filter
+@added_too
 def test_every_jump_lands_inside_the_program_and_every_path_returns(machine, who):
-    code = instructions(FILTERS[machine, who])
+    code = instructions((FILTERS | ADDED)[machine, who])
     assert len(code) <= 800  # the kernel takes 4096
     for at, (operation, if_true, if_false, operand) in enumerate(code):
         targets = {0x05: [operand], 0x35: [if_true, if_false], 0x06: []}.get(operation, [0])
@@ -353,11 +357,15 @@ def test_every_number_gets_the_verdict_that_was_meant(machine, who):
             assert got == intended_by(who, names.get(number), arguments), (number, names.get(number), arguments)
 
 
+def other_architectures(machine):
+    own = ARCHITECTURES[machine]
+    return {*ARCHITECTURES.values(), I386, ARM, RISCV64, 0, own - 1, own + 1, own & 0x7FFFFFFF, 0xFFFFFFFF} - {own}
+
+
 @every_filter
 def test_another_architectures_table_kills(machine, who):
-    program, own = FILTERS[machine, who], ARCHITECTURES[machine]
-    others = {*ARCHITECTURES.values(), I386, ARM, RISCV64, 0, own - 1, own + 1, own & 0x7FFFFFFF, 0xFFFFFFFF} - {own}
-    for architecture in others:
+    program = FILTERS[machine, who]
+    for architecture in other_architectures(machine):
         for number in range(600):
             assert verdict(program, machine=machine, number=number, architecture=architecture) == KILL
 
@@ -451,11 +459,78 @@ def test_the_agent_may_do_all_that_programs_may(machine):
             assert verdict(FILTERS[machine, "agent"], machine=machine, number=number) == ALLOW
 
 
-@every_filter
+@added_too
 def test_a_call_costs_a_handful_of_instructions(machine, who):
-    program = FILTERS[machine, who]
+    program = (FILTERS | ADDED)[machine, who]
     assert max(executed(program, machine=machine, number=number)[1] for number in range(600)) <= 30
     assert executed(program, machine=machine, number=seccomp.numbers(machine)["read"])[1] <= 18
+
+
+# --- An agent's filter, and what a program adds to it -----------------------------------------------------------------
+
+
+def verdict_of_both(machine, **call):
+    """As the kernel has it: the stricter action counts, and the later filter if both are the same."""
+    added = verdict(ADDED[machine, "added"], machine=machine, **call)
+    agents = verdict(FILTERS[machine, "agent"], machine=machine, **call)
+    return agents if action(agents) < action(added) else added
+
+
+def action(verdict):
+    kept = verdict & 0xFFFF0000
+    return kept - 0x1_0000_0000 if kept & 0x8000_0000 else kept
+
+
+def same_as_alone(machine, **call):
+    return verdict_of_both(machine, **call) == verdict(FILTERS[machine, "program"], machine=machine, **call)
+
+
+@every_machine
+def test_with_what_it_adds_a_program_may_do_exactly_what_its_own_filter_allows(machine):
+    odd = [
+        472,
+        512,
+        547,
+        1000,
+        0x3FFF_FFFF,
+        0x4000_0000,
+        0x4000_0038,
+        0x7FFF_FFFF,
+        0x8000_0000,
+        0xBFFF_FFFF,
+        0xFFFF_FFFF,
+    ]
+    for number in [*range(600), *odd]:
+        for arguments in [(0,) * 6, (UPPER,) * 6, (1,) * 6, (UPPER | 1,) * 6, (0xFFFF_FFFF_FFFF_FFFF,) * 6]:
+            assert same_as_alone(machine, number=number, arguments=arguments), (number, arguments)
+        for architecture in other_architectures(machine):
+            assert same_as_alone(machine, number=number, architecture=architecture), (number, architecture)
+
+
+@every_machine
+def test_that_holds_for_every_argument_that_matters(machine):
+    numbers = seccomp.numbers(machine)
+    tries = {**TO_TRY, "ioctl": {1: [*TO_TRY["ioctl"][1], SIOCSIFFLAGS]}}
+    for name in [name for name in tries if name in numbers]:
+        for upper, *words in product([0, 0xFFFFFFFF_00000000], *tries[name].values()):
+            arguments = [UPPER] * 6
+            for index, word in zip(tries[name], words, strict=True):
+                arguments[index] = upper | word
+            assert same_as_alone(machine, number=numbers[name], arguments=arguments), (name, words)
+
+
+@every_machine
+@settings(max_examples=1000, deadline=None)
+@given(data=st.data())
+def test_and_for_any_call(machine, data):
+    named = st.sampled_from(sorted(seccomp.numbers(machine).values()))
+    number = data.draw(st.one_of(named, named, st.integers(0, 0xFFFF_FFFF)))
+    assert same_as_alone(machine, number=number, arguments=data.draw(st.tuples(*[registers] * 6)))
+
+
+@every_machine
+def test_what_it_adds_is_short(machine):
+    assert 3 * len(ADDED[machine, "added"]) < len(FILTERS[machine, "program"])
 
 
 # --- In the kernel ----------------------------------------------------------------------------------------------------

@@ -40,7 +40,8 @@ class Rules:
 
     landlock: int
     """Rules as a file descriptor, the same one in every process; -1 where the kernel has no Landlock."""
-    program_filter: bytes
+    added_filter: bytes
+    """Of seccomp, beside that which every process has from its template."""
 
     @classmethod
     def make(cls, *, tcp: bool) -> Rules:
@@ -50,7 +51,7 @@ class Rules:
             made = syscalls.landlock_rules(paths, tcp=tcp)
             landlock = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, _RULES_FROM)
             os.close(made)
-        return cls(landlock, seccomp.program_filter())
+        return cls(landlock, seccomp.added_filter())
 
 
 def environment(path: str) -> dict[str, str]:
@@ -159,7 +160,7 @@ def confinement(rules: Rules, limits: Mapping[str, Any], *, files: int, alone: b
     if rules.landlock >= 0:
         calls.add("landlock_restrict_self", rules.landlock, 0)
         calls.add("close", rules.landlock)
-    syscalls.load_filter(calls, rules.program_filter)
+    syscalls.load_filter(calls, rules.added_filter)
     return calls
 
 

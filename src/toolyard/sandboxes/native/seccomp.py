@@ -28,6 +28,14 @@ def program_filter(*, machine: str = MACHINE) -> bytes:
     return _compiled_for(machine, PROGRAM)
 
 
+def added_filter(*, machine: str = MACHINE) -> bytes:
+    """The same for a program that has an agent's filter already, and only for such: what that allows beyond it.
+
+    Every program of a native sandbox loads it, and how long that takes goes by its length, of which it has a quarter.
+    """
+    return b"".join(_compiled(_added(_tree(machine, AGENT), _tree(machine, PROGRAM))))
+
+
 def shared_filter(*, network: bool, own_user: bool, machine: str = MACHINE) -> bytes:
     """The same for a program without namespaces: it may not use what all programs of the host share.
 
@@ -41,7 +49,7 @@ def shared_filter(*, network: bool, own_user: bool, machine: str = MACHINE) -> b
 def agent_filter(*, machine: str = MACHINE) -> bytes:
     """What process 1 of a sandbox may do: the same, and what it takes to set up namespaces, mounts and programs.
 
-    Programs that it starts keep this filter and add their own; the stricter answer of the two counts.
+    Programs that it starts keep this filter and add theirs; the stricter answer of the two counts.
     """
     return _compiled_for(machine, AGENT)
 
@@ -238,6 +246,7 @@ _SOCKET_IOCTLS = only(
         *(0x8910, 0x8912, 0x8913, 0x8915, 0x8917, 0x8919, 0x891B, 0x891D, 0x8921, 0x8927, 0x8933, 0x8942),
     ],
 )
+_AGENT_SOCKET_IOCTLS = _SOCKET_IOCTLS._replace(cases={**_SOCKET_IOCTLS.cases, 0x8914: ALLOW})  # SIOCSIFFLAGS
 _FILE_IOCTLS = only(
     1,
     {
@@ -334,8 +343,9 @@ AGENT: dict[str, Rule] = {
         ),
         ALLOW,
     ),
-    "socket": AGENT_SOCKET,  # to bring the loopback interface up
-    "ioctl": Switch(_argument(1), {0x5400: _TERMINAL_IOCTLS}, ALLOW, mask=_IOCTL_FAMILY),
+    # To bring the loopback interface up.
+    "socket": AGENT_SOCKET,
+    "ioctl": IOCTL._replace(cases={**IOCTL.cases, 0x8900: _AGENT_SOCKET_IOCTLS}),
 }
 
 # --- The compiler -----------------------------------------------------------------------------------------------------
@@ -349,9 +359,27 @@ _LOAD, _AND, _JUMP, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x54, 0x05, 0x35, 0x06
 
 
 def _compiled_for(machine: str, policy: Mapping[str, Rule]) -> bytes:
+    return b"".join(_compiled(_tree(machine, policy)))
+
+
+def _tree(machine: str, policy: Mapping[str, Rule]) -> Rule:
     calls = {number: policy.get(name, REFUSE) for name, number in numbers(machine).items()}
     native = Switch(NUMBER, {0: Switch(NUMBER, calls, ABSENT)}, KILL, mask=X32_BIT)
-    return b"".join(_compiled(Switch(ARCHITECTURE, {AUDIT_ARCHITECTURES[machine]: native}, KILL)))
+    return Switch(ARCHITECTURE, {AUDIT_ARCHITECTURES[machine]: native}, KILL)
+
+
+def _added(before: Rule, rule: Rule) -> Rule:
+    """What a rule still has to say where another is in force: nothing where both say the same."""
+    if before == rule:
+        return ALLOW
+    if isinstance(before, int) or isinstance(rule, int) or (before.offset, before.mask) != (rule.offset, rule.mask):
+        return rule
+    values = before.cases.keys() | rule.cases.keys()
+    cases = {
+        value: _added(before.cases.get(value, before.otherwise), rule.cases.get(value, rule.otherwise))
+        for value in values
+    }
+    return Switch(rule.offset, cases, _added(before.otherwise, rule.otherwise), rule.mask)
 
 
 def _compiled(rule: Rule) -> list[bytes]:
