@@ -145,6 +145,26 @@ async def test_threads_and_locks_work_in_a_branch_of_code_that_has_used_them(bac
                 assert (told.error, told.stdout) == (None, "('MainThread', 2) [1, 2, 5] 1 True\n")
 
 
+_LOOP = """
+import asyncio, os
+os.fstat(asyncio.get_running_loop()._ssock.fileno()).st_ino, await asyncio.to_thread(int, "7")
+"""
+
+
+@pytest.mark.parametrize("profile", ["plain", "ipython", "analytic"])
+async def test_a_branch_awaits_in_a_loop_of_its_own(backend: NativeBackend, profile: Profile):
+    """Each would take what wakes the other, and a sandbox could be written to from another one."""
+    async with await backend.open(profile=profile) as sandbox:
+        assert (await sandbox.exec("import asyncio\nawait asyncio.sleep(0)")).error is None
+        (branch,) = await sandbox.fork()
+        async with branch:
+            (other,) = await branch.fork()
+            async with other:
+                told = [(await one.exec(_LOOP)).value for one in (sandbox, branch, other)]
+                assert len(set(told)) == 3, told
+                assert all(one is not None and one.endswith(", 7)") for one in told), told
+
+
 async def test_the_main_thread_has_the_number_of_its_process(backend: NativeBackend):
     async with await backend.open(profile="analytic") as sandbox:
         executed = await sandbox.exec("import os, threading\nthreading.main_thread().native_id == os.getpid()")

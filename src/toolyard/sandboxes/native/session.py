@@ -111,6 +111,7 @@ def _serve(control: _socket.socket, kin: _socket.socket | None, interpreter: Any
             problem = _fork(control, kin, fds)
             if problem is None:  # we are the branch, and it is the host of that who will ask
                 own = os.getpid()
+                interpreter.leave_loop()  # Python may not have been told, and so the interpreter neither
                 interpreter.attach()
                 continue
             answer, data = {"problem": problem}, b""
