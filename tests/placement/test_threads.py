@@ -7,6 +7,7 @@ import contextvars
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 
 import anyio
 import pytest
@@ -203,3 +204,40 @@ async def test_a_thread_is_woken_although_work_keeps_coming(threads):
             others.append(asyncio.ensure_future(threads.run(lambda: None)))
             await asyncio.sleep(0)
     await asyncio.gather(*others)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(10):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
+class Held:
+    """A function that does not return before it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.released = threading.Event(), threading.Event()
+
+    def __call__(self) -> bool:
+        self.begun.set()
+        return self.released.wait(20)
+
+
+def test_a_loop_hears_of_its_functions_although_one_of_another_loop_ends_meanwhile(threads):
+    """The other loop is not closed: it might go on, and then its caller wants to hear of it too."""
+    other = asyncio.new_event_loop()
+    first, second = Held(), Held()
+    left = other.create_task(threads.run(first))
+    other.run_until_complete(until(first.begun.is_set))
+
+    async def go_on() -> bool:
+        going_on = asyncio.ensure_future(threads.run(second))
+        await until(second.begun.is_set)
+        first.released.set()
+        await until(lambda: threads._awake == 1)  # its thread has told whom it tells
+        second.released.set()
+        return await asyncio.wait_for(going_on, 5)
+
+    assert asyncio.run(go_on())
+    assert other.run_until_complete(asyncio.wait_for(left, 5))
+    other.close()

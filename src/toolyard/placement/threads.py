@@ -269,12 +269,22 @@ class Threads:
         if index is None:
             return
         self._done.append((job, index))
-        if not self._told:  # what is done until the loop looks, it finds all at once
+        self._tell()
+
+    def _tell(self) -> None:
+        """The loop that uses us now, whosever the function was. What is done until it looks, it finds all at once."""
+        while not self._told:
             self._told = True
+            loop = self._loop  # not before: whoever becomes it has not been told, and says so
+            assert loop is not None
             try:
-                job.future.get_loop().call_soon_threadsafe(self._collect)
-            except RuntimeError:  # that loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._collect)
+            except RuntimeError:  # it is closed: nobody waits any more, or there is another one by now
                 self._told = False
+                if loop is self._loop:
+                    return
+            else:
+                return
 
     # On the loop.
 
