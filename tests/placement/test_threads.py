@@ -241,3 +241,30 @@ def test_a_loop_hears_of_its_functions_although_one_of_another_loop_ends_meanwhi
     assert asyncio.run(go_on())
     assert other.run_until_complete(asyncio.wait_for(left, 5))
     other.close()
+
+
+async def test_functions_get_threads_although_more_were_at_work_than_there_may_be():
+    """One that had been given up came back when others had taken its place, and there was something to do for all."""
+    pool = Threads(1)
+    held = [Held() for _ in range(3)]
+    given_up = asyncio.ensure_future(pool.run(held[0]))
+    await until(held[0].begun.is_set)
+    others = [asyncio.ensure_future(pool.run(one)) for one in held[1:]]
+    given_up.cancel()
+    await until(held[1].begun.is_set)
+    held[0].released.set()
+    await until(lambda: held[2].begun.is_set() and not pool.hung)
+    others.append(asyncio.ensure_future(pool.run(lambda: True)))
+    await asyncio.sleep(0)
+    await until(lambda: pool._relief is None)  # that nobody helps it was seen, and nobody may
+    for one in held:
+        one.released.set()
+    assert await asyncio.gather(*others) == [True] * 3
+    await until(lambda: pool._awake <= 0)
+    last = Held()
+    with anyio.move_on_after(0.05):
+        await pool.run(last)
+    with anyio.fail_after(5):
+        assert await pool.run(lambda: "through") == "through"
+    last.released.set()
+    pool.close()

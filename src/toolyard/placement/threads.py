@@ -227,7 +227,7 @@ class Threads:
     def _call(self, wanted: int) -> bool:
         """Wake threads that sleep, then start new ones. Whether there were any to be had."""
         with self._lock:
-            woken = min(wanted, self._alive - self._awake)
+            woken = max(min(wanted, self._alive - self._awake), 0)  # some that are awake may be about to end
             started = max(min(wanted - woken, self._most + len(self._hung) - self._alive), 0)
             self._awake += woken + started
         for _ in range(woken):
