@@ -268,3 +268,14 @@ async def test_functions_get_threads_although_more_were_at_work_than_there_may_b
         assert await pool.run(lambda: "through") == "through"
     last.released.set()
     pool.close()
+
+
+async def test_what_was_asked_for_before_the_end_is_done():
+    pool = Threads(100)
+    await pool.run(lambda: None)
+    await until(lambda: pool._awake == 0)
+    asked = asyncio.ensure_future(pool.run(lambda: "done", always=True))
+    await asyncio.sleep(0)  # it is known, and no thread has been told
+    pool.close()
+    with anyio.fail_after(5):
+        assert await asked == "done"

@@ -185,15 +185,21 @@ class Threads:
 
     def _gather(self, loop: asyncio.AbstractEventLoop, until: float) -> None:
         """Wake a thread as soon as the loop has had a turn that brought nothing more for it."""
+        if not self._gathered:  # one has been woken already
+            return
         before, self._gathered = self._gathered, len(self._jobs)
         if self._gathered > before and time.monotonic() < until:
             loop.call_soon(self._gather, loop, until)
             return
-        if self._gathered:
-            self._call(1)
         if self._gathered > 1:
             self._relieve_later(loop)
+        self._wake()
+
+    def _wake(self) -> None:
+        """One thread, for all that has been gathered."""
         self._gathered = 0
+        if self._jobs:
+            self._call(1)
 
     def _leave(self, hung: Sequence[_Place]) -> None:
         """Nobody waits for these any more, but threads are in them, and others take their places."""
@@ -239,6 +245,8 @@ class Threads:
 
     def close(self) -> None:
         """Let every thread end once it has nothing to do."""
+        if self._gathered:  # or all would have ended when one is to be woken
+            self._wake()
         for _ in range(self._alive):
             self._bell.put(False)
 
