@@ -279,3 +279,21 @@ async def test_what_was_asked_for_before_the_end_is_done():
     pool.close()
     with anyio.fail_after(5):
         assert await asked == "done"
+
+
+async def test_when_no_thread_can_be_started_that_is_told_and_later_ones_can():
+    pool = Threads(2)
+    ran, never = threading.Event(), threading.Event()
+    threading.stack_size(2**46)  # more than there is
+    try:
+        with anyio.fail_after(5), pytest.raises(RuntimeError, match="no thread can be started"):
+            await pool.run(ran.set, always=True)
+        with anyio.fail_after(5), pytest.raises(RuntimeError, match="no thread can be started"):
+            await pool.run(never.set)
+    finally:
+        threading.stack_size(0)
+    with anyio.fail_after(5):
+        assert await pool.run(lambda: "through") == "through"
+    assert ran.is_set()
+    assert not never.is_set()
+    pool.close()

@@ -7,6 +7,7 @@ the place, so that hung functions do not starve the others.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import itertools
 import threading
@@ -66,8 +67,17 @@ class _Job:
 
     def settle(self) -> None:
         """On the loop."""
-        if not self.future.done() and not self.future.get_loop().is_closed():  # or nobody waits any more
+        if self._is_awaited():
             self.future.set_result(None)
+
+    def refuse(self, why: str) -> None:
+        """On the loop."""
+        self.given_up = True
+        if self._is_awaited():
+            self.future.set_exception(RuntimeError(why))
+
+    def _is_awaited(self) -> bool:
+        return not self.future.done() and not self.future.get_loop().is_closed()
 
 
 _Place: TypeAlias = tuple[_Job, int]
@@ -175,9 +185,7 @@ class Threads:
         self._jobs.extend(itertools.repeat(job, len(job)))
         if self._gathered:
             return
-        with self._lock:
-            helped = self._awake > len(self._hung)
-        if helped:
+        if self._are_at_work():
             self._relieve_later(loop)
         else:
             self._gathered = len(self._jobs)
@@ -198,8 +206,22 @@ class Threads:
     def _wake(self) -> None:
         """One thread, for all that has been gathered."""
         self._gathered = 0
-        if self._jobs:
-            self._call(1)
+        if self._jobs and not self._call(1) and not self._are_at_work():
+            self._refuse_all()
+
+    def _refuse_all(self) -> None:
+        """There is nobody to do what waits. What must always be run is kept for a thread to come."""
+        with contextlib.suppress(IndexError):  # a thread that hung is back, and takes the rest
+            for _ in range(len(self._jobs)):
+                job = self._jobs.popleft()
+                job.refuse("no thread can be started for a plain function")
+                if job.always:
+                    self._jobs.append(job)
+
+    def _are_at_work(self) -> bool:
+        """Whether some threads are, or about to be, besides those that hang."""
+        with self._lock:
+            return self._awake > len(self._hung)
 
     def _leave(self, hung: Sequence[_Place]) -> None:
         """Nobody waits for these any more, but threads are in them, and others take their places."""
@@ -238,9 +260,14 @@ class Threads:
             self._awake += woken + started
         for _ in range(woken):
             self._bell.put(True)
-        for _ in range(started):
+        for begun in range(started):
+            try:
+                threading.Thread(target=self._work, name="toolyard-plain", daemon=True).start()
+            except RuntimeError:  # the system has no more of them now
+                with self._lock:
+                    self._awake -= started - begun
+                return woken + begun > 0
             self._alive += 1
-            threading.Thread(target=self._work, name="toolyard-plain", daemon=True).start()
         return woken + started > 0
 
     def close(self) -> None:
