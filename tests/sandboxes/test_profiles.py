@@ -1,9 +1,13 @@
 """Which Python a piece of code gets, and what that has loaded."""
 
+import subprocess
+import sys
+
 import pytest
 
 from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import Profile, Provider, execute, profiles
+from toolyard.sandboxes.native import boot
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.template import place
 
@@ -163,6 +167,24 @@ async def test_a_branch_awaits_in_a_loop_of_its_own(backend: NativeBackend, prof
                 told = [(await one.exec(_LOOP)).value for one in (sandbox, branch, other)]
                 assert len(set(told)) == 3, told
                 assert all(one is not None and one.endswith(", 7)") for one in told), told
+
+
+_TEMPLATE = """
+{load}
+from toolyard.sandboxes.native import session
+session.watch_for_hooks()
+print(session._now.hooked)
+"""
+
+
+@pytest.mark.parametrize(
+    ("load", "hooked"), [("import threading, logging", False), ("import asyncio", sys.version_info >= (3, 12))]
+)
+def test_a_template_that_has_loaded_asyncio_tells_it_of_forks_if_it_wants_to_hear_of_them(load: str, hooked: bool):
+    """In a process of its own: this one has loaded it."""
+    code = boot.command("native.session")[-1].partition("from toolyard")[0] + _TEMPLATE.replace("{load}", load)
+    told = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == f"{hooked}\n"
 
 
 async def test_the_main_thread_has_the_number_of_its_process(backend: NativeBackend):

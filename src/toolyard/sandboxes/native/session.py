@@ -222,6 +222,8 @@ os.register_at_fork(after_in_child=_draw_anew)  # that of `random` itself is not
 def watch_for_hooks() -> None:
     """In the template, with all libraries loaded: note from now on whether somebody has hooks for forks."""
     register = os.register_at_fork
+    # From Python 3.12 on asyncio has one because of its loops, and those are the code's. Older IPythons load it.
+    _now.hooked = hasattr(sys.modules.get("asyncio.events"), "on_fork")
 
     @functools.wraps(register)
     def registered(**hooks: Callable[[], object]) -> None:
