@@ -119,6 +119,10 @@ class Texts(Environment):
         return f"{a} {b}"
 
     @tool
+    def limited(self, a: str = Field(max_length=3), b: str = Field("beta", pattern="^b")) -> str:
+        return f"{a} {b}"
+
+    @tool
     def named(self, *, a: str, b: str = "beta") -> str:
         return f"{a} {b}"
 
@@ -130,6 +134,14 @@ class Texts(Environment):
     @tool
     def given(self, a: str, b: Annotated[str, Given()] = "beta", c: Annotated[str, Given(open=True)] = "gamma") -> str:
         return f"{a} {b} {c}"
+
+
+def test_text_has_to_fit_what_a_field_in_the_place_of_a_default_says():
+    assert call(Texts(), "limited", {"a": "1", "b": "b2"}) == "1 b2"
+    assert call(Texts(), "limited", {"a": "1"}) == "1 beta"
+    for wrong in ({}, {"a": "1234"}, {"a": "1", "b": "2"}):
+        with pytest.raises(ValidationError):
+            call(Texts(), "limited", wrong)
 
 
 @pytest.mark.parametrize("name", ["two", "named", "wrapped"])

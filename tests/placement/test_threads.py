@@ -7,6 +7,7 @@ import contextvars
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 
 import anyio
 import pytest
@@ -203,3 +204,96 @@ async def test_a_thread_is_woken_although_work_keeps_coming(threads):
             others.append(asyncio.ensure_future(threads.run(lambda: None)))
             await asyncio.sleep(0)
     await asyncio.gather(*others)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(10):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
+class Held:
+    """A function that does not return before it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.released = threading.Event(), threading.Event()
+
+    def __call__(self) -> bool:
+        self.begun.set()
+        return self.released.wait(20)
+
+
+def test_a_loop_hears_of_its_functions_although_one_of_another_loop_ends_meanwhile(threads):
+    """The other loop is not closed: it might go on, and then its caller wants to hear of it too."""
+    other = asyncio.new_event_loop()
+    first, second = Held(), Held()
+    left = other.create_task(threads.run(first))
+    other.run_until_complete(until(first.begun.is_set))
+
+    async def go_on() -> bool:
+        going_on = asyncio.ensure_future(threads.run(second))
+        await until(second.begun.is_set)
+        first.released.set()
+        await until(lambda: threads._awake == 1)  # its thread has told whom it tells
+        second.released.set()
+        return await asyncio.wait_for(going_on, 5)
+
+    assert asyncio.run(go_on())
+    assert other.run_until_complete(asyncio.wait_for(left, 5))
+    other.close()
+
+
+async def test_functions_get_threads_although_more_were_at_work_than_there_may_be():
+    """One that had been given up came back when others had taken its place, and there was something to do for all."""
+    pool = Threads(1)
+    held = [Held() for _ in range(3)]
+    given_up = asyncio.ensure_future(pool.run(held[0]))
+    await until(held[0].begun.is_set)
+    others = [asyncio.ensure_future(pool.run(one)) for one in held[1:]]
+    given_up.cancel()
+    await until(held[1].begun.is_set)
+    held[0].released.set()
+    await until(lambda: held[2].begun.is_set() and not pool.hung)
+    others.append(asyncio.ensure_future(pool.run(lambda: True)))
+    await asyncio.sleep(0)
+    await until(lambda: pool._relief is None)  # that nobody helps it was seen, and nobody may
+    for one in held:
+        one.released.set()
+    assert await asyncio.gather(*others) == [True] * 3
+    await until(lambda: pool._awake <= 0)
+    last = Held()
+    with anyio.move_on_after(0.05):
+        await pool.run(last)
+    with anyio.fail_after(5):
+        assert await pool.run(lambda: "through") == "through"
+    last.released.set()
+    pool.close()
+
+
+async def test_what_was_asked_for_before_the_end_is_done():
+    pool = Threads(100)
+    await pool.run(lambda: None)
+    await until(lambda: pool._awake == 0)
+    asked = asyncio.ensure_future(pool.run(lambda: "done", always=True))
+    await asyncio.sleep(0)  # it is known, and no thread has been told
+    pool.close()
+    with anyio.fail_after(5):
+        assert await asked == "done"
+
+
+async def test_when_no_thread_can_be_started_that_is_told_and_later_ones_can():
+    pool = Threads(2)
+    ran, never = threading.Event(), threading.Event()
+    threading.stack_size(2**46)  # more than there is
+    try:
+        with anyio.fail_after(5), pytest.raises(RuntimeError, match="no thread can be started"):
+            await pool.run(ran.set, always=True)
+        with anyio.fail_after(5), pytest.raises(RuntimeError, match="no thread can be started"):
+            await pool.run(never.set)
+    finally:
+        threading.stack_size(0)
+    with anyio.fail_after(5):
+        assert await pool.run(lambda: "through") == "through"
+    assert ran.is_set()
+    assert not never.is_set()
+    pool.close()

@@ -419,6 +419,20 @@ held = [*maps(300)]
         await _close(await box.sandbox.fork())
 
 
+@SUITE.case("b29")
+async def memory_that_is_not_shared_does_not_prevent_a_fork_whatever_its_file_is_called(stage: Stage, box: Box) -> None:
+    await box.sandbox.exec("""
+import mmap
+with open("new-s hared wxs .bin", "wb+") as file:
+    file.write(b"held")
+    file.flush()
+    held = mmap.mmap(file.fileno(), 4, mmap.MAP_PRIVATE)
+""")
+    (branch,) = await box.sandbox.fork()
+    assert await _value(branch, "held[:]") == "b'held'"
+    await branch.close()
+
+
 @SUITE.case("b20")
 async def forks_that_are_refused_leave_nothing_behind(stage: Stage, box: Box) -> None:
     await box.sandbox.exec("import mmap, os; memory = mmap.mmap(-1, 4096); before = len(os.listdir('/proc'))")

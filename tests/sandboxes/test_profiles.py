@@ -1,9 +1,13 @@
 """Which Python a piece of code gets, and what that has loaded."""
 
+import subprocess
+import sys
+
 import pytest
 
 from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import Profile, Provider, execute, profiles
+from toolyard.sandboxes.native import boot
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.template import place
 
@@ -143,6 +147,44 @@ async def test_threads_and_locks_work_in_a_branch_of_code_that_has_used_them(bac
             for one in (branch, sandbox):
                 told = await one.exec(_WORKS)
                 assert (told.error, told.stdout) == (None, "('MainThread', 2) [1, 2, 5] 1 True\n")
+
+
+_LOOP = """
+import asyncio, os
+os.fstat(asyncio.get_running_loop()._ssock.fileno()).st_ino, await asyncio.to_thread(int, "7")
+"""
+
+
+@pytest.mark.parametrize("profile", ["plain", "ipython", "analytic"])
+async def test_a_branch_awaits_in_a_loop_of_its_own(backend: NativeBackend, profile: Profile):
+    """Each would take what wakes the other, and a sandbox could be written to from another one."""
+    async with await backend.open(profile=profile) as sandbox:
+        assert (await sandbox.exec("import asyncio\nawait asyncio.sleep(0)")).error is None
+        (branch,) = await sandbox.fork()
+        async with branch:
+            (other,) = await branch.fork()
+            async with other:
+                told = [(await one.exec(_LOOP)).value for one in (sandbox, branch, other)]
+                assert len(set(told)) == 3, told
+                assert all(one is not None and one.endswith(", 7)") for one in told), told
+
+
+_TEMPLATE = """
+{load}
+from toolyard.sandboxes.native import session
+session.watch_for_hooks()
+print(session._now.hooked)
+"""
+
+
+@pytest.mark.parametrize(
+    ("load", "hooked"), [("import threading, logging", False), ("import asyncio", sys.version_info >= (3, 12))]
+)
+def test_a_template_that_has_loaded_asyncio_tells_it_of_forks_if_it_wants_to_hear_of_them(load: str, hooked: bool):
+    """In a process of its own: this one has loaded it."""
+    code = boot.command("native.session")[-1].partition("from toolyard")[0] + _TEMPLATE.replace("{load}", load)
+    told = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == f"{hooked}\n"
 
 
 async def test_the_main_thread_has_the_number_of_its_process(backend: NativeBackend):

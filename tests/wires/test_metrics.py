@@ -18,7 +18,7 @@ from tests.sandboxes.worlds import Declared, Runner
 from tests.wires.verl_wire import Steps, Trainer
 from tests.wires.wire import H, Wire, until
 from tests.worlds import MathEnv, OtherEnv
-from toolyard import Environment, tool
+from toolyard import Environment, TextBlock, ToolOutput, tool
 from toolyard.protocols.metrics.text import family
 from toolyard.testing import running
 from toolyard.version import __version__
@@ -229,6 +229,14 @@ class Two(Steps):
         time.sleep(0.002)  # noqa: ASYNC251  # as an author might: it is in everybody's way
         return "slow"
 
+    @tool
+    async def shown(self) -> ToolOutput:
+        return ToolOutput(blocks=[TextBlock(text=await self.slow())])
+
+    @tool
+    async def raises(self) -> str:
+        raise ValueError(await self.slow())
+
 
 async def test_every_call_of_a_batch_is_counted_with_the_time_that_it_took():
     ids = [f"t{n}" for n in range(140)]
@@ -246,6 +254,25 @@ async def test_every_call_of_a_batch_is_counted_with_the_time_that_it_took():
     assert buckets["+Inf"] == 140
     took = {one.name: one.value for one in found.families["toolyard_call_run_seconds"].samples}
     assert took["toolyard_call_run_seconds_sum"] >= 0.004
+
+
+@pytest.mark.parametrize(
+    ("outcome", "action"),
+    [("ok", "<slow></slow>"), ("ok", "<shown></shown>"), ("tool_raised", "<raises></raises>")],
+)
+async def test_no_call_of_a_batch_is_counted_with_the_time_of_another(outcome, action):
+    """They are made one after the other, so together they took no longer than the batch."""
+    ids = [f"t{n}" for n in range(20)]
+    with running([Two], protocol=("verl", "metrics")) as server:
+        async with Trainer(server.url) as trainer:
+            await trainer.batch(ids, ["nothing"] * 20)
+            began = time.monotonic()
+            await trainer.batch(ids, [action] * 20)
+            seconds = time.monotonic() - began
+            found = await numbers(trainer)
+    assert found.value("toolyard_calls_total", environment="two", outcome=outcome) == 20
+    took = {one.name: one.value for one in found.families["toolyard_call_run_seconds"].samples}
+    assert 0.04 <= took["toolyard_call_run_seconds_sum"] <= seconds
 
 
 async def test_for_verl_alone_the_root_is_that_of_the_original_and_ours_is_beside_it():

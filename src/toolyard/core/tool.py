@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, get_type_h
 import docstring_parser
 from pydantic import BaseModel, Field, create_model
 from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
 
 from toolyard.core.errors import DefinitionError
 from toolyard.core.forms import Form
@@ -321,6 +322,8 @@ def _fit_texts(fn: Callable[..., object], parameters: Mapping[str, Any]) -> FitT
         marks = getattr(hint, "__metadata__", ())
         given = next((mark for mark in marks if isinstance(mark, Given)), None)
         if len(marks) > (given is not None) or getattr(hint, "__origin__", hint) is not str:
+            return None
+        if isinstance(default, FieldInfo):  # which says more of the text than what it is by default
             return None
         texts.append(Text(name, default, given=given is not None, written=given is None or given.open))
     return fit_of(texts) if texts else None

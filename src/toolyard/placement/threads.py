@@ -7,6 +7,7 @@ the place, so that hung functions do not starve the others.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import itertools
 import threading
@@ -66,8 +67,17 @@ class _Job:
 
     def settle(self) -> None:
         """On the loop."""
-        if not self.future.done() and not self.future.get_loop().is_closed():  # or nobody waits any more
+        if self._is_awaited():
             self.future.set_result(None)
+
+    def refuse(self, why: str) -> None:
+        """On the loop."""
+        self.given_up = True
+        if self._is_awaited():
+            self.future.set_exception(RuntimeError(why))
+
+    def _is_awaited(self) -> bool:
+        return not self.future.done() and not self.future.get_loop().is_closed()
 
 
 _Place: TypeAlias = tuple[_Job, int]
@@ -175,9 +185,7 @@ class Threads:
         self._jobs.extend(itertools.repeat(job, len(job)))
         if self._gathered:
             return
-        with self._lock:
-            helped = self._awake > len(self._hung)
-        if helped:
+        if self._are_at_work():
             self._relieve_later(loop)
         else:
             self._gathered = len(self._jobs)
@@ -185,15 +193,35 @@ class Threads:
 
     def _gather(self, loop: asyncio.AbstractEventLoop, until: float) -> None:
         """Wake a thread as soon as the loop has had a turn that brought nothing more for it."""
+        if not self._gathered:  # one has been woken already
+            return
         before, self._gathered = self._gathered, len(self._jobs)
         if self._gathered > before and time.monotonic() < until:
             loop.call_soon(self._gather, loop, until)
             return
-        if self._gathered:
-            self._call(1)
         if self._gathered > 1:
             self._relieve_later(loop)
+        self._wake()
+
+    def _wake(self) -> None:
+        """One thread, for all that has been gathered."""
         self._gathered = 0
+        if self._jobs and not self._call(1) and not self._are_at_work():
+            self._refuse_all()
+
+    def _refuse_all(self) -> None:
+        """There is nobody to do what waits. What must always be run is kept for a thread to come."""
+        with contextlib.suppress(IndexError):  # a thread that hung is back, and takes the rest
+            for _ in range(len(self._jobs)):
+                job = self._jobs.popleft()
+                job.refuse("no thread can be started for a plain function")
+                if job.always:
+                    self._jobs.append(job)
+
+    def _are_at_work(self) -> bool:
+        """Whether some threads are, or about to be, besides those that hang."""
+        with self._lock:
+            return self._awake > len(self._hung)
 
     def _leave(self, hung: Sequence[_Place]) -> None:
         """Nobody waits for these any more, but threads are in them, and others take their places."""
@@ -227,18 +255,25 @@ class Threads:
     def _call(self, wanted: int) -> bool:
         """Wake threads that sleep, then start new ones. Whether there were any to be had."""
         with self._lock:
-            woken = min(wanted, self._alive - self._awake)
+            woken = max(min(wanted, self._alive - self._awake), 0)  # some that are awake may be about to end
             started = max(min(wanted - woken, self._most + len(self._hung) - self._alive), 0)
             self._awake += woken + started
         for _ in range(woken):
             self._bell.put(True)
-        for _ in range(started):
+        for begun in range(started):
+            try:
+                threading.Thread(target=self._work, name="toolyard-plain", daemon=True).start()
+            except RuntimeError:  # the system has no more of them now
+                with self._lock:
+                    self._awake -= started - begun
+                return woken + begun > 0
             self._alive += 1
-            threading.Thread(target=self._work, name="toolyard-plain", daemon=True).start()
         return woken + started > 0
 
     def close(self) -> None:
         """Let every thread end once it has nothing to do."""
+        if self._gathered:  # or all would have ended when one is to be woken
+            self._wake()
         for _ in range(self._alive):
             self._bell.put(False)
 
@@ -269,12 +304,22 @@ class Threads:
         if index is None:
             return
         self._done.append((job, index))
-        if not self._told:  # what is done until the loop looks, it finds all at once
+        self._tell()
+
+    def _tell(self) -> None:
+        """The loop that uses us now, whosever the function was. What is done until it looks, it finds all at once."""
+        while not self._told:
             self._told = True
+            loop = self._loop  # not before: whoever becomes it has not been told, and says so
+            assert loop is not None
             try:
-                job.future.get_loop().call_soon_threadsafe(self._collect)
-            except RuntimeError:  # that loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._collect)
+            except RuntimeError:  # it is closed: nobody waits any more, or there is another one by now
                 self._told = False
+                if loop is self._loop:
+                    return
+            else:
+                return
 
     # On the loop.
 

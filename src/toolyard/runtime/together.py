@@ -78,6 +78,7 @@ class Together:
                 results[i] = reply
             else:
                 results[i] = session.told(tool, reply, began)
+                now = session.last_seen
                 if isinstance(results[i], AskAgain):
                     return i
         return None

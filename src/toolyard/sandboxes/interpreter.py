@@ -87,7 +87,7 @@ class Interpreter:
         self._recover()
         self._prepare()
         self._shell: Any = self._ipython() if ipython else None
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self.leave_loop)
 
     def run(self, code: str) -> dict[str, Any]:
         """`value` is repr() of the last expression if that has a value; `error` is what the code did not catch."""
@@ -144,6 +144,12 @@ class Interpreter:
         for copy in self._descriptors.values():
             os.close(copy)
         self._descriptors = {}
+
+    def leave_loop(self) -> None:
+        """In a fork: its loop shares descriptors with that of the parent. Neither use it nor let it close them."""
+        if self._loop is not None:
+            self._loops_of_parents.append(self._loop)
+            self._loop = None
 
     # One piece of code.
 
@@ -292,12 +298,6 @@ class Interpreter:
         for name in ("stdout", "stderr"):
             self._guarded(_flush_any, name)
             self._guarded(io.TextIOWrapper.flush, self._streams[name])
-
-    def _forked(self) -> None:
-        """The loop shares its descriptors with that of the parent: neither use it nor let it close them."""
-        if self._loop is not None:
-            self._loops_of_parents.append(self._loop)
-            self._loop = None
 
     def _end_of_a_fork(self, error: BaseException | None, described: dict[str, str] | None) -> None:
         """The code forked, and this is the child, for which the end of the code is the end of the program."""

@@ -111,6 +111,7 @@ def _serve(control: _socket.socket, kin: _socket.socket | None, interpreter: Any
             problem = _fork(control, kin, fds)
             if problem is None:  # we are the branch, and it is the host of that who will ask
                 own = os.getpid()
+                interpreter.leave_loop()  # Python may not have been told, and so the interpreter neither
                 interpreter.attach()
                 continue
             answer, data = {"problem": problem}, b""
@@ -221,6 +222,8 @@ os.register_at_fork(after_in_child=_draw_anew)  # that of `random` itself is not
 def watch_for_hooks() -> None:
     """In the template, with all libraries loaded: note from now on whether somebody has hooks for forks."""
     register = os.register_at_fork
+    # From Python 3.12 on asyncio has one because of its loops, and those are the code's. Older IPythons load it.
+    _now.hooked = hasattr(sys.modules.get("asyncio.events"), "on_fork")
 
     @functools.wraps(register)
     def registered(**hooks: Callable[[], object]) -> None:
@@ -266,9 +269,10 @@ def _unforkable() -> str:
     children = [pid for pid in _text_of(f"/proc/self/task/{os.getpid()}/children").split() if not _is_zombie(pid)]
     if children:
         return f"the interpreter has child processes: {', '.join(map(bytes.decode, children))}"
-    if _shares_memory():
+    if _seems_to_share_memory():
         shared = sorted(set(re.findall(rb"^\S+ .w.s \S+ \S+ \S+ *(.*)$", _text_of("/proc/self/maps"), re.MULTILINE)))
-        return f"memory is shared with others, as that of {os.fsdecode(b', '.join(shared))}"
+        if shared:
+            return f"memory is shared with others, as that of {os.fsdecode(b', '.join(shared))}"
     files = [path for _, path, about in _open_files() if stat.S_ISREG(about.st_mode) and path.startswith("/")]
     nameless = [path for path in files if not os.path.exists(path)]
     return f"open files have no name: {', '.join(nameless)}" if nameless else ""
@@ -278,14 +282,14 @@ def _is_zombie(pid: bytes) -> bool:
     return _text_of(f"/proc/{pid.decode()}/stat").rpartition(b")")[2].split()[0] == b"Z"
 
 
-def _shares_memory() -> bool:
-    """Whether others can see what is written to some of its memory."""
+def _seems_to_share_memory() -> bool:
+    """Whether others can see what is written to some of its memory, or there is a file whose name looks like that."""
     before = b""
     for part in _parts_of("/proc/self/maps"):
         seen = before + part
         if b"w-s " in seen or b"wxs " in seen:
             return True
-        before = part[-len(b"w-s ") :]
+        before = seen[-len(b"w-s ") :]
     return False
 
 
