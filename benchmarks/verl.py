@@ -42,7 +42,7 @@ def theirs(checkout: Path, tool: str) -> Contender:
 
 
 def batch(size: int) -> Sequence[Step]:
-    """One request for so many trajectories, which belong to one connection."""
+    """One request for so many trajectories, which belong to one connection, and end with its load as a trainer's do."""
     body = {
         "trajectory_ids": [f"{SESSION}-{i}" for i in range(size)],
         "actions": [TEXT] * size,
@@ -53,6 +53,7 @@ def batch(size: int) -> Sequence[Step]:
     return [
         Step("setup", "GET", "/health", session="new"),
         Step("loop", "POST", "/get_observation", json.dumps(body)),
+        Step("teardown", "POST", "/get_observation", json.dumps({**body, "finish": [True] * size})),
     ]
 
 
