@@ -12,6 +12,10 @@ from collections.abc import Callable
 import anyio
 import pytest
 
+from toolyard import Environment, tool
+from toolyard.core.errors import ServiceUnavailable
+from toolyard.core.output import ToolFailure
+from toolyard.placement.local import LocalEnvironment, LocalPlacement
 from toolyard.placement.threads import Threads
 
 pytestmark = pytest.mark.anyio
@@ -286,9 +290,9 @@ async def test_when_no_thread_can_be_started_that_is_told_and_later_ones_can():
     ran, never = threading.Event(), threading.Event()
     threading.stack_size(2**46)  # more than there is
     try:
-        with anyio.fail_after(5), pytest.raises(RuntimeError, match="no thread can be started"):
+        with anyio.fail_after(5), pytest.raises(ServiceUnavailable, match="no thread can be started"):
             await pool.run(ran.set, always=True)
-        with anyio.fail_after(5), pytest.raises(RuntimeError, match="no thread can be started"):
+        with anyio.fail_after(5), pytest.raises(ServiceUnavailable, match="no thread can be started"):
             await pool.run(never.set)
     finally:
         threading.stack_size(0)
@@ -297,3 +301,31 @@ async def test_when_no_thread_can_be_started_that_is_told_and_later_ones_can():
     assert ran.is_set()
     assert not never.is_set()
     pool.close()
+
+
+class Plain(Environment):
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    def get_prompt(self):
+        return ""
+
+    @tool
+    def answer(self) -> str:
+        return "42"
+
+
+async def test_a_call_for_which_there_is_no_thread_is_lost_and_no_failure_of_its_tool(monkeypatch):
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    place = LocalPlacement(2)
+    placed = LocalEnvironment(Plain(), place)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        told = await placed.call("answer", {}, {})
+    assert isinstance(told, ToolFailure)
+    assert (told.reason, told.retryable) == ("lost", True)
+    assert await placed.call("answer", {}, {}) == "42"
+    place.close()

@@ -146,3 +146,28 @@ async def test_a_form_that_cannot_write_a_result_spoils_no_other_of_the_batch(tr
         assert (first.text, last.text) == (f"a {turn}", f"c {turn}")
         assert (wrong.done, wrong.valid) == (True, False)
         assert "nothing can be written" in wrong.observation["error"]
+
+
+class Unmade(Hands):
+    """Its constructor needs no thread, so the first that is needed is that of a call."""
+
+    __init__ = Environment.__init__
+
+    @tool
+    def hear(self) -> str:
+        """Nothing much."""
+        return "heard"
+
+
+async def test_calls_for_which_there_is_no_thread_are_lost_and_not_scored(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    with running([Unmade]) as server:
+        async with Trainer(server.url) as trainer:
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", refuse)
+                told = await trainer.batch(["x", "y"], [call("hear")] * 2)
+            assert [(one.done, one.valid) for one in told] == [(True, False)] * 2
+            assert all(one.observation["retryable"] and one.observation["reward"] is None for one in told)
+            assert (await trainer.act("x", call("hear"))).text == answered("heard")

@@ -20,7 +20,7 @@ from operator import length_hint
 from queue import SimpleQueue
 from typing import Any, Self, TypeAlias, TypeVar
 
-from toolyard.core.errors import describe
+from toolyard.core.errors import ServiceUnavailable, describe
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class _Job:
         """On the loop."""
         self.given_up = True
         if self._is_awaited():
-            self.future.set_exception(RuntimeError(why))
+            self.future.set_exception(ServiceUnavailable(why))  # ours: the call is lost, and no failure of its tool
 
     def _is_awaited(self) -> bool:
         return not self.future.done() and not self.future.get_loop().is_closed()

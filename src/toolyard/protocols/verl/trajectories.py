@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from toolyard.core.actions import actions_of
 from toolyard.core.environment import Environment
-from toolyard.core.errors import SessionExists, SessionFailed, ToolyardError, describe
+from toolyard.core.errors import ServiceUnavailable, SessionExists, SessionFailed, ToolyardError, describe
 from toolyard.core.forms import Form
 from toolyard.core.output import JsonObject, Returned, TextBlock
 from toolyard.placement.base import SessionSpec, Task
 from toolyard.placement.steps import BREATH, Later, all_of, at_once
 from toolyard.protocols.verl.batches import Item
-from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Told, observe, refused
+from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Told, lost, observe, refused
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
 from toolyard.runtime.together import Wanted
@@ -268,6 +268,6 @@ async def _guarded(trajectory: str, work: Awaitable[T]) -> T | Observed:
 def _refused(trajectory: str, error: Exception) -> Observed:
     if isinstance(error, ToolyardError):
         log.warning("trajectory %s: %s", trajectory, error)
-        return refused(str(error))
+        return lost(str(error)) if isinstance(error, ServiceUnavailable) else refused(str(error))
     log.error("trajectory %s", trajectory, exc_info=error)
     return refused(describe(error))
