@@ -9,12 +9,12 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from toolyard.placement.base import SessionSpec
-from toolyard.runtime.journal import AtOnce, Journal, Outcome, Why
+from toolyard.runtime.journal import Journal, Outcome, Why
 
 log = logging.getLogger("toolyard.sessions")
 
@@ -112,8 +112,8 @@ def _answered(spec: SessionSpec, tool: str, outcome: Outcome, waited: float, ran
     )
 
 
-def _answered_at_once(calls: Sequence[AtOnce]) -> None:
-    for spec, tool, ran in calls:
+def _answered_at_once(calls: Iterable[tuple[SessionSpec, str]], seconds: Sequence[float]) -> None:
+    for (spec, tool), ran in zip(calls, seconds, strict=True):
         _answered(spec, tool, "ok", 0.0, ran)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.core.texts import Text, fit_of
+from toolyard.core.texts import UNFIT, Text, caller_of
 
 names = st.sampled_from(["code", "stdin", "written", "said", "task", "value", "text_0", "default_0", "fit", "größe"])
 values = st.one_of(st.text(max_size=3), st.none(), st.integers(), st.just("'\"\\\n{"))
 objects = st.dictionaries(names, values, max_size=5)
 parameters = st.lists(
     st.builds(Text, names, st.one_of(st.none(), st.text(max_size=3)), given=st.booleans(), written=st.booleans()),
-    min_size=1,
     max_size=5,
     unique_by=lambda text: text.name,
 )
@@ -33,13 +33,24 @@ def step_by_step(texts, written, said, task):
     return tuple(found) if all(isinstance(value, str) for value in found) else None
 
 
+class Owner:
+    def method(self, *texts):
+        return texts
+
+
 @given(parameters, objects, objects, objects)
 def test_each_parameter_gets_what_the_model_the_trainer_or_the_task_says_or_its_default(texts, written, said, task):
-    assert fit_of(texts)(written, said, task) == step_by_step(texts, written, said, task)
+    called = caller_of("method", texts)(Owner(), written, said, task)
+    assert (None if called is UNFIT else called) == step_by_step(texts, written, said, task)
 
 
 def test_what_is_no_text_is_left_to_validation():
-    fit = fit_of([Text("code", None, given=False, written=True)])
-    assert fit({"code": "1 + 1"}, {}, {}) == ("1 + 1",)
-    assert fit({"code": 2}, {}, {}) is None
-    assert fit({}, {"code": "of the trainer"}, {"code": "of the task"}) is None
+    call = caller_of("method", [Text("code", None, given=False, written=True)])
+    assert call(Owner(), {"code": "1 + 1"}, {}, {}) == ("1 + 1",)
+    assert call(Owner(), {"code": 2}, {}, {}) is UNFIT
+    assert call(Owner(), {}, {"code": "of the trainer"}, {"code": "of the task"}) is UNFIT
+
+
+@pytest.mark.parametrize("name", ["class", "two words", "x(); import os; os.abort", "größe", "ﬁle", ""])
+def test_a_method_whose_name_cannot_be_written_is_called_otherwise(name):
+    assert caller_of(name, [Text("code", None, given=False, written=True)]) is None

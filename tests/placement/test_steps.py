@@ -76,8 +76,14 @@ async def test_others_on_the_loop_have_their_turn_between():
             turns += 1
             await asyncio.sleep(0)
 
+    def work(item: int) -> int:
+        until = time.perf_counter() + 0.00002
+        while time.perf_counter() < until:
+            continue
+        return item
+
     ticking = asyncio.ensure_future(tick())
-    await all_of(range(1024), lambda item: item)
+    await all_of(range(1024), work)
     ticking.cancel()
     assert turns >= 7
 

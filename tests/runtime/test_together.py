@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
+import time
 from collections.abc import Sequence
 
 import anyio
@@ -25,6 +26,13 @@ class Many(World):
     async def count(self) -> str:
         self.log.append("count")
         return f"{len(self.log)} of {self.task_spec['number']}"
+
+    @tool
+    async def takes_its_time(self) -> str:
+        until = time.perf_counter() + 0.0003
+        while time.perf_counter() < until:
+            self.log.append("not waiting")
+        return "done"
 
     @tool
     async def looks_later(self) -> str | AskAgain:
@@ -195,6 +203,48 @@ async def test_others_on_the_loop_have_their_turn_between():
                 await asyncio.sleep(0)
 
         ticking = asyncio.ensure_future(tick())
-        await runtime.call_all(each(sessions, "count"))
+        await runtime.call_all(each(sessions, "takes_its_time"))
         ticking.cancel()
-        assert turns >= 2
+        assert turns >= 300 / 4 - 1  # for four calls take more than a millisecond
+
+
+async def test_each_call_is_told_once_with_the_seconds_that_it_ran_itself():
+    runtime = runtime_of(Many)
+    told: list[tuple[str, str, str, float]] = []
+    runtime.journal.answered.append(
+        lambda spec, tool, outcome, _, ran: told.append((spec.session_id, tool, outcome, ran))
+    )
+    runtime.journal.answered_at_once.append(
+        lambda calls, seconds: told.extend(
+            (spec.session_id, tool, "at once", ran) for (spec, tool), ran in zip(calls, seconds, strict=True)
+        )
+    )
+    async with runtime.running():
+        sessions = await several(runtime, 9)
+        calls = each(
+            sessions, "count", "takes_its_time", "append", "count", "breaks", "looks_later", "one", "takes_its_time"
+        )
+        began = time.monotonic()
+        calling = asyncio.ensure_future(runtime.call_all(calls))
+        await settled(runtime, sessions[6].spec.task.spec["log"], "one in")
+        took = time.monotonic() - began
+        await asyncio.sleep(0.05)
+        sessions[6].spec.task.spec["gate"].set()
+        await calling
+    outcomes = {session: (tool, outcome) for session, tool, outcome, _ in told}
+    assert len(told) == len(outcomes) == 9
+    assert outcomes == {
+        "s0": ("count", "at once"),
+        "s1": ("takes_its_time", "at once"),
+        "s2": ("append", "ok"),
+        "s3": ("count", "at once"),
+        "s4": ("breaks", "tool_raised"),
+        "s5": ("count", "ok"),  # which it was to be asked again with
+        "s6": ("one", "ok"),
+        "s7": ("takes_its_time", "at once"),
+        "s8": ("takes_its_time", "at once"),
+    }
+    seconds = {session: ran for session, _, _, ran in told}
+    assert all(seconds[session] >= 0.0003 for session in ("s1", "s7", "s8"))
+    assert seconds["s6"] >= 0.05
+    assert sum(seconds[f"s{i}"] for i in range(5)) <= took, "one after the other"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any, TypeAlias
 
 from toolyard.core.output import JsonObject
 
-FitTexts: TypeAlias = Callable[[JsonObject, JsonObject, JsonObject], tuple[str, ...] | None]
-"""Of what the model wrote, what the trainer says, and the task: the arguments by position; None if one is no text."""
+CallTexts: TypeAlias = Callable[[object, JsonObject, JsonObject, JsonObject], Any]  # what the method returns
+"""Of the object that has the method, what the model wrote, what the trainer says, and the task."""
+
+UNFIT = object()
+"""Returned in the place of a call if an argument is no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +35,20 @@ class Text:
         return f"written[{name}] if {name} in written else {filled_in}" if self.written else filled_in
 
 
-def fit_of(texts: Sequence[Text]) -> FitTexts:
-    """A function of the parameters, of which there is at least one.
+def caller_of(method: str, texts: Sequence[Text]) -> CallTexts | None:
+    """Calls a method that takes nothing else. None if it has no name that can be written.
 
     Its source is put together here, as `dataclasses` does it: a loop over the parameters for each call would take
     longer than many a tool.
     """
+    if not method.isidentifier() or not method.isascii() or iskeyword(method):
+        return None
     places = range(len(texts))
     lines = [f"    text_{i} = {texts[i].written_out(f'default_{i}')}" for i in places]
-    fitting = " and ".join(f"type(text_{i}) is str" for i in places)
-    found = "".join(f"text_{i}, " for i in places)
-    source = "\n".join(["def fit(written, said, task):", *lines, f"    return ({found}) if {fitting} else None"])
-    made: dict[str, Any] = {f"default_{i}": texts[i].default for i in places}
-    exec(source, made)  # names of parameters, quoted, and nothing else of the author's
-    fit: FitTexts = made["fit"]
-    return fit
+    fitting = " and ".join(f"type(text_{i}) is str" for i in places) or "True"
+    called = f"owner.{method}({', '.join(f'text_{i}' for i in places)})"
+    source = ["def call(owner, written, said, task):", *lines, f"    return {called} if {fitting} else unfit"]
+    made: dict[str, Any] = {"unfit": UNFIT, **{f"default_{i}": texts[i].default for i in places}}
+    exec("\n".join(source), made)  # names, of which those of parameters are quoted, and nothing else of the author's
+    call: CallTexts = made["call"]
+    return call

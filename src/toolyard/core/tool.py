@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from toolyard.core.errors import DefinitionError
 from toolyard.core.forms import Form
 from toolyard.core.output import JsonObject, Model
-from toolyard.core.texts import FitTexts, Text, fit_of
+from toolyard.core.texts import CallTexts, Text, caller_of
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -130,8 +130,8 @@ class Tool:
     form: Form | None = None
     given: Mapping[str, Given] = field(default_factory=dict)
     """Parameters that the trainer fills in."""
-    fit_texts: FitTexts | None = None
-    """Fits arguments that are text, if all of its parameters are: no code of the author's."""
+    call_texts: CallTexts | None = None
+    """Calls the method with arguments that are text, if all of its parameters are."""
 
     @property
     def name(self) -> str:
@@ -174,7 +174,7 @@ class Tool:
             turn="exclusive" if mark.exclusive or is_terminal else "concurrent" if mark.concurrent else "serial",
             form=mark.form,
             given=given,
-            fit_texts=None if whole else _fit_texts(fn, parameters),
+            call_texts=None if whole else _call_texts(fn, method, parameters),
         )
 
     def method_of(self, owner: object) -> Callable[..., Any]:
@@ -188,8 +188,6 @@ class Tool:
 
         Raises pydantic's ValidationError when the arguments do not fit.
         """
-        if self.fit_texts is not None and (texts := self.fit_texts(written, said, task)) is not None:
-            return texts, {}
         if self.arguments is None:
             return (), {}
         if self.given:
@@ -312,7 +310,7 @@ def _given(parameters: Mapping[str, Any], where: str) -> Mapping[str, Given]:
     return found
 
 
-def _fit_texts(fn: Callable[..., object], parameters: Mapping[str, Any]) -> FitTexts | None:
+def _call_texts(fn: Callable[..., object], method: str, parameters: Mapping[str, Any]) -> CallTexts | None:
     named_only = [p for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY]
     if named_only or hasattr(fn, "__wrapped__"):  # what wraps it may look for the names of the arguments
         return None
@@ -326,7 +324,7 @@ def _fit_texts(fn: Callable[..., object], parameters: Mapping[str, Any]) -> FitT
         if isinstance(default, FieldInfo):  # which says more of the text than what it is by default
             return None
         texts.append(Text(name, default, given=given is not None, written=given is None or given.open))
-    return fit_of(texts) if texts else None
+    return caller_of(method, texts)
 
 
 def _schema_of(arguments: type[BaseModel] | None, hidden: Set[str], where: str) -> JsonObject | None:

@@ -63,6 +63,13 @@ class Placed(Protocol):
     def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Coroutine[Any, Any, Reply]:
         """`given` is what the trainer says with this call; what it does not say, the task may."""
 
+    def bare(self, tool: str, arguments: JsonObject, given: JsonObject) -> Coroutine[Any, Any, object] | None:
+        """The tool's own coroutine, for whoever makes many calls; None where there is more to a call than that. What it
+        returns, unless that is text, and what it raises are to be settled."""
+
+    async def settle(self, tool: str, outcome: object) -> Reply:
+        """What a bare coroutine returned, or the exception that it raised, as `call` has it."""
+
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
         """The same as a function for a thread, which raises nothing; None if the tool is not a plain function."""
 

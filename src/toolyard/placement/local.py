@@ -46,6 +46,7 @@ from toolyard.core.output import (
     has_image,
 )
 from toolyard.core.schema import fit
+from toolyard.core.texts import UNFIT
 from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
 from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Strategy, list_tools
@@ -266,11 +267,29 @@ class LocalEnvironment:
                 return reply
             begun = self._fit_and_call(found, arguments, given)
             returned = begun if type(begun) is ToolFailure else await begun
-            if type(returned) is str or isinstance(returned, (ToolOutput, ToolFailure, AskAgain)):
-                return returned
-            return await self._drawn(as_output, returned) if has_image(returned) else as_output(returned)
+            return returned if type(returned) is str else await self._reply(returned)
         except BaseException as error:  # the author's tool: whatever it raises is its answer
             return failure(tool, error)
+
+    def bare(self, tool: str, arguments: JsonObject, given: JsonObject) -> Coroutine[Any, Any, object] | None:
+        found = self.tools.get(tool)
+        if found is None or not found.is_async or found.call_texts is None:
+            return None
+        env = self._env
+        owner = self._instances.get(found.owner, env) if self._instances else env
+        begun = found.call_texts(owner, arguments, given, env.task_spec if found.given else {})
+        return None if begun is UNFIT else begun
+
+    async def settle(self, tool: str, outcome: object) -> Reply:
+        try:
+            return failure(tool, outcome) if isinstance(outcome, BaseException) else await self._reply(outcome)
+        except BaseException as error:  # what the author's tool returned
+            return failure(tool, error)
+
+    async def _reply(self, returned: object) -> Reply:
+        if isinstance(returned, (str, ToolOutput, ToolFailure, AskAgain)):
+            return returned
+        return await self._drawn(as_output, returned) if has_image(returned) else as_output(returned)
 
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
         found = self.tools.get(tool)
@@ -284,8 +303,10 @@ class LocalEnvironment:
         env = self._env
         owner = self._instances.get(tool.owner, env) if self._instances else env
         task = env.task_spec if tool.given else {}
-        if (fit_texts := tool.fit_texts) is not None and (texts := fit_texts(arguments, given, task)) is not None:
-            return getattr(owner, tool.method)(*texts)
+        if tool.call_texts is not None:
+            returned = tool.call_texts(owner, arguments, given, task)
+            if returned is not UNFIT:
+                return returned
         try:
             positional, named = tool.fit(arguments, given, task)
         except ValidationError as error:

@@ -204,6 +204,12 @@ class RemoteEnvironment:
             await self._stop(tool, asked)
             raise
 
+    def bare(self, tool: str, arguments: JsonObject, given: JsonObject) -> None:
+        return None
+
+    async def settle(self, tool: str, outcome: object) -> Reply:
+        raise NotImplementedError("coroutines of tools are not in this process")
+
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from itertools import islice
@@ -15,8 +16,10 @@ R = TypeVar("R")
 Later: TypeAlias = R | Coroutine[Any, Any, R]
 """Something now, or the rest of what has to wait for it."""
 
-BREATH = 128
-"""So much is done without waiting before others have their turn on the loop."""
+_PORTION = 128
+"""So much is done without waiting before a look at the clock."""
+BREATH = 0.001
+"""Seconds of such work before others have their turn on the loop."""
 
 
 def at_once(work: Coroutine[Any, Any, R]) -> Later[R]:
@@ -53,11 +56,11 @@ def rest_of(work: Coroutine[Any, Any, R], waits_for: object) -> Generator[object
             return result
 
 
-async def all_of(items: Sequence[T], work: Callable[[T], Later[R]], *, breath: int = BREATH) -> list[R]:
+async def all_of(items: Sequence[T], work: Callable[[T], Later[R]], *, portion: int = _PORTION) -> list[R]:
     """What the work comes to for each item: done all at once where it waits; where not, no dearer than in a loop.
 
-    Work that waits returns a coroutine, which is then awaited in the task in which it began. After so many items that
-    did not wait, others have their turn.
+    Work that waits returns a coroutine, which is then awaited in the task in which it began. After each portion that
+    did not wait, others may have their turn.
     """
     results: list[Any] = [None] * len(items)
 
@@ -65,7 +68,7 @@ async def all_of(items: Sequence[T], work: Callable[[T], Later[R]], *, breath: i
         results[i] = await rest
 
     def some(left: Iterator[int]) -> Coroutine[Any, Any, None] | None:
-        for i in islice(left, breath):
+        for i in islice(left, portion):
             result = work(items[i])
             if isinstance(result, types.CoroutineType):
                 return put(i, result)
@@ -105,13 +108,17 @@ class _Lanes:
                 other.cancel()
 
     async def _lane(self) -> None:
+        until = time.monotonic() + BREATH
         while length_hint(self._left):
             if (rest := self._work(self._left)) is not None:
                 await rest
-            elif length_hint(self._left):
+            elif length_hint(self._left) and time.monotonic() > until:
                 self._resting += 1
                 await asyncio.sleep(0)
                 self._resting -= 1
+            else:
+                continue
+            until = time.monotonic() + BREATH
 
     def _open(self) -> None:
         left = length_hint(self._left)

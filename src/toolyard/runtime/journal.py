@@ -6,7 +6,7 @@ way: it must be quick, and it must not raise. A list that is empty costs a call 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from toolyard.core.output import Reason
@@ -23,10 +23,7 @@ Settled: TypeAlias = Callable[[SessionSpec, str, float], None]
 Rebuilt: TypeAlias = Callable[[SessionSpec], None]
 Started: TypeAlias = Callable[[SessionSpec, str], None]
 Answered: TypeAlias = Callable[[SessionSpec, str, Outcome, float, float | None], None]
-AtOnce: TypeAlias = tuple[SessionSpec, str, float]
-"""A call that went well and never waited: its session, its tool, and the seconds that it ran. A bare tuple, since there
-are many, and each is taken apart at once."""
-AnsweredAtOnce: TypeAlias = Callable[[Sequence[AtOnce]], None]
+AnsweredAtOnce: TypeAlias = Callable[[Iterable[tuple[SessionSpec, str]], Sequence[float]], None]
 Closed: TypeAlias = Callable[[SessionSpec, Why, float], None]
 Swept: TypeAlias = Callable[[float], None]
 
@@ -47,7 +44,8 @@ class Journal:
         """A call of this tool is over: its outcome, the seconds that it waited, and those that it ran; None if it never
         did."""
         self.answered_at_once: list[AnsweredAtOnce] = []
-        """Calls that came in one request went well and never waited. They are not told as answered besides."""
+        """Calls that came in one request went well and never waited: the session and the tool of each, and how many
+        seconds each ran. They are not told as answered besides."""
         self.closed: list[Closed] = []
         """And why, and how many seconds after it was opened. Its teardown comes now."""
         self.swept: list[Swept] = []

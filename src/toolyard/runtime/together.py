@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Coroutine, Iterator, Sequence
-from itertools import islice
-from operator import length_hint
+from operator import length_hint, sub
 from typing import Any, TypeAlias
 
 from toolyard.core.output import AskAgain, JsonObject, Reply, Returned
 from toolyard.placement.steps import BREATH, in_lanes, rest_of
-from toolyard.runtime.journal import AtOnce
 from toolyard.runtime.session import Session
 from toolyard.runtime.shared import Shared
 
@@ -35,26 +33,38 @@ class Together:
 
     def _begin(self, left: Iterator[int]) -> Coroutine[Any, Any, None] | None:
         waited: list[int] = []
-        over: list[AtOnce] = []
-        making = self._make(left, waited, over)
+        ended: list[float] = []
+        making = self._make(left, waited, ended)
         try:
             waits_for = making.send(None)
         except StopIteration as stopped:
-            return None if stopped.value is None else self._make_later(stopped.value)
+            later: int | None = stopped.value
+            self._tell(self._last_of(left) + 1 if later is None else later, ended)
+            return None if later is None else self._make_later(later)
         except Exception as error:  # ours: the other calls go on
+            self._tell(self._last_of(left), ended)
             self._results[self._last_of(left)] = error
             return None
-        finally:
-            for told in self._shared.journal.answered_at_once:
-                told(over)
-        waited.append(self._last_of(left))
-        return self._go_on(waited[0], rest_of(making, waits_for))
+        at = self._last_of(left)
+        self._tell(at, ended)
+        self._wanted[at][0].last_seen = ended[-1]
+        waited.append(at)
+        return self._go_on(at, rest_of(making, waits_for))
 
     def _last_of(self, left: Iterator[int]) -> int:
         """The number that was taken last."""
         return len(self._wanted) - length_hint(left) - 1
 
-    async def _make(self, left: Iterator[int], waited: Sequence[int], over: list[AtOnce]) -> Any:
+    def _tell(self, before: int, ended: Sequence[float]) -> None:
+        """Of calls that went well at once, the last before that number: when the first began, and when each ended."""
+        seconds = list(map(sub, ended[1:], ended))
+        if not seconds:
+            return
+        calls = self._wanted[before - len(seconds) : before]
+        for told in self._shared.journal.answered_at_once:
+            told(((session.spec, tool) for session, tool, _, _ in calls), seconds)
+
+    async def _make(self, left: Iterator[int], waited: Sequence[int], ended: list[float]) -> Any:
         """Make calls as long as none of them waits. The number of one that has to be made otherwise, if there is.
 
         But when one has waited, what came of that.
@@ -63,24 +73,37 @@ class Together:
         most = shared.limits.output_bytes
         if not shared.may_run_at_once():
             return next(left)
-        now = time.monotonic()
-        for i in islice(left, BREATH):
+        began = time.monotonic()
+        until = began + BREATH
+        ended.append(began)
+        for i in left:
             session, tool, arguments, given = wanted[i]
-            session.last_seen = began = now
             if (placed := session.at_hand()) is None:
                 return i
-            reply = await placed.call(tool, arguments, given)
+            if (work := placed.bare(tool, arguments, given)) is None:
+                reply = await placed.call(tool, arguments, given)
+            else:
+                try:
+                    returned = await work
+                except BaseException as error:  # the author's tool: whatever it raises is its answer
+                    reply = await placed.settle(tool, error)
+                else:
+                    reply = returned if type(returned) is str else await placed.settle(tool, returned)
             if waited:
                 return reply
             if type(reply) is str and len(reply) <= most:  # as `told` has it, but without a detour for each
-                session.last_seen = now = time.monotonic()
-                over.append((session.spec, tool, now - began))
+                session.last_seen = began = time.monotonic()
+                ended.append(began)
                 results[i] = reply
             else:
+                self._tell(i, ended)
                 results[i] = session.told(tool, reply, began)
-                now = session.last_seen
+                began = session.last_seen
+                ended[:] = [began]
                 if isinstance(results[i], AskAgain):
                     return i
+            if began > until:
+                return None
         return None
 
     async def _make_later(self, at: int) -> None:

@@ -11,7 +11,7 @@ import platform
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from starlette.routing import BaseRoute, Match
@@ -21,7 +21,7 @@ from toolyard.asgi import PASSED, HttpError, HttpOptions, Request
 from toolyard.gateways.merging import merged
 from toolyard.placement.base import SessionSpec
 from toolyard.protocols.metrics.text import CONTENT_TYPE, Histogram, by_environment, family, labelled, one, triples
-from toolyard.runtime.journal import AtOnce, Outcome, Why
+from toolyard.runtime.journal import Outcome, Why
 from toolyard.runtime.readiness import health, obstacles
 from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes.provider import provided
@@ -159,15 +159,14 @@ class Metrics(BaseRoute):
         if ran is not None:
             counts.ran.add(ran)
 
-    def _answered_at_once(self, calls: Sequence[AtOnce]) -> None:
-        of = self._counts
-        for spec, tool, ran in calls:
-            if ran < _QUICK:
-                counts = of[spec.environment]
-                counts.quick += 1
-                counts.quick_ran += ran
-            else:
+    def _answered_at_once(self, calls: Iterable[tuple[SessionSpec, str]], seconds: Sequence[float]) -> None:
+        if len(self._counts) > 1 or max(seconds) >= _QUICK:
+            for (spec, tool), ran in zip(calls, seconds, strict=True):
                 self._answered(spec, tool, "ok", 0.0, ran)
+            return
+        (counts,) = self._counts.values()
+        counts.quick += len(seconds)
+        counts.quick_ran += sum(seconds)
 
     def _closed(self, spec: SessionSpec, why: Why, seconds: float) -> None:
         self._counts[spec.environment].closed[why] += 1

@@ -84,7 +84,7 @@ class Verl(BaseRoute):
 
     async def answer_lost(self, request: Request, body: bytes, why: str) -> None:
         """When the gateway that saw to a batch has ended."""
-        await request.answer(200, headers_of(0.0), as_answer([lost(why) for _ in batches.parse(body)], 0.0))
+        await request.answer(200, headers_of(0.0), as_answer([lost(why)] * batches.parse(body).size, 0.0))
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, endpoint = self._endpoints[scope["path"].rstrip("/")]

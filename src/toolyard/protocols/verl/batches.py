@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any, NotRequired, TypeAlias, cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from msgspec import Struct
+from msgspec.json import Decoder
 
 from toolyard.asgi import HttpError, decode
 from toolyard.core.output import JsonObject
@@ -19,51 +19,59 @@ A bare tuple, since there are many, and each is taken apart at once.
 """
 
 
-class Sent(TypedDict):
-    """A batch as most trainers write it. There may be other columns, which go to the extra fields."""
+class Batch(NamedTuple):
+    """The items, column by column: they are put together when their turn has come, in memory that is at hand then."""
 
-    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
+    trajectories: Sequence[str]
+    actions: Sequence[str]
+    extras: Sequence[dict[str, Any]]
+    finish: Sequence[bool]
+    last: Sequence[bool]
+
+    @property
+    def size(self) -> int:
+        return len(self.trajectories)
+
+    def items(self) -> list[Item]:
+        return list(zip(*self, strict=True))
+
+    def part(self, start: int, stop: int) -> list[Item]:
+        return list(zip(*(column[start:stop] for column in self), strict=True))
+
+
+class Sent(Struct, forbid_unknown_fields=True):
+    """A batch as most trainers write it. One with anything else in it is read with more patience."""
 
     trajectory_ids: list[str]
     actions: list[str]
-    extra_fields: NotRequired[list[dict[str, Any]]]
-    finish: NotRequired[list[bool]]
-    is_last_step: NotRequired[list[bool]]
+    extra_fields: list[dict[str, Any]] | None = None
+    finish: list[bool] = []
+    is_last_step: list[bool] = []
 
 
-_SENT = TypeAdapter(Sent).validator
-_KNOWN = frozenset(Sent.__annotations__)
+_SENT = Decoder(Sent)
 
 
-def parse(body: bytes) -> list[Item]:
+def parse(body: bytes) -> Batch:
     """The batch, or a 422 that says what is wrong with it."""
     try:
-        sent: Sent = _SENT.validate_json(body)
-    except ValidationError:
+        sent = _SENT.decode(body)
+    except (ValueError, RecursionError):
         sent = _understood(decode(body))
-    names, actions = sent["trajectory_ids"], sent["actions"]
+    names, actions = sent.trajectory_ids, sent.actions
     if not names:
         raise _invalid(["trajectory_ids"], "too_short", "List should have at least 1 item")
     if len(actions) != len(names):
         raise _invalid([], "value_error", "Value error, Length of actions must match trajectory_ids")
-    extras = _extras(sent, len(names))
-    said: set[str] = set().union(*extras)
-    finish = _flags(sent.get("finish", ()), "finish", extras, said)
-    last = _flags(sent.get("is_last_step", ()), "is_last_step", extras, said)
-    return list(zip(names, actions, extras, finish, last, strict=True))
-
-
-def _extras(sent: Sent, count: int) -> Sequence[dict[str, Any]]:
-    """The extra fields of each, with whatever lists of the right length stand beside them in the request."""
-    extras: Sequence[dict[str, Any]] = sent["extra_fields"] if "extra_fields" in sent else [{} for _ in range(count)]
-    if len(extras) != count:
+    extras = sent.extra_fields
+    if extras is None:
+        extras = [{} for _ in names]
+    if len(extras) != len(names):
         raise _invalid([], "value_error", "Value error, Length of extra_fields must match trajectory_ids")
-    if sent.keys() <= _KNOWN:
-        return extras
-    for key, column in sent.items():
-        if key not in _KNOWN and isinstance(column, list) and len(column) == count:
-            extras = [{key: one, **extra} for one, extra in zip(column, extras, strict=True)]
-    return extras
+    said: set[str] = set().union(*extras)
+    finish = _flags(sent.finish, "finish", extras, said)
+    last = _flags(sent.is_last_step, "is_last_step", extras, said)
+    return Batch(names, actions, extras, finish, last)
 
 
 def _flags(listed: Sequence[bool], key: str, extras: Sequence[JsonObject], said: Collection[str]) -> Sequence[bool]:
@@ -87,12 +95,24 @@ def _understood(value: object) -> Sent:
     if wrong is not None:
         raise _invalid(["actions", wrong], "string_type", "Input should be a valid string")
     sent = {key: one for key, one in value.items() if one is not None}
+    extras: list[dict[str, Any]] = [{} for _ in names]
     if "extra_fields" in sent:
-        sent["extra_fields"] = [_extra(extra, i) for i, extra in enumerate(_list(sent, "extra_fields"))]
-    for key in ("finish", "is_last_step"):
-        if key in sent:
-            sent[key] = [_flag(key, flag, i) for i, flag in enumerate(_list(sent, key))]
-    return cast(Sent, {**sent, "trajectory_ids": names, "actions": actions})
+        extras = [_extra(extra, i) for i, extra in enumerate(_list(sent, "extra_fields"))]
+    flags = {
+        key: [_flag(key, flag, i) for i, flag in enumerate(_list(sent, key))]
+        for key in ("finish", "is_last_step")
+        if key in sent
+    }
+    others = {key: one for key, one in sent.items() if key not in Sent.__struct_fields__}
+    return Sent(names, actions, _with_columns(extras, others), **flags)
+
+
+def _with_columns(extras: list[dict[str, Any]], others: Mapping[str, object]) -> list[dict[str, Any]]:
+    """The extra fields of each, with whatever lists of the same length stand beside them in the request."""
+    for key, column in others.items():
+        if isinstance(column, list) and len(column) == len(extras):
+            extras = [{key: one, **extra} for one, extra in zip(column, extras, strict=True)]
+    return extras
 
 
 def _list(value: dict[str, Any], key: str) -> list[Any]:
@@ -103,7 +123,7 @@ def _list(value: dict[str, Any], key: str) -> list[Any]:
     return found
 
 
-def _extra(given: object, i: int) -> JsonObject:
+def _extra(given: object, i: int) -> dict[str, Any]:
     if given is not None and not isinstance(given, dict):
         raise _invalid(["extra_fields", i], "dict_type", "Input should be a valid dictionary")
     return given or {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
-from operator import itemgetter
 from typing import TypeVar
 
 from toolyard.core.actions import actions_of
@@ -14,8 +13,8 @@ from toolyard.core.errors import ServiceUnavailable, SessionExists, SessionFaile
 from toolyard.core.forms import Form
 from toolyard.core.output import JsonObject, Returned, TextBlock
 from toolyard.placement.base import SessionSpec, Task
-from toolyard.placement.steps import BREATH, Later, all_of, at_once
-from toolyard.protocols.verl.batches import Item
+from toolyard.placement.steps import Later, all_of, at_once
+from toolyard.protocols.verl.batches import Batch, Item
 from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Told, lost, observe, refused
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
@@ -27,7 +26,7 @@ log = logging.getLogger("toolyard.verl")
 T = TypeVar("T")
 
 _MANY = 256
-"""Plain functions that are handed to threads at a time."""
+"""Items that are acted on at a time."""
 _NO_TIME = 0.002
 """Seconds in which so many are done, if they do next to nothing."""
 _PREFIX = "verl:"
@@ -48,20 +47,16 @@ class Trajectories:
         """How many there are now."""
         return sum(session_id.startswith(_PREFIX) for session_id in self._runtime.sessions)
 
-    async def act(self, items: Sequence[Item]) -> list[Told]:
+    async def act(self, batch: Batch) -> list[Told]:
         """Everything at once, but the actions of one trajectory in their order."""
-        if len(items) == 1 and not self._runtime.has_plain:
-            return [await self._do(items[0])]
-        if len(set(map(itemgetter(0), items))) < len(items):
-            return await self._act_in_order(items)
-        most = _MANY if self._runtime.has_plain else BREATH
-        if len(items) <= most:
-            return await self._act_together(items)
-        parts = [items[start : start + most] for start in range(0, len(items), most)]
-        acted = await (
-            self._act_in_threads(parts) if self._runtime.has_plain else all_of(parts, self._begin_part, breath=1)
-        )
-        return [one for part in acted for one in part]
+        if batch.size == 1 and not self._runtime.has_plain:
+            return [await self._do(batch.items()[0])]
+        if len(set(batch.trajectories)) < batch.size:
+            return await self._act_in_order(batch.items())
+        if batch.size <= _MANY:
+            return await self._act_together(batch.items())
+        parts = await (self._act_in_threads(batch) if self._runtime.has_plain else self._act_in_parts(batch))
+        return [one for part in parts for one in part]
 
     async def _act_in_order(self, items: Sequence[Item]) -> list[Told]:
         """Some trajectories have several actions."""
@@ -77,18 +72,23 @@ class Trajectories:
         await asyncio.gather(*map(follow, trajectories.values()))
         return [told[i] for i in range(len(items))]
 
-    def _begin_part(self, items: Sequence[Item]) -> Later[list[Told]]:
-        return at_once(self._act_together(items))
+    async def _act_in_parts(self, batch: Batch) -> list[list[Told]]:
+        """What is needed for a part of them stays in the processor's caches until it is over."""
 
-    async def _act_in_threads(self, parts: Sequence[Sequence[Item]]) -> list[list[Told]]:
+        def begin(start: int) -> Later[list[Told]]:
+            return at_once(self._act_together(batch.part(start, start + _MANY)))
+
+        return await all_of(range(0, batch.size, _MANY), begin, portion=1)
+
+    async def _act_in_threads(self, batch: Batch) -> list[list[Told]]:
         """Plain functions go to the threads many at a time; all of them at once as soon as they take their time.
 
         Those that take none come back while what they need is still in the processor's caches.
         """
         acting: list[asyncio.Task[list[Told]]] = []
         async with asyncio.TaskGroup() as group:
-            for part in parts:
-                acting.append(group.create_task(self._act_together(part)))
+            for start in range(0, batch.size, _MANY):
+                acting.append(group.create_task(self._act_together(batch.part(start, start + _MANY))))
                 await asyncio.wait(acting, timeout=_NO_TIME)
         return [acted.result() for acted in acting]
 
