@@ -32,11 +32,16 @@ class Listener:
         journal.started.append(lambda spec, tool: self.heard.append(("started", spec.session_id, tool)))
         journal.closed.append(lambda spec, why, _: self.heard.append(("closed", spec.session_id, why)))
         journal.answered.append(self._answered)
+        journal.answered_at_once.append(self._answered_at_once)
         journal.swept.append(self.lags.append)
 
     def _answered(self, spec, tool, outcome, waited, ran):
         self.heard.append(("answered", spec.session_id, tool, outcome))
         self.times[tool] = waited, ran
+
+    def _answered_at_once(self, calls, seconds):
+        for (spec, tool), ran in zip(calls, seconds, strict=True):
+            self._answered(spec, tool, "ok", 0.0, ran)
 
     def of(self, kind: str) -> list[tuple[str, ...]]:
         return [rest for what, *rest in self.heard if what == kind]

@@ -135,6 +135,10 @@ class LocalPlacement:
     async def run_all(self, functions: Sequence[Callable[[], T]], results: list[T | None]) -> None:
         await self._threads.run_all(functions, results)
 
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """For a plain function, in its thread: what comes of a coroutine on the loop."""
+        return self._threads.wait_for(work)
+
     async def stop(self) -> None:
         if self._discarding:
             _, late = await asyncio.wait(self._discarding, timeout=_DISCARD_SECONDS)
@@ -262,8 +266,7 @@ class LocalEnvironment:
             if found is None:
                 return await self._call_dynamic(tool, arguments)
             if not found.is_async:
-                work = partial(self._fit_and_call, found, arguments, given)
-                reply: Reply = await self._place.plain(partial(_call_plain, work))
+                reply: Reply = await self._place.plain(partial(self._call_plain, found, arguments, given))
                 return reply
             begun = self._fit_and_call(found, arguments, given)
             returned = begun if type(begun) is ToolFailure else await begun
@@ -295,8 +298,24 @@ class LocalEnvironment:
         found = self.tools.get(tool)
         if found is None or found.is_async:
             return None
-        work = partial(self._fit_and_call, found, arguments, given)
-        return partial(_call_safely, tool, work, asyncio.get_running_loop())
+        return partial(self._call_safely, found, arguments, given)
+
+    def _call_safely(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> Reply:
+        """In a thread. What it hands out to be awaited belongs to the loop."""
+        try:
+            reply = self._call_plain(tool, arguments, given)
+            if type(reply) is str:
+                return reply
+            return self._place.wait_for(reply) if isinstance(reply, Coroutine) else reply
+        except BaseException as error:  # the author's tool: whatever it raises is its answer
+            return failure(tool.name, error)
+
+    def _call_plain(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> Later[Reply]:
+        """In a thread, with all conversions, which may take as long as the tool itself."""
+        returned = self._fit_and_call(tool, arguments, given)
+        if type(returned) is str or isinstance(returned, ToolFailure):
+            return returned
+        return _converted(returned) if inspect.isawaitable(returned) else as_reply(returned)
 
     def _fit_and_call(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> Any:  # what the method returns
         """In a thread if the method is a plain function: validators may take as long as the tool itself."""
@@ -379,25 +398,6 @@ class LocalEnvironment:
         """What an author returned, made into blocks where it may take its time, as encoding a picture does."""
         made: T = await self._place.plain(partial(make, returned))
         return made
-
-
-def _call_safely(tool: str, work: Callable[[], object], loop: asyncio.AbstractEventLoop) -> Reply:
-    """In a thread. What it hands out to be awaited belongs to the loop."""
-    try:
-        reply = _call_plain(work)
-        if type(reply) is str:
-            return reply
-        return asyncio.run_coroutine_threadsafe(reply, loop).result() if isinstance(reply, Coroutine) else reply
-    except BaseException as error:  # the author's tool: whatever it raises is its answer
-        return failure(tool, error)
-
-
-def _call_plain(work: Callable[[], object]) -> Later[Reply]:
-    """In a thread, with all conversions, which may take as long as the tool itself."""
-    returned = work()
-    if type(returned) is str or isinstance(returned, ToolFailure):
-        return returned
-    return _converted(returned) if inspect.isawaitable(returned) else as_reply(returned)
 
 
 async def _converted(returned: Awaitable[object]) -> Reply:

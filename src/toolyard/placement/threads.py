@@ -13,7 +13,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import length_hint
@@ -278,6 +278,11 @@ class Threads:
             self._bell.put(False)
 
     # In the threads.
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """What comes of a coroutine on the loop that uses us."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _work(self) -> None:
         while True:

@@ -44,8 +44,8 @@ class Journal:
         """A call of this tool is over: its outcome, the seconds that it waited, and those that it ran; None if it never
         did."""
         self.answered_at_once: list[AnsweredAtOnce] = []
-        """Calls that came in one request went well and never waited: the session and the tool of each, and how many
-        seconds each ran. They are not told as answered besides."""
+        """Calls that came in one request went well, and began at once: the session and the tool of each, and how many
+        seconds each ran; there is at least one. They are not told as answered besides."""
         self.closed: list[Closed] = []
         """And why, and how many seconds after it was opened. Its teardown comes now."""
         self.swept: list[Swept] = []

@@ -22,6 +22,7 @@ from toolyard.core.errors import (
 )
 from toolyard.core.output import Reply, Returned
 from toolyard.placement.base import Placement, SessionSpec, Strategy
+from toolyard.placement.steps import Later
 from toolyard.runtime.call import Call
 from toolyard.runtime.journal import Journal, Why
 from toolyard.runtime.limits import Limits
@@ -205,11 +206,29 @@ class Runtime:
         finally:
             whole.finish(None)
             self.shared.calls.pop(whole, None)
-            told = [
-                call.session.end_plain(call, returned, whole.stopped, whole.began)
-                for call, returned in zip(calls, results, strict=True)
-            ]
+            told = self._end_plain(calls, results, whole)
         return [one if type(one) is str or not isinstance(one, Coroutine) else await one for one in told]
+
+    def _end_plain(
+        self, calls: Sequence[PlainCall], replies: Sequence[Reply | None], whole: Call[None]
+    ) -> Sequence[Later[Returned]]:
+        """What came of each. Those that went well are told to whoever listens together, as they ran together."""
+        now, most = time.monotonic(), self.limits.output_bytes
+        went_well: list[tuple[SessionSpec, str]] = []
+        told: list[Later[Returned]] = []
+        for call, reply in zip(calls, replies, strict=True):
+            session, tool = call.session, call.claim.tool
+            session.end_plain(call)
+            if type(reply) is str and len(reply) <= most:
+                session.last_seen = now
+                went_well.append((session.spec, tool))
+                told.append(reply)
+            else:
+                told.append(session.told_of_plain(tool, reply, whole.stopped, whole.began))
+        if went_well:
+            for hear in self.journal.answered_at_once:
+                hear(went_well, [now - whole.began] * len(went_well))
+        return told
 
     # Life.
 

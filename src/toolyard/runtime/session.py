@@ -39,7 +39,7 @@ from toolyard.runtime.journal import Outcome, Why
 from toolyard.runtime.life import Asked, Life, State
 from toolyard.runtime.outcomes import fitted, refused, stopped, within
 from toolyard.runtime.shared import Shared
-from toolyard.runtime.turns import Claim, Turns
+from toolyard.runtime.turns import Claim, Turns, claim_of
 
 log = logging.getLogger("toolyard.runtime")
 
@@ -296,24 +296,24 @@ class Session(Life):
         if function is None:
             return None
         turns = self._turns = self._turns or Turns()
-        claim = Claim(tool, placed.tools[tool].turn)
+        claim = claim_of(tool, placed.tools[tool])
         turns.take_idle(claim)
         self.running += 1
         for told in self._shared.journal.started:
             told(self.spec, tool)
         return PlainCall(self, claim, function)
 
-    def end_plain(
-        self, call: PlainCall, returned: Reply | None, reason: Reason | None, began: float
-    ) -> Later[Returned]:
-        """Give the turn back. What came of it is told as of any call; without anything, why it was stopped."""
+    def end_plain(self, call: PlainCall) -> None:
+        """Give its turn back. What came of it is still to be told."""
         assert self._turns is not None
         self._turns.give_back(call.claim)
         self.running -= 1
-        tool = call.claim.tool
-        if returned is None:
-            returned = stopped(tool, reason, self._shared.limits.call_seconds)
-        return self.result_of(self.told(tool, returned, began))
+
+    def told_of_plain(self, tool: str, reply: Reply | None, reason: Reason | None, began: float) -> Later[Returned]:
+        """What is told of such a call; if nothing came of it, why it was stopped."""
+        if reply is None:
+            reply = stopped(tool, reason, self._shared.limits.call_seconds)
+        return self.result_of(self.told(tool, reply, began))
 
     async def _go_on(self, call: Call[CallResult | AskAgain], work: Awaitable[Reply]) -> None:
         """With a call that was begun at once and then had to wait: from now on it takes part in everything."""
@@ -321,7 +321,7 @@ class Session(Life):
         call.began = self._asked(call)
         call.begin()
         known = self._placed.tools.get(call.name) if self._placed is not None else None
-        claim = Claim(call.name, known.turn if known is not None else "serial")
+        claim = claim_of(call.name, known)
         turns = self._turns = self._turns or Turns()
         turns.take_idle(claim)
         has_slot = self._shared.slots.take_at_once()  # calls that were given up may have them all
@@ -489,7 +489,7 @@ class Session(Life):
         placed = self._placed if self.state is _READY else await self.ready()
         assert placed is not None
         tool = placed.tools.get(name)
-        claim = Claim(name, tool.turn if tool is not None else "serial")
+        claim = claim_of(name, tool)
         turns = self._turns = self._turns or Turns()
         if turns.idle:
             turns.take_idle(claim)

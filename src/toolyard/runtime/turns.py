@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from toolyard.core.tool import Turn
+from toolyard.core.tool import Tool, Turn
 
 
 class Claim(NamedTuple):
@@ -15,6 +15,15 @@ class Claim(NamedTuple):
 
     tool: str
     turn: Turn
+
+
+def claim_of(name: str, tool: Tool | None) -> Claim:
+    """Of a call of this tool, or of one that only its session knows."""
+    return _known(name, tool.turn) if tool is not None else Claim(name, "serial")
+
+
+_known = lru_cache(1024)(Claim)
+"""A named tuple takes longer to make than many a function to run."""
 
 
 class Turns:
@@ -25,7 +34,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._running: list[Claim] = []
-        self._waiting: deque[tuple[Claim, asyncio.Future[None]]] = deque()
+        self._waiting: list[tuple[Claim, asyncio.Future[None]]] = []
 
     @property
     def idle(self) -> bool:
@@ -62,7 +71,7 @@ class Turns:
 
     def _admit(self) -> None:
         ahead: list[Claim] = []
-        still: deque[tuple[Claim, asyncio.Future[None]]] = deque()
+        still: list[tuple[Claim, asyncio.Future[None]]] = []
         for claim, admitted in self._waiting:
             if not admitted.done() and self._may_run(claim, ahead):
                 self._running.append(claim)

@@ -160,13 +160,14 @@ class Metrics(BaseRoute):
             counts.ran.add(ran)
 
     def _answered_at_once(self, calls: Iterable[tuple[SessionSpec, str]], seconds: Sequence[float]) -> None:
-        if len(self._counts) > 1 or max(seconds) >= _QUICK:
+        if len(self._counts) > 1:
             for (spec, tool), ran in zip(calls, seconds, strict=True):
                 self._answered(spec, tool, "ok", 0.0, ran)
             return
         (counts,) = self._counts.values()
-        counts.quick += len(seconds)
-        counts.quick_ran += sum(seconds)
+        counts.outcomes["ok"] += len(seconds)
+        counts.waited.add_least(len(seconds), 0.0)
+        counts.ran.add_all(seconds)
 
     def _closed(self, spec: SessionSpec, why: Why, seconds: float) -> None:
         self._counts[spec.environment].closed[why] += 1
