@@ -26,6 +26,9 @@ _PROMPT = 0.05
 """Seconds within which nobody gives up waiting, so that one need not look whether somebody did."""
 
 
+_TEXT_ONLY = {str}
+
+
 @dataclass(frozen=True, slots=True)
 class Options(HttpOptions):
     """Settings say what each is for."""
@@ -179,7 +182,7 @@ def headers_of(seconds: float) -> Headers:
 
 def as_answer(told: Sequence[Told], seconds: float) -> bytes:
     observations, dones, valids = told, [False] * len(told), [True] * len(told)
-    if set(map(type, told)) != {str}:
+    if set(map(type, told)) != _TEXT_ONLY:
         observed = [(one, False, True) if isinstance(one, str) else one for one in told]
         observations, dones, valids = map(list, zip(*observed, strict=True))
     return encode(

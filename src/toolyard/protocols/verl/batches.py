@@ -32,6 +32,9 @@ class Batch(NamedTuple):
     def size(self) -> int:
         return len(self.trajectories)
 
+    def first(self) -> Item:
+        return self.trajectories[0], self.actions[0], self.extras[0], self.finish[0], self.last[0]
+
     def items(self) -> list[Item]:
         return list(zip(*self, strict=True))
 

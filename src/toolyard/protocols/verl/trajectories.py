@@ -50,7 +50,7 @@ class Trajectories:
     async def act(self, batch: Batch) -> list[Told]:
         """Everything at once, but the actions of one trajectory in their order."""
         if batch.size == 1 and not self._runtime.has_plain:
-            return [await self._do(batch.items()[0])]
+            return [await self._do(batch.first())]
         if len(set(batch.trajectories)) < batch.size:
             return await self._act_in_order(batch.items())
         if batch.size <= _MANY:
