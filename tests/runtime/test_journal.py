@@ -40,8 +40,8 @@ class Listener:
         self.times[tool] = waited, ran
 
     def _answered_at_once(self, calls, seconds):
-        for (spec, tool), ran in zip(calls, seconds, strict=True):
-            self._answered(spec, tool, "ok", 0.0, ran)
+        for (one, name), ran in zip(calls, seconds, strict=True):
+            self._answered(one, name, "ok", 0.0, ran)
 
     def of(self, kind: str) -> list[tuple[str, ...]]:
         return [rest for what, *rest in self.heard if what == kind]
