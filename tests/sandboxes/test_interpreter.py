@@ -9,9 +9,12 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from toolyard.sandboxes import interpreter
 from toolyard.sandboxes.base import Executed, Sandbox
@@ -64,6 +67,82 @@ async def test_only_the_last_line_has_a_value(box):
     assert (executed.value, executed.stdout) == (None, "")
     executed = await box.exec("for n in range(3): n\nx")
     assert (executed.value, executed.stdout) == ("3", "")
+
+
+pieces = st.sampled_from(
+    [
+        *[
+            "1",
+            "x",
+            "x = 1",
+            "f(x)",
+            "x;",
+            "x; y",
+            "x \\",
+            "await f(x)",
+            "*x, y",
+            "y := 1",
+            "(y := 1)",
+            "yield x",
+            "lambda: x",
+        ],
+        *[
+            "if x:",
+            "else:",
+            "for x in y:",
+            "def f(x):",
+            "class C:",
+            "try:",
+            "finally:",
+            "with x:",
+            "if x: f(x)",
+            "pass",
+        ],
+        *["    x", "    x = 1", "    f(x)", "  ", "", "# x", "    # x", "\tx", "\fx", "@x", "return", "import x"],
+        *[
+            "f(",
+            "x,",
+            ")",
+            "[",
+            "]",
+            "f(x",
+            "'''",
+            "x'''",
+            "'''.x",
+            "f('''",
+            "''')",
+            "'x'",
+            "x.",
+            ".y",
+            "f'{x}'",
+            "\x00",
+            "\r",
+            "é = 1",
+        ],
+        *["from __future__ import annotations", "x: y = 1", "1 if x else y", "not x", "-1", "...", "None"],
+    ]
+)
+
+
+@settings(max_examples=2000)
+@given(st.lists(pieces, min_size=1, max_size=6).map("\n".join))
+def test_code_that_is_taken_apart_by_lines_is_what_its_tree_says(code):
+    lines = [line + "\n" for line in code.split("\n")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = interpreter._in_two(lines, "<cell>", 0)
+        if not parts:
+            return
+        expected = interpreter._by_its_tree(code, "<cell>", 0)
+    assert parts == expected
+    assert [list(part.co_positions()) for part in parts] == [list(part.co_positions()) for part in expected]
+
+
+@pytest.mark.parametrize(
+    "code", ["f(x)", "x = 1\nf(x)", "# a\n\nif x:\n    y\nf(\n    x)\n\n# end\n", "x\r\ny\r\n", "f(\n    x\n)"]
+)
+def test_usual_code_is_taken_apart_by_lines(code):
+    assert interpreter._in_two([line + "\n" for line in code.split("\n")], "<cell>", 0)
 
 
 async def test_a_traceback_shows_the_code_and_nothing_of_ours(box):

@@ -33,6 +33,8 @@ _COROUTINE = 0x80
 """Of a code object's flags: it awaits at the top level."""
 _ANNOTATIONS = 0x1000000
 """The same: it has `from __future__ import annotations`, which then holds for later code too."""
+_NO_START = "#)]} \t\f\r\n"
+"""No statement at the top level begins with one of these."""
 _INTERRUPT = int(signal.SIGINT)
 _INTERRUPTS = (_INTERRUPT,)
 _RECURSION_LIMIT = sys.getrecursionlimit()
@@ -40,7 +42,7 @@ _now = vars(builtins)
 _before = dict(_now)
 """The builtins that our own code has, whatever untrusted code did to them. Between that code's last instruction and
 `_recover`, ours may name none that is not bound in this module."""
-_BaseException, _eval = BaseException, eval
+_BaseException, _Exception, _eval = BaseException, Exception, eval
 _sources = linecache.cache
 _HERE = (lambda: None).__code__.co_filename
 _name_of_type = type.__dict__["__name__"].__get__  # a metaclass could put something else in its place
@@ -159,15 +161,10 @@ class Interpreter:
         return None if value is None else _bounded(repr(value))
 
     def _in_main(self, code: str, name: str) -> object:
-        _sources[name] = (len(code), None, [line + "\n" for line in code.split("\n")], name)
-        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | self._futures
-        tree = compile(code, name, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        parts = [compile(tree, name, "exec", flags, dont_inherit=True)]
+        lines = [line + "\n" for line in code.split("\n")]
+        _sources[name] = (len(code), None, lines, name)
+        parts = _in_two(lines, name, self._futures) or _by_its_tree(code, name, self._futures)
         self._futures |= parts[0].co_flags & _ANNOTATIONS
-        if last is not None:
-            flags |= self._futures
-            parts.append(compile(ast.Expression(last.value), name, "eval", flags, dont_inherit=True))
         namespace = vars(self._main)
         awaits = any(part.co_flags & _COROUTINE for part in parts)
         if self._replaced:
@@ -315,6 +312,37 @@ class Interpreter:
 def _flush_any(name: str) -> None:
     """A stream of `sys`, which may be anything by now."""
     getattr(sys, name).flush()
+
+
+def _in_two(lines: Sequence[str], name: str, flags: int) -> Sequence[types.CodeType]:
+    """All but the last statement, and that one if it is an expression of whole lines. Nothing if one cannot be sure.
+
+    What stands before the last line that may begin a statement is complete if it can be compiled by itself; so is an
+    expression that begins there. This is much less work than to look at the tree of the code.
+    """
+    starts = (at for at in range(len(lines) - 1, -1, -1) if lines[at][0] not in _NO_START)
+    if (start := next(starts, None)) is None:
+        return ()
+    try:
+        last = _compiled("\n" * start + "".join(lines[start:]), name, "eval", flags)
+        before = _compiled("".join(lines[:start]), name, "exec", flags)
+    except _Exception:
+        return ()
+    return (before, last) if last.co_flags & _ANNOTATIONS == before.co_flags & _ANNOTATIONS else ()
+
+
+def _by_its_tree(code: str, name: str, flags: int) -> Sequence[types.CodeType]:
+    """The same of any code."""
+    tree = _compiled(code, name, "exec", flags | ast.PyCF_ONLY_AST)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    before = _compiled(tree, name, "exec", flags)
+    if last is None:
+        return (before,)
+    return before, _compiled(ast.Expression(last.value), name, "eval", flags | before.co_flags & _ANNOTATIONS)
+
+
+def _compiled(source: Any, name: str, mode: str, flags: int) -> Any:
+    return compile(source, name, mode, flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
 async def _each_in_turn(parts: Sequence[types.CodeType], namespace: dict[str, Any]) -> object:
