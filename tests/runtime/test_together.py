@@ -7,12 +7,13 @@ import dataclasses
 import threading
 import time
 from collections.abc import Sequence
+from typing import Annotated
 
 import anyio
 import pytest
 
 from tests.runtime.test_runtime import World, runtime_of, settled, spec
-from toolyard import tool
+from toolyard import Given, tool
 from toolyard.core.errors import Overloaded, SessionClosed
 from toolyard.core.output import AskAgain, ToolFailure, ToolOutput
 from toolyard.runtime.runtime import Runtime
@@ -41,6 +42,10 @@ class Many(World):
     @tool
     async def breaks(self) -> str:
         raise ValueError("broken")
+
+    @tool
+    async def guided(self, hint: Annotated[str, Given()] = "") -> str:
+        return hint
 
     @tool
     def in_a_thread(self) -> str:
@@ -248,3 +253,18 @@ async def test_each_call_is_told_once_with_the_seconds_that_it_ran_itself():
     assert all(seconds[session] >= 0.0003 for session in ("s1", "s7", "s8"))
     assert seconds["s6"] >= 0.05
     assert sum(seconds[f"s{i}"] for i in range(5)) <= took, "one after the other"
+
+
+async def test_a_call_that_cannot_even_begin_is_the_failure_of_its_tool():
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 3)
+        told: list[tuple[str, str]] = []
+        runtime.journal.answered.append(lambda spec, tool, outcome, *_: told.append((spec.session_id, outcome)))
+        sessions[1]._placed.environment.task_spec = None  # as an author may have it, who has read it
+        results = await runtime.call_all(each(sessions, "count", "guided", "count"))
+        assert results[0] == "2 of 0"
+        assert isinstance(results[1], ToolFailure)
+        assert results[1].reason == "tool_raised"
+        assert results[1] == await sessions[1].call("guided", {}).finished()
+        assert results[2] == "2 of 2"
+        assert told[0] == ("s1", "tool_raised")
