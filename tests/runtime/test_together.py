@@ -14,7 +14,7 @@ import pytest
 
 from tests.runtime.test_runtime import World, runtime_of, settled, spec
 from toolyard import Given, tool
-from toolyard.core.errors import Overloaded, SessionClosed
+from toolyard.core.errors import Overloaded, SessionClosed, ToolError
 from toolyard.core.output import AskAgain, ToolFailure, ToolOutput
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
@@ -42,6 +42,10 @@ class Many(World):
     @tool
     async def breaks(self) -> str:
         raise ValueError("broken")
+
+    @tool
+    async def returns_an_error(self):
+        return ToolError("which was not raised")
 
     @tool
     async def guided(self, hint: Annotated[str, Given()] = "") -> str:
@@ -268,3 +272,12 @@ async def test_a_call_that_cannot_even_begin_is_the_failure_of_its_tool():
         assert results[1] == await sessions[1].call("guided", {}).finished()
         assert results[2] == "2 of 2"
         assert told[0] == ("s1", "tool_raised")
+
+
+async def test_an_exception_that_is_returned_is_not_taken_for_one_that_was_raised():
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 2)
+        (returned, _) = await runtime.call_all(each(sessions, "returns_an_error"))
+        assert isinstance(returned, ToolFailure)
+        assert returned.reason == "tool_raised"
+        assert returned == await sessions[0].call("returns_an_error", {}).finished()

@@ -84,7 +84,7 @@ class Together:
                 work = placed.bare(tool, arguments, given)
                 returned = None if work is None else await work
             except BaseException as error:  # the author's tool: whatever it raises is its answer
-                reply = await placed.settle(tool, error)
+                reply: Reply = placed.failed(tool, error)
             else:
                 if work is None:
                     reply = await placed.call(tool, arguments, given)
