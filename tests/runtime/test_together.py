@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import anyio
@@ -20,6 +20,19 @@ from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
 
 pytestmark = pytest.mark.anyio
+
+
+class Unreadable(Mapping[str, object]):
+    """As a view of something that is closed by now."""
+
+    def __getitem__(self, key: str) -> object:
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["key"])
+
+    def __len__(self) -> int:
+        return 1
 
 
 class Many(World):
@@ -50,6 +63,14 @@ class Many(World):
     @tool
     async def guided(self, hint: Annotated[str, Given()] = "") -> str:
         return hint
+
+    @tool
+    async def cannot_be_written(self) -> ToolOutput:
+        return ToolOutput(metadata={"view": Unreadable()})
+
+    @tool
+    def cannot_be_written_in_a_thread(self) -> ToolOutput:
+        return ToolOutput(metadata={"view": Unreadable()})
 
     @tool
     def in_a_thread(self) -> str:
@@ -281,3 +302,15 @@ async def test_an_exception_that_is_returned_is_not_taken_for_one_that_was_raise
         assert isinstance(returned, ToolFailure)
         assert returned.reason == "tool_raised"
         assert returned == await sessions[0].call("returns_an_error", {}).finished()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("cannot_be_written", "count"), ("cannot_be_written_in_a_thread", "in_a_thread")]
+)
+async def test_an_output_that_cannot_be_written_does_no_harm_to_other_calls(wrong, right):
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 4)
+        results = await runtime.call_all(each(sessions, right, wrong, right))
+        assert [type(result) for result in results] == [str, ToolFailure, str, str]
+        assert "cannot be written as JSON" in results[1].message
+        assert [session.running for session in sessions] == [0] * 4
