@@ -88,6 +88,38 @@ async def test_others_on_the_loop_have_their_turn_between():
     assert turns >= 7
 
 
+async def test_work_that_only_lets_others_have_their_turn_is_not_taken_for_work_that_waits():
+    rested, begun, done = 0, 0, 0
+
+    def takes_its_time(item: int) -> int:
+        until = time.perf_counter() + 0.0004
+        while time.perf_counter() < until:
+            continue
+        return item
+
+    async def part() -> bool:
+        nonlocal begun, done, rested
+        begun += 1
+        before = turns
+        await all_of(range(10), takes_its_time, portion=1)
+        rested += turns > before
+        done += 1
+        return begun == done
+
+    turns = 0
+
+    async def tick() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    ticking = asyncio.ensure_future(tick())
+    assert all(await all_of(range(8), lambda _: at_once(part()), portion=1)), "one part after the other"
+    ticking.cancel()
+    assert rested == 8
+
+
 async def test_whoever_gives_up_ends_all_of_it():
     ended = []
 

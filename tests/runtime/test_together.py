@@ -6,19 +6,33 @@ import asyncio
 import dataclasses
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
 
 import anyio
 import pytest
 
 from tests.runtime.test_runtime import World, runtime_of, settled, spec
-from toolyard import tool
-from toolyard.core.errors import Overloaded, SessionClosed
+from toolyard import Given, tool
+from toolyard.core.errors import Overloaded, SessionClosed, ToolError
 from toolyard.core.output import AskAgain, ToolFailure, ToolOutput
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
 
 pytestmark = pytest.mark.anyio
+
+
+class Unreadable(Mapping[str, object]):
+    """As a view of something that is closed by now."""
+
+    def __getitem__(self, key: str) -> object:
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["key"])
+
+    def __len__(self) -> int:
+        return 1
 
 
 class Many(World):
@@ -41,6 +55,22 @@ class Many(World):
     @tool
     async def breaks(self) -> str:
         raise ValueError("broken")
+
+    @tool
+    async def returns_an_error(self):
+        return ToolError("which was not raised")
+
+    @tool
+    async def guided(self, hint: Annotated[str, Given()] = "") -> str:
+        return hint
+
+    @tool
+    async def cannot_be_written(self) -> ToolOutput:
+        return ToolOutput(metadata={"view": Unreadable()})
+
+    @tool
+    def cannot_be_written_in_a_thread(self) -> ToolOutput:
+        return ToolOutput(metadata={"view": Unreadable()})
 
     @tool
     def in_a_thread(self) -> str:
@@ -248,3 +278,39 @@ async def test_each_call_is_told_once_with_the_seconds_that_it_ran_itself():
     assert all(seconds[session] >= 0.0003 for session in ("s1", "s7", "s8"))
     assert seconds["s6"] >= 0.05
     assert sum(seconds[f"s{i}"] for i in range(5)) <= took, "one after the other"
+
+
+async def test_a_call_that_cannot_even_begin_is_the_failure_of_its_tool():
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 3)
+        told: list[tuple[str, str]] = []
+        runtime.journal.answered.append(lambda spec, tool, outcome, *_: told.append((spec.session_id, outcome)))
+        sessions[1]._placed.environment.task_spec = None  # as an author may have it, who has read it
+        results = await runtime.call_all(each(sessions, "count", "guided", "count"))
+        assert results[0] == "2 of 0"
+        assert isinstance(results[1], ToolFailure)
+        assert results[1].reason == "tool_raised"
+        assert results[1] == await sessions[1].call("guided", {}).finished()
+        assert results[2] == "2 of 2"
+        assert told[0] == ("s1", "tool_raised")
+
+
+async def test_an_exception_that_is_returned_is_not_taken_for_one_that_was_raised():
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 2)
+        (returned, _) = await runtime.call_all(each(sessions, "returns_an_error"))
+        assert isinstance(returned, ToolFailure)
+        assert returned.reason == "tool_raised"
+        assert returned == await sessions[0].call("returns_an_error", {}).finished()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("cannot_be_written", "count"), ("cannot_be_written_in_a_thread", "in_a_thread")]
+)
+async def test_an_output_that_cannot_be_written_does_no_harm_to_other_calls(wrong, right):
+    async with runtime_of(Many).running() as runtime:
+        sessions = await several(runtime, 4)
+        results = await runtime.call_all(each(sessions, right, wrong, right))
+        assert [type(result) for result in results] == [str, ToolFailure, str, str]
+        assert "cannot be written as JSON" in results[1].message
+        assert [session.running for session in sessions] == [0] * 4

@@ -81,6 +81,19 @@ async def test_82_a_body_that_is_no_object_is_refused(trainer, body):
     assert strict_json(response.content)["detail"][0]["loc"][0] == "body"
 
 
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+async def test_extra_fields_may_be_nested_but_not_without_end(trainer, opening, closing):
+    def nested(levels: int) -> bytes:
+        value = opening * levels + b"1" + closing * levels
+        return b'{"trajectory_ids":["deep"],"actions":["<note>x</note>"],"extra_fields":[{"n":' + value + b"}]}"
+
+    (one,) = observed(await trainer.post("/get_observation", content=nested(150)), 1)
+    assert one.valid
+    response = await trainer.post("/get_observation", content=nested(500))
+    assert response.status_code == 422
+    assert response.json()["detail"][0]["ctx"] == {"error": "it is nested too deeply"}
+
+
 async def test_an_empty_entry_of_extra_fields_is_as_good_as_none(trainer):
     (one,) = await trainer.batch(["null"], ["<note>x</note>"], extra_fields=[None])
     assert one.valid

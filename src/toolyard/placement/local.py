@@ -283,11 +283,14 @@ class LocalEnvironment:
         begun = found.call_texts(owner, arguments, given, env.task_spec if found.given else {})
         return None if begun is UNFIT else begun
 
-    async def settle(self, tool: str, outcome: object) -> Reply:
+    async def settle(self, tool: str, returned: object) -> Reply:
         try:
-            return failure(tool, outcome) if isinstance(outcome, BaseException) else await self._reply(outcome)
+            return await self._reply(returned)
         except BaseException as error:  # what the author's tool returned
             return failure(tool, error)
+
+    def failed(self, tool: str, error: BaseException) -> ToolFailure:
+        return failure(tool, error)
 
     async def _reply(self, returned: object) -> Reply:
         if isinstance(returned, (str, ToolOutput, ToolFailure, AskAgain)):

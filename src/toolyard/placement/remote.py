@@ -207,7 +207,10 @@ class RemoteEnvironment:
     def bare(self, tool: str, arguments: JsonObject, given: JsonObject) -> None:
         return None
 
-    async def settle(self, tool: str, outcome: object) -> Reply:
+    async def settle(self, tool: str, returned: object) -> Reply:
+        raise NotImplementedError("coroutines of tools are not in this process")
+
+    def failed(self, tool: str, error: BaseException) -> ToolFailure:
         raise NotImplementedError("coroutines of tools are not in this process")
 
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:

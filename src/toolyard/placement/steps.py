@@ -85,15 +85,28 @@ async def in_lanes(count: int, work: Callable[[Iterator[int]], Coroutine[Any, An
     await _Lanes(count, work).run()
 
 
+_RESTING: set[asyncio.Task[Any] | None] = set()
+"""Tasks that do not wait, but let others have their turn. A lane may do so in lanes that its work has in turn: no other
+is to be opened for that, or together they would keep the loop for as long as all of them may."""
+
+
+async def _rest() -> None:
+    task = asyncio.current_task()
+    _RESTING.add(task)
+    try:
+        await asyncio.sleep(0)
+    finally:
+        _RESTING.discard(task)
+
+
 class _Lanes:
     """Tasks that share a queue. Whichever waits leaves the rest of it to others, of which there are more and more."""
 
     def __init__(self, count: int, work: Callable[[Iterator[int]], Coroutine[Any, Any, None] | None]) -> None:
         self._left = iter(range(count))
         self._work = work
+        self._first = asyncio.current_task()
         self._others: list[asyncio.Task[None]] = []
-        self._resting = 0
-        """Lanes that do not wait, but let others have their turn."""
         self._loop = asyncio.get_running_loop()
         self._opening = self._loop.call_soon(self._open)  # which is when this task waits, or has ended
 
@@ -113,16 +126,15 @@ class _Lanes:
             if (rest := self._work(self._left)) is not None:
                 await rest
             elif length_hint(self._left) and time.monotonic() > until:
-                self._resting += 1
-                await asyncio.sleep(0)
-                self._resting -= 1
+                await _rest()
             else:
                 continue
             until = time.monotonic() + BREATH
 
     def _open(self) -> None:
         left = length_hint(self._left)
-        for _ in range(0 if self._resting else min(left, len(self._others) + 1)):
+        rests = self._first in _RESTING or not _RESTING.isdisjoint(self._others)
+        for _ in range(0 if rests else min(left, len(self._others) + 1)):
             self._others.append(self._loop.create_task(self._lane()))
         if left:
             self._opening = self._loop.call_soon(self._open)

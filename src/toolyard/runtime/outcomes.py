@@ -25,7 +25,7 @@ def fitted(returned: Returned, most: int) -> tuple[ToolOutput | ToolFailure, int
         return returned, 0
     try:
         result, size = snapshot(as_output(returned))
-    except (TypeError, ValueError, RecursionError) as error:  # what the author put into metadata or detail
+    except Exception as error:  # what the author put into metadata or detail
         return ToolFailure("tool_raised", f"the tool's output cannot be written as JSON: {error}"), 0
     return (cut(result, most), most) if size > most else (result, size)
 

@@ -80,13 +80,14 @@ class Together:
             session, tool, arguments, given = wanted[i]
             if (placed := session.at_hand()) is None:
                 return i
-            if (work := placed.bare(tool, arguments, given)) is None:
-                reply = await placed.call(tool, arguments, given)
+            try:
+                work = placed.bare(tool, arguments, given)
+                returned = None if work is None else await work
+            except BaseException as error:  # the author's tool: whatever it raises is its answer
+                reply: Reply = placed.failed(tool, error)
             else:
-                try:
-                    returned = await work
-                except BaseException as error:  # the author's tool: whatever it raises is its answer
-                    reply = await placed.settle(tool, error)
+                if work is None:
+                    reply = await placed.call(tool, arguments, given)
                 else:
                     reply = returned if type(returned) is str else await placed.settle(tool, returned)
             if waited:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.json import Decoder
@@ -42,12 +42,26 @@ class Batch(NamedTuple):
         return list(zip(*(column[start:stop] for column in self), strict=True))
 
 
+def _nested(levels: int) -> object:
+    """The type of a JSON value that is nested no deeper than that."""
+    scalar = value = str | int | float | bool | None
+    for _ in range(levels):
+        value = scalar | list[value] | dict[str, value]  # type: ignore[valid-type]
+    return value
+
+
+if TYPE_CHECKING:
+    _Shallow: TypeAlias = Any  # any JSON value
+else:
+    _Shallow = _nested(6)  # msgspec itself would go as deep as Python does, and `decode` is there to say how deep we do
+
+
 class Sent(Struct, forbid_unknown_fields=True):
     """A batch as most trainers write it. One with anything else in it is read with more patience."""
 
     trajectory_ids: list[str]
     actions: list[str]
-    extra_fields: list[dict[str, Any]] | None = None
+    extra_fields: list[dict[str, _Shallow]] | None = None
     finish: list[bool] = []
     is_last_step: list[bool] = []
 
