@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.json import Decoder
@@ -42,18 +42,16 @@ class Batch(NamedTuple):
         return list(zip(*(column[start:stop] for column in self), strict=True))
 
 
-def _nested(levels: int) -> object:
-    """The type of a JSON value that is nested no deeper than that."""
+def _nested(levels: int) -> Any:  # a type
+    """A JSON value that is nested no deeper than that."""
     scalar = value = str | int | float | bool | None
     for _ in range(levels):
         value = scalar | list[value] | dict[str, value]  # type: ignore[valid-type]
     return value
 
 
-if TYPE_CHECKING:
-    _Shallow: TypeAlias = Any  # any JSON value
-else:
-    _Shallow = _nested(6)  # msgspec itself would go as deep as Python does, and `decode` is there to say how deep we do
+_SHALLOW = _nested(6)
+"""msgspec would go as deep as Python does. What is deeper than usual is left to `decode`, which says how deep we go."""
 
 
 class Sent(Struct, forbid_unknown_fields=True):
@@ -61,7 +59,7 @@ class Sent(Struct, forbid_unknown_fields=True):
 
     trajectory_ids: list[str]
     actions: list[str]
-    extra_fields: list[dict[str, _Shallow]] | None = None
+    extra_fields: list[dict[str, _SHALLOW]] | None = None  # type: ignore[valid-type]
     finish: list[bool] = []
     is_last_step: list[bool] = []
 
