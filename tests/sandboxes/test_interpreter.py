@@ -13,7 +13,7 @@ import warnings
 from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from toolyard.sandboxes import interpreter
@@ -125,6 +125,7 @@ pieces = st.sampled_from(
 
 
 @settings(max_examples=2000)
+@example("x \\\n")
 @given(st.lists(pieces, min_size=1, max_size=6).map("\n".join))
 def test_code_that_is_taken_apart_by_lines_is_what_its_tree_says(code):
     lines = [line + "\n" for line in code.split("\n")]

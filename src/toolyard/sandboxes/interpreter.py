@@ -316,6 +316,7 @@ def _flush_any(name: str) -> None:
 
 def _in_two(lines: Sequence[str], name: str, flags: int) -> Sequence[types.CodeType]:
     """All but the last statement, and that one if it is an expression of whole lines. Nothing if one cannot be sure.
+    The last line ends with a newline too, which is not in the code.
 
     What stands before the last line that may begin a statement is complete if it can be compiled by itself; so is an
     expression that begins there. This is much less work than to look at the tree of the code.
@@ -324,7 +325,7 @@ def _in_two(lines: Sequence[str], name: str, flags: int) -> Sequence[types.CodeT
     if (start := next(starts, None)) is None:
         return ()
     try:
-        last = _compiled("\n" * start + "".join(lines[start:]), name, "eval", flags)
+        last = _compiled("\n" * start + "".join(lines[start:])[:-1], name, "eval", flags)
         before = _compiled("".join(lines[:start]), name, "exec", flags)
     except _Exception:
         return ()
