@@ -10,7 +10,7 @@ import ctypes
 import gc
 import itertools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 _ROOM = 64 * 2**20
 """More than the libraries of any profile take."""
@@ -71,10 +71,15 @@ def _pieces_up_to_new_pool(size: int) -> list[object]:
     make = _SMALL.get(size, lambda: bytes(size - _EMPTY))
     in_pool = (_POOL - _POOL_HEADER) // size
     pieces: list[object] = []
-    side_by_side = 0
-    while side_by_side < in_pool // 4 and len(pieces) < _HOLES_MOST // size:
+    while _side_by_side(pieces[-in_pool:], size) < in_pool // 4 and len(pieces) < _HOLES_MOST // size:
         pieces += [make() for _ in itertools.repeat(None, in_pool)]
-        places = [id(piece) for piece in pieces[-in_pool:]]
-        steps = [after - before for before, after in itertools.pairwise(places)]
-        side_by_side = max(len([*run]) * (step == size) for step, run in itertools.groupby(steps))
     return pieces
+
+
+def _side_by_side(pieces: Sequence[object], size: int) -> int:
+    """The most of them that are, in a row. No numbers of places are kept: when they are freed, there would be holes."""
+    most = run = 0
+    for before, after in itertools.pairwise(pieces):
+        run = run + 1 if id(after) - id(before) == size else 0
+        most = max(most, run)
+    return most
