@@ -43,6 +43,9 @@ SHELL_CANNOT_FORK = (2, 254)
 
 _PRELUDE = """
 import os, signal, sys, time
+if sys.version_info >= (3, 12):  # which warns of forks beside threads
+    import warnings
+    warnings.simplefilter("ignore", DeprecationWarning)
 def say(stream, byte, count):
     data = byte * min(count, 65536)
     while count > 0:
