@@ -329,6 +329,27 @@ print(1 in refused, len(refused))
 # ---- What cannot be forked
 
 
+_LINGERS = """
+import ctypes, threading
+libc = ctypes.CDLL(None)
+key = ctypes.c_uint()
+libc.pthread_key_create(ctypes.byref(key), libc.usleep)  # called with the value when a thread has ended for Python
+t = threading.Thread(target=libc.pthread_setspecific, args=(key, ctypes.c_void_p(MICROSECONDS)))
+t.start()
+t.join()
+"""
+
+
+@SUITE.case("b7a")
+async def a_thread_that_has_ended_and_is_not_quite_gone_does_not_prevent_a_fork(stage: Stage, box: Box) -> None:
+    assert (await box.sandbox.exec(_LINGERS.replace("MICROSECONDS", "20_000"))).error is None
+    (branch,) = await box.sandbox.fork()
+    await branch.close()
+    assert (await box.sandbox.exec(_LINGERS.replace("MICROSECONDS", "900_000"))).error is None
+    with pytest.raises(CannotFork, match="1 threads"):
+        await box.sandbox.fork()
+
+
 @SUITE.case("b7")
 async def what_cannot_be_copied_is_named(stage: Stage, box: Box) -> None:
     await box.sandbox.exec("import mmap, os, subprocess, tempfile, threading, time; kept = 1")

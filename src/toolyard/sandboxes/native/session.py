@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _random
 import _socket
+import _thread
 import fcntl
 import functools
 import os
@@ -17,6 +18,7 @@ import resource
 import select
 import stat
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -32,6 +34,9 @@ _NUMPY_STATE, _DRAWN_AT_ONCE = 624 * 4, 256  # more than so many bytes can be in
 _ENTERED = b"entered"
 _BRANCH_FILES = 4
 """That come from the host for a branch."""
+
+_LOOKS, _LOOK_SECONDS = 100, 0.0005
+"""For threads that have ended, and are not gone."""
 
 _surrender = syscalls.Calls()
 """Of the power that an interpreter has in the namespaces of its branch."""
@@ -263,9 +268,8 @@ def _problem() -> str:
 
 def _unforkable() -> str:
     """What in this process cannot be copied."""
-    threads = len(os.listdir("/proc/self/task"))
-    if threads > 1:
-        return f"{threads - 1} threads are running in the interpreter"
+    if threads := _other_threads():
+        return f"{threads} threads are running in the interpreter"
     children = [pid for pid in _text_of(f"/proc/self/task/{os.getpid()}/children").split() if not _is_zombie(pid)]
     if children:
         return f"the interpreter has child processes: {', '.join(map(bytes.decode, children))}"
@@ -276,6 +280,16 @@ def _unforkable() -> str:
     files = [path for _, path, about in _open_files() if stat.S_ISREG(about.st_mode) and path.startswith("/")]
     nameless = [path for path in files if not os.path.exists(path)]
     return f"open files have no name: {', '.join(nameless)}" if nameless else ""
+
+
+def _other_threads() -> int:
+    """As the system counts them. For Python, and for who joins it, a thread has ended a moment before it is gone."""
+    for _ in range(_LOOKS):
+        others = len(os.listdir("/proc/self/task")) - 1
+        if not others or _thread._count():
+            break
+        time.sleep(_LOOK_SECONDS)
+    return others
 
 
 def _is_zombie(pid: bytes) -> bool:
