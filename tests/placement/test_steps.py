@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.loops import counted_turns
 from toolyard.placement.steps import all_of, at_once, rest_of
 
 pytestmark = pytest.mark.anyio
@@ -68,24 +69,15 @@ async def test_a_few_that_wait_do_not_hold_up_the_others():
 
 
 async def test_others_on_the_loop_have_their_turn_between():
-    turns = 0
-
-    async def tick() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
     def work(item: int) -> int:
         until = time.perf_counter() + 0.00002
         while time.perf_counter() < until:
             continue
         return item
 
-    ticking = asyncio.ensure_future(tick())
-    await all_of(range(1024), work)
-    ticking.cancel()
-    assert turns >= 7
+    async with counted_turns() as turns:
+        await all_of(range(1024), work)
+        assert turns() >= 7
 
 
 async def test_work_that_only_lets_others_have_their_turn_is_not_taken_for_work_that_waits():
@@ -100,23 +92,14 @@ async def test_work_that_only_lets_others_have_their_turn_is_not_taken_for_work_
     async def part() -> bool:
         nonlocal begun, done, rested
         begun += 1
-        before = turns
+        before = turns()
         await all_of(range(10), takes_its_time, portion=1)
-        rested += turns > before
+        rested += turns() > before
         done += 1
         return begun == done
 
-    turns = 0
-
-    async def tick() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    ticking = asyncio.ensure_future(tick())
-    assert all(await all_of(range(8), lambda _: at_once(part()), portion=1)), "one part after the other"
-    ticking.cancel()
+    async with counted_turns() as turns:
+        assert all(await all_of(range(8), lambda _: at_once(part()), portion=1)), "one part after the other"
     assert rested == 8
 
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import anyio
 import pytest
 
+from tests.loops import counted_turns
 from tests.runtime.test_runtime import World, runtime_of, settled, spec
 from toolyard import Given, tool
 from toolyard.core.errors import Overloaded, SessionClosed, ToolError
@@ -224,18 +225,9 @@ async def test_a_server_that_shuts_down_takes_none_of_them(name):
 async def test_others_on_the_loop_have_their_turn_between():
     async with runtime_of(Many).running() as runtime:
         sessions = await several(runtime, 300)
-        turns = 0
-
-        async def tick() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        ticking = asyncio.ensure_future(tick())
-        await runtime.call_all(each(sessions, "takes_its_time"))
-        ticking.cancel()
-        assert turns >= 300 / 4 - 1  # for four calls take more than a millisecond
+        async with counted_turns() as turns:
+            await runtime.call_all(each(sessions, "takes_its_time"))
+            assert turns() >= 300 / 4 - 1  # for four calls take more than a millisecond
 
 
 async def test_each_call_is_told_once_with_the_seconds_that_it_ran_itself():

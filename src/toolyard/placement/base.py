@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
-from toolyard.core.output import Blocks, JsonObject, Reply, ToolFailure
+from toolyard.core.output import Blocks, JsonObject, Reply
 from toolyard.core.tool import ListToolsOutput, Tool
 from toolyard.core.workspace import Workspace
 
@@ -65,13 +65,10 @@ class Placed(Protocol):
 
     def bare(self, tool: str, arguments: JsonObject, given: JsonObject) -> Coroutine[Any, Any, object] | None:
         """The tool's own coroutine, for whoever makes many calls; None where there is more to a call than that. What it
-        returns, unless that is text, is to be settled, and what it raises, or this does, has failed."""
+        returns, unless that is text, is to be settled; what it raises, or this does, is a `failure` of the tool."""
 
     async def settle(self, tool: str, returned: object) -> Reply:
         """What a bare coroutine returned, as `call` has it."""
-
-    def failed(self, tool: str, error: BaseException) -> ToolFailure:
-        """What a bare coroutine raised, as `call` has it. Raises when it is we who cancel it."""
 
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
         """The same as a function for a thread, which raises nothing; None if the tool is not a plain function."""

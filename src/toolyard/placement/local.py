@@ -289,9 +289,6 @@ class LocalEnvironment:
         except BaseException as error:  # what the author's tool returned
             return failure(tool, error)
 
-    def failed(self, tool: str, error: BaseException) -> ToolFailure:
-        return failure(tool, error)
-
     async def _reply(self, returned: object) -> Reply:
         if isinstance(returned, (str, ToolOutput, ToolFailure, AskAgain)):
             return returned

@@ -210,9 +210,6 @@ class RemoteEnvironment:
     async def settle(self, tool: str, returned: object) -> Reply:
         raise NotImplementedError("coroutines of tools are not in this process")
 
-    def failed(self, tool: str, error: BaseException) -> ToolFailure:
-        raise NotImplementedError("coroutines of tools are not in this process")
-
     def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
         return None
 

@@ -8,6 +8,7 @@ from operator import length_hint, sub
 from typing import Any, TypeAlias
 
 from toolyard.core.output import AskAgain, JsonObject, Reply, Returned
+from toolyard.placement.local import failure
 from toolyard.placement.steps import BREATH, in_lanes, rest_of
 from toolyard.runtime.session import Session
 from toolyard.runtime.shared import Shared
@@ -84,7 +85,7 @@ class Together:
                 work = placed.bare(tool, arguments, given)
                 returned = None if work is None else await work
             except BaseException as error:  # the author's tool: whatever it raises is its answer
-                reply: Reply = placed.failed(tool, error)
+                reply: Reply = failure(tool, error)
             else:
                 if work is None:
                     reply = await placed.call(tool, arguments, given)
