@@ -66,7 +66,9 @@ class Connection:
         return cls(*await asyncio.open_connection("127.0.0.1", port))
 
     def send(self, method: str, path: str, sid: str, body: bytes = b"") -> None:
-        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nX-Session-ID: {sid}\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nX-Session-ID: {sid}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
         self._writer.write(head.encode() + body)
 
     async def ask(self, method: str, path: str, sid: str, body: bytes = b"") -> bytes:

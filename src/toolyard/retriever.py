@@ -18,7 +18,7 @@ QUERIES_MOST = 10_000
 _BREATH = 0.005
 """Seconds of searching after which others get their turn."""
 
-_OPTIONS = HttpOptions(body_bytes=16 * 2**20, ping_seconds=10, starting_seconds=0, errors="exception", api_key="")
+OPTIONS = HttpOptions(body_bytes=16 * 2**20, ping_seconds=10, starting_seconds=0, errors="exception", api_key="")
 
 
 class Retriever:
@@ -33,7 +33,7 @@ class Retriever:
         if scope["type"] != "http":
             await _live(receive, send)
             return
-        request = Request(scope, receive, send, _OPTIONS)
+        request = Request(scope, receive, send, OPTIONS)
         try:
             await self._answer(request, scope["method"], scope["path"].rstrip("/"))
         except Disconnected:

@@ -24,6 +24,7 @@ from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
 from toolyard.core.meaning import Model
 from toolyard.core.search import use_model
+from toolyard.gate import Allowed, Gate
 from toolyard.gateways.elsewhere import Elsewhere
 from toolyard.gateways.several import Several
 from toolyard.http_protocol import GatheringProtocol
@@ -72,7 +73,9 @@ class Server:
         routes = [route for protocol in self.protocols for route in routes_of(protocol, self.runtime, part)]
         self._elsewhere = Elsewhere(routes, options)
         first = [self._elsewhere] if part.gateways > 1 else []
-        self.app: ASGIApp = Door([*first, *routes], self._lifespan, options, self.sandboxes.enter)
+        door = Door([*first, *routes], self._lifespan, options, self.sandboxes.enter)
+        self._gate = Gate(door, options, part.pick(Allowed))
+        self.app: ASGIApp = self._gate
         if model is not None:
             self.app = Within(self.app, partial(use_model, model))
         self._uvicorn: uvicorn.Server | None = None
@@ -142,6 +145,8 @@ class Server:
             timeout_graceful_shutdown=10,  # for answers under way; what takes long has been drained before
             log_config=None,
         )
+        if not self.settings.api_key and all(map(is_local, sockets)):
+            self._gate.require_known_host()
         self._placement.prepare()
         self._uvicorn = _DrainingFirst(config, self.runtime, self._start_sandboxes, on_start, drain)
         self._uvicorn.run(sockets=list(sockets))
@@ -251,6 +256,11 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
             f"Is another server using it? Choose another with --port, or --port 0 for any free one"
         ) from None
     return opened
+
+
+def is_local(opened: socket.socket) -> bool:
+    """Whether only this machine, and so its browsers, can reach a socket over the network."""
+    return opened.family in (socket.AF_INET, socket.AF_INET6) and is_loopback(opened.getsockname()[0])
 
 
 def protocols_of(settings: Settings, *, runs_code: bool) -> Sequence[str]:

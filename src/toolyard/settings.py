@@ -6,6 +6,7 @@ import dataclasses
 import ipaddress
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
@@ -15,6 +16,9 @@ from toolyard.sandboxes.base import Level, Network
 from toolyard.sandboxes.base import Limits as SandboxLimits
 
 T = TypeVar("T")
+
+_HOST = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")
+_ORIGIN = re.compile(r"null|[A-Za-z][A-Za-z0-9+.-]*://" + _HOST.pattern)
 
 _SANDBOX = SandboxLimits(output_bytes=2**20)
 
@@ -68,6 +72,14 @@ class Settings:
     # Who
     api_key: str = knob("", "key that clients must send, as X-API-Key or as Authorization: Bearer")
     allow_anonymous: bool = knob(False, "listen on a non-loopback address although no key is asked for")
+    allow_host: tuple[str, ...] = knob(
+        (),
+        "a name, or name:port, by which clients reach this server (repeatable); needed beside loopback names where no "
+        "key is asked for on loopback, and once given, no other name is answered",
+    )
+    allow_origin: tuple[str, ...] = knob(
+        (), "let web pages of this origin, such as http://localhost:6274, use this server (repeatable)"
+    )
     # How long
     idle_seconds: float = knob(900, "close a session that nobody has used or pinged for this long")
     setup_seconds: float = knob(1800, "give up on an environment's setup() after this long")
@@ -155,6 +167,14 @@ class Settings:
                 raise SettingsError(f"{knob_.name} is {value}; it must be more than 0")
         if self.port > 65535:
             raise SettingsError(f"port is {self.port}; it must be from 0 to 65535")
+        for host in self.allow_host:
+            if not _HOST.fullmatch(host):
+                raise SettingsError(
+                    f"allow_host is {host!r}; it must be a name, such as tools.example or tools.example:8080"
+                )
+        for origin in self.allow_origin:
+            if not _ORIGIN.fullmatch(origin):
+                raise SettingsError(f"allow_origin is {origin!r}; it must be an origin, such as http://localhost:6274")
 
     def check_exposure(self) -> None:
         """Refuse to be reachable from other machines by anybody, unless told so."""
@@ -220,7 +240,7 @@ def is_loopback(host: str) -> bool:
 
 def _from_text(text: str, kind: Any, variable: str) -> object:
     if get_origin(kind) is tuple:
-        return tuple(text.split(","))
+        return tuple(filter(None, map(str.strip, text.split(","))))
     if get_origin(kind) is Literal:
         if text not in get_args(kind):
             raise SettingsError(f"{variable} is {text!r}; it must be one of {', '.join(get_args(kind))}")

@@ -222,7 +222,7 @@ async def test_a_server_that_has_enough_to_do_says_so():
     with running([MathEnv], protocol=("ors", "fusion"), max_concurrent_calls=1, max_queued_calls=0) as server:
         async with Client(server.url) as client:
             first = asyncio.ensure_future(client.run("import time; time.sleep(3); print('done')"))
-            route = next(route for route in server.server.app._routes if isinstance(route, fusion.Fusion))
+            route = next(route for route in server.server.app._app._routes if isinstance(route, fusion.Fusion))
             await until(lambda: route._requests)
             second = await client.post("/run_code", json={"code": "1", "language": "python"})
             assert (second.status_code, second.headers["retry-after"]) == (503, "1")

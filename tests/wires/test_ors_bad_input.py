@@ -198,7 +198,7 @@ def chunked(*pieces: bytes) -> bytes:
 
 
 def chunked_request(path: str, sid: str, *pieces: bytes) -> bytes:
-    lines = f"POST {path} HTTP/1.1\r\nHost: test\r\nX-Session-ID: {sid}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    lines = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nX-Session-ID: {sid}\r\nTransfer-Encoding: chunked\r\n\r\n"
     return lines.encode() + chunked(*pieces)
 
 
@@ -233,7 +233,7 @@ async def test_a_body_over_the_limit_is_413_however_it_comes():
 @pytest.mark.parametrize("expect", ["", "Expect: 100-continue\r\n"])
 async def test_a_body_announced_too_large_is_refused_before_it_is_sent(sid: str, pair: Running, expect: str):
     lines = (
-        f"POST /mathenv/call HTTP/1.1\r\nHost: test\r\nX-Session-ID: {sid}\r\n{expect}Content-Length: {10**12}\r\n\r\n"
+        f"POST /mathenv/call HTTP/1.1\r\nHost: [::1]\r\nX-Session-ID: {sid}\r\n{expect}Content-Length: {10**12}\r\n\r\n"
     )
     assert first_status(pair.url, lines.encode()) == 413
 
@@ -283,7 +283,7 @@ async def test_the_body_of_one_request_does_not_count_as_the_head_of_the_next(si
     with connect(pair.url) as sock:
         sock.sendall(first + b"GET /health HT")
         assert status(sock.recv(65536)) == 200
-        sock.sendall(b"TP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
+        sock.sendall(b"TP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         received = b""
         while piece := sock.recv(65536):
             received += piece
@@ -339,7 +339,7 @@ async def test_an_odd_environment_name_is_404_and_quoted_safely(sid: str, pair: 
 async def test_a_session_id_with_control_characters_is_refused_as_http(sid: str, pair: Running, value: bytes):
     answer = talk(
         pair.url,
-        b"POST /ping HTTP/1.1\r\nHost: test\r\nX-Session-ID: " + value + b"\r\nConnection: close\r\n\r\n",
+        b"POST /ping HTTP/1.1\r\nHost: localhost\r\nX-Session-ID: " + value + b"\r\nConnection: close\r\n\r\n",
     )
     assert status(answer) == 400
     assert b"Injected" not in answer
@@ -367,7 +367,7 @@ async def test_a_header_after_the_session_id_is_only_another_header(wire: Wire, 
         b"FOO / HTTP/1.1\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00",
-        b"GET /health HTTP/1.1\nHost: test\n\n",
+        b"GET /health HTTP/1.1\nHost: localhost\n\n",
     ],
     ids=ascii,
 )

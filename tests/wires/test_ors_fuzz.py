@@ -357,7 +357,7 @@ pieces = st.sampled_from(
         b"POST /anything/call HTTP/1.1\r\n",
         b"POST /create HTTP/1.1\r\n",
         b"GET / HTTP/1.0\r\n",
-        b"Host: x\r\n",
+        b"Host: localhost\r\n",
         b"X-Session-ID: open\r\n",
         b"Content-Length: 5\r\n",
         b"Content-Length: 999999999\r\n",

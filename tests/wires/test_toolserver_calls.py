@@ -151,9 +151,8 @@ async def test_one_connection_is_enough_to_go_on_with_a_call(node, served):
 
     async def ask(name: str, arguments: object) -> tuple[str, object]:
         body = json.dumps({"tool_name": name, "arguments": arguments})
-        head = (
-            f"POST /execute_tool HTTP/1.1\r\nHost: x\r\nCookie: node_id={node.node_id}\r\nContent-Length: {len(body)}"
-        )
+        head = f"POST /execute_tool HTTP/1.1\r\nHost: localhost\r\nCookie: node_id={node.node_id}\r\n"
+        head += f"Content-Length: {len(body)}"
         writer.write(f"{head}\r\n\r\n{body}".encode())
         answered = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = int(answered.partition("content-length: ")[2].partition("\r\n")[0])

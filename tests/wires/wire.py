@@ -229,7 +229,7 @@ def request_bytes(
 ) -> bytes:
     lines = [
         f"{method} {path} HTTP/1.1",
-        "Host: test",
+        "Host: localhost",
         *(f"{name}: {value}" for name, value in (headers or {}).items()),
     ]
     if body or method == "POST":

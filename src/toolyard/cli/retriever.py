@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 
 import uvicorn
 
 from toolyard import logs
+from toolyard.cli._settings import add_knob
+from toolyard.gate import Allowed, Gate
 from toolyard.http_protocol import GatheringProtocol
-from toolyard.retriever import TOPK, TOPK_MOST, Retriever
-from toolyard.server import listen, tune_process
-from toolyard.settings import SettingsError, is_loopback
+from toolyard.retriever import OPTIONS, TOPK, TOPK_MOST, Retriever
+from toolyard.server import is_local, listen, tune_process
+from toolyard.settings import Settings, SettingsError, flag_of, is_loopback
 from toolyard.tools.corpus import read_corpus
 
 HELP = "serve a text corpus to search_retrieval, as Search-R1's retriever does"
@@ -32,6 +35,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="listen on a non-loopback address: everybody who reaches it may ask",
     )
+    for knob in dataclasses.fields(Settings):
+        if knob.name in Allowed.__dataclass_fields__:
+            add_knob(parser, knob, flag_of(knob.name))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,13 +48,17 @@ def run(args: argparse.Namespace) -> int:
             f"{args.host} can be reached from other machines, and no key is asked for. If everybody who "
             f"can reach it may use it, say --allow-anonymous"
         )
+    allowed = Settings.read(vars(args)).pick(Allowed)
     logs.configure("text", "info")
     with listen(args.host, args.port) as socket:
         begun = time.monotonic()
         corpus = read_corpus(args.corpus)
         tune_process()
+        gate = Gate(Retriever(corpus, topk=args.topk), OPTIONS, allowed)
+        if is_local(socket):
+            gate.require_known_host()
         config = uvicorn.Config(
-            Retriever(corpus, topk=args.topk),
+            gate,
             http=GatheringProtocol,
             ws="none",
             access_log=False,
