@@ -30,6 +30,8 @@ class Step:
     session: Literal["keep", "new", "take", "cookie"] = "keep"
     """Whether the request goes to the session as it is, to a new one, or takes the id of one from its answer; or
     whether a cookie names the session."""
+    key: str = ""
+    """Of the server, if it asks for one."""
 
     def encode(self) -> bytes:
         lines = [
@@ -39,6 +41,8 @@ class Step:
             "Accept-Encoding: gzip, deflate",
             "User-Agent: ors-sdk/0.1.0",
         ]
+        if self.key:
+            lines.append(f"X-API-Key: {self.key}")
         if self.body:
             lines.append("Content-Type: application/json")
         if self.method == "POST":
