@@ -44,6 +44,9 @@ class Settings:
     )
     api_base_url: str = knob("", "where those APIs are, if not where they say: URL, or NAME=URL,NAME=URL")
     api_keys: str = knob("", "a JSON file with the keys of those APIs")
+    data_dir: tuple[str, ...] = knob(
+        (), "directory of the server below which a trainer may name files, such as `db_path` for sql (repeatable)"
+    )
     retrieval: Literal["words", "embeddings"] = knob(
         "words", "how tools are found for a question: by its words, or by what they mean as well (extra `embeddings`)"
     )
@@ -220,7 +223,7 @@ def is_loopback(host: str) -> bool:
 
 def _from_text(text: str, kind: Any, variable: str) -> object:
     if get_origin(kind) is tuple:
-        return tuple(text.split(","))
+        return tuple(filter(None, text.split(",")))
     if get_origin(kind) is Literal:
         if text not in get_args(kind):
             raise SettingsError(f"{variable} is {text!r}; it must be one of {', '.join(get_args(kind))}")
