@@ -21,6 +21,7 @@ from toolyard.adapters import is_toolset, verl_tool
 from toolyard.core.environment import Toolset
 from toolyard.core.errors import ToolyardError
 from toolyard.loading import LoadError, load_targets
+from toolyard.logs import TextLines
 from toolyard.server import Server, listen_all, tune_process
 from toolyard.settings import Settings, is_loopback
 from toolyard.tools import TOOLS
@@ -268,9 +269,9 @@ def usage() -> str:
 
 def configure_logs(level: str) -> None:
     """As verl-tool's log looks, so that whoever reads it finds what they look for."""
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s - %(name)s - %(levelname)s - %(message)s", stream=sys.stderr
-    )
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(TextLines("%(asctime)s - %(name)s - %(levelname)s - %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[lines])
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
     uvicorns = logging.getLogger("uvicorn")
