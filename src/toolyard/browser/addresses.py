@@ -38,7 +38,7 @@ _NOT_PUBLIC_4 = [
 ]
 """IANA's special-purpose addresses, and those at which clouds tell secrets to their machines."""
 _GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
-"""All that has been given out. Loopback, link-local and unique local addresses (Amazon's fd00:ec2::254) are elsewhere."""
+"""All that has been given out: neither loopback, nor link-local, nor unique local (as Amazon's fd00:ec2::254)."""
 _NOT_PUBLIC_6 = [
     ipaddress.IPv6Network(text)
     for text in (
