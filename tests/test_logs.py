@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,18 +13,18 @@ import pytest
 from tests.wires.verl_wire import Steps, Trainer, call
 from tests.wires.wire import Wire, until
 from tests.worlds import MathEnv, OtherEnv
-from toolyard.logs import JsonLines
+from toolyard.logs import JsonLines, TextLines
 from toolyard.testing import Running, running
 
 pytestmark = pytest.mark.anyio
 
 
 @contextmanager
-def lines(level: int) -> Iterator[list[str]]:
+def lines(level: int, formatter: logging.Formatter | None = None) -> Iterator[list[str]]:
     """What is logged meanwhile, as JSON."""
     written: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: written.append(JsonLines().format(record))
+    handler.emit = lambda record: written.append((formatter or JsonLines()).format(record))
     logger = logging.getLogger("toolyard")
     before = logger.level
     logger.addHandler(handler)
@@ -110,3 +111,28 @@ async def test_a_server_that_ended_listens_no_more():
         journal = server.server.runtime.journal
         listening = len(journal.closed)
     assert (listening, len(journal.closed), journal.started) == (2, 1, [])
+
+
+EVIL = "a\n12:00:00 INFO    toolyard: all is well\x1b[2J\x9b2J\u2028\u202e\x00"
+
+
+async def test_what_a_client_calls_its_trajectory_begins_no_line_of_its_own_and_drives_no_terminal():
+    with lines(logging.DEBUG, TextLines("%(levelname)s %(message)s")) as written, running([Steps]) as server:
+        async with Trainer(server.url) as trainer:
+            await trainer.act(EVIL, "<note>x</note>")
+            await trainer.act(EVIL, "<note>x</note>", {"environment": EVIL})
+            await trainer.finish(EVIL)
+    about_it = [line for line in written if "all is well" in line]
+    assert about_it
+    assert all(line.isprintable() for line in about_it)
+    assert any(r"verl:a\n12:00:00" in line and r"\x1b[2J\x9b2J\u2028\u202e\x00" in line for line in about_it)
+
+
+def test_a_traceback_keeps_its_lines_and_nothing_else_that_cannot_be_seen():
+    try:
+        raise ValueError("\x1b[31mred")
+    except ValueError:
+        record = logging.makeLogRecord({"msg": "two\nlines", "exc_info": sys.exc_info()})
+    first, *_, last = TextLines("%(message)s").format(record).split("\n")
+    assert (first, last) == (r"two\nlines", r"ValueError: \x1b[31mred")
+    assert json.loads(JsonLines().format(record))["message"] == "two\nlines"

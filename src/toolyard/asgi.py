@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from pydantic_core import from_json
 from starlette.routing import BaseRoute, Match
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolyard.core.encoding import encode
 from toolyard.core.errors import describe
@@ -33,6 +33,8 @@ ANSWER = "toolyard.answer"
 content's length, and body. It returns False for one that it cannot send, and has then done nothing.
 
 A server that offers this is ours. It lets a request go on to its end when the client has gone away."""
+HEAD = "toolyard.head"
+"""In the scope of a request that is answered as GET, but whose answer goes out without its body."""
 PASSED = "toolyard.passed"
 """In the scope of a request that another gateway has passed on to this one."""
 
@@ -207,6 +209,13 @@ def by_path(routes: Sequence[BaseRoute]) -> Mapping[str, NamesPaths]:
     return known
 
 
+def without_body(send: Send) -> Send:
+    async def sent(message: Message) -> None:
+        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+    return sent
+
+
 class Door:
     """The ASGI application: checks the key, finds the route, and turns what goes wrong into an answer."""
 
@@ -228,6 +237,9 @@ class Door:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
             return
+        if scope["method"] == "HEAD":
+            scope.pop(ANSWER, None)  # it would send the body
+            scope, send = {**scope, "method": "GET", HEAD: True}, without_body(send)
         entered = self._enter()
         try:
             if self._key and scope["path"] != "/health":

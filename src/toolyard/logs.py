@@ -22,6 +22,24 @@ _LONGEST = 100
 """Of a tool's name: a client may send any text as one, and have it logged."""
 
 
+class TextLines(logging.Formatter):
+    """A message is one line, whatever a client called its session: a line end in it is written as `\\n`."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = visible(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # as logging has it: three values, or three times None
+        return "\n".join(map(visible, super().formatException(ei).split("\n")))
+
+
+def visible(text: str) -> str:
+    """The same, with escapes for control characters and for whatever else is not to be seen."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 class JsonLines(logging.Formatter):
     """What a line is about, such as its session, is among its keys: `log.info("…", extra={"about": {…}})`."""
 
@@ -40,7 +58,7 @@ class JsonLines(logging.Formatter):
 
 def configure(style: Literal["text", "json"], level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+    text = TextLines("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
     handler.setFormatter(JsonLines() if style == "json" else text)
     for name in ("toolyard", "uvicorn"):
         logger = logging.getLogger(name)

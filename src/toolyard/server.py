@@ -6,6 +6,7 @@ import asyncio
 import gc
 import importlib
 import logging
+import os
 import socket
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
@@ -38,6 +39,7 @@ from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime, by_name
 from toolyard.sandboxes.provider import Provider
 from toolyard.settings import Settings, SettingsError, is_loopback
+from toolyard.tools.data_files import use_data_dirs
 from toolyard.tools.environment import named_toolsets
 from toolyard.tools.sandboxed import SandboxedToolset
 
@@ -78,6 +80,8 @@ class Server:
         self.app: ASGIApp = self._gate
         if model is not None:
             self.app = Within(self.app, partial(use_model, model))
+        if folders := data_dirs_of(part):
+            self.app = Within(self.app, partial(use_data_dirs, folders))
         self._uvicorn: uvicorn.Server | None = None
 
     def run(self, host: str | None = None, port: int | None = None) -> None:
@@ -289,6 +293,14 @@ def model_of(settings: Settings) -> Callable[[], Model] | None:
     return load
 
 
+def data_dirs_of(settings: Settings) -> Sequence[str]:
+    """Absolute, for workers that are started elsewhere. Those of a cluster may have what this machine has not."""
+    for folder in settings.data_dir:
+        if settings.placement != "ray" and not os.path.isdir(folder):
+            raise SettingsError(f"data_dir is {folder!r}, and there is no such directory")
+    return [os.path.abspath(folder) for folder in settings.data_dir]
+
+
 def placement_of(settings: Settings, environments: Sequence[type[Environment]], toolsets: Sequence[type]) -> Placement:
     if settings.placement == "local":
         return LocalPlacement(settings.threads)
@@ -301,8 +313,10 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
         image=settings.sandbox_image,
     )
     load = model_of(settings)
+    folders = data_dirs_of(settings)
 
     def enter() -> None:
+        use_data_dirs(folders)
         if load is not None:
             use_model(load())
         provider().enter()

@@ -48,6 +48,9 @@ class Settings:
     )
     api_base_url: str = knob("", "where those APIs are, if not where they say: URL, or NAME=URL,NAME=URL")
     api_keys: str = knob("", "a JSON file with the keys of those APIs")
+    data_dir: tuple[str, ...] = knob(
+        (), "directory of the server below which a trainer may name files, such as `db_path` for sql (repeatable)"
+    )
     retrieval: Literal["words", "embeddings"] = knob(
         "words", "how tools are found for a question: by its words, or by what they mean as well (extra `embeddings`)"
     )

@@ -21,6 +21,7 @@ from toolyard.adapters import is_toolset, verl_tool
 from toolyard.core.environment import Toolset
 from toolyard.core.errors import ToolyardError
 from toolyard.loading import LoadError, load_targets
+from toolyard.logs import TextLines
 from toolyard.server import Server, listen_all, tune_process
 from toolyard.settings import Settings, is_loopback
 from toolyard.tools import TOOLS
@@ -60,6 +61,7 @@ class Flags:
     log_level: str = "info"
     done_if_invalid: bool | None = None
     enable_hashing: bool | None = None
+    data_dir: tuple[str, ...] | None = None
 
 
 HELP: Mapping[str, str] = {
@@ -73,6 +75,7 @@ HELP: Mapping[str, str] = {
     "log_level": "debug, info, warning, error or critical [info]",
     "done_if_invalid": "end a trajectory whose text calls no tool [False]",
     "enable_hashing": "the same request again gets the same answer, and nothing is done twice [True]",
+    "data_dir": "directories, separated by commas, below which a trainer may name files (repeatable) [none]",
 }
 UNUSED = ("log_directory", "log_interval", "router_workers", "slient", "use_ray", "use_tqdm", "uvi_workers")
 
@@ -130,6 +133,7 @@ def settings_of(flags: Flags) -> Settings:
             "port": flags.port,
             "protocol": ("verl",),
             "tools": "",
+            "data_dir": flags.data_dir,
             "max_concurrent_calls": most,
             "threads": max(threads, flags.workers_per_tool * len(flags.tool_type)),
             "verl_request_seconds": flags.request_timeout,
@@ -204,7 +208,8 @@ def read_flags(argv: Sequence[str]) -> tuple[Flags, Sequence[str]]:
         if name in UNUSED:
             unused.append(name)
         elif text not in ("None", "''", '""'):
-            values[name] = _value(name, text, kinds[name])
+            value = _value(name, text, kinds[name])
+            values[name] = values.get(name, ()) + value if name == "data_dir" else value
     return Flags(**values), unused
 
 
@@ -234,6 +239,9 @@ def _value(name: str, text: str, kind: Any) -> object:
     """`a,b`, `('a','b')` and `["a", "b"]` are all the same to python-fire."""
     if name == "tool_type":
         return tuple(re.findall(r"[^\s,()\[\]'\"]+", text)) or _wrong(name, text, "names of tools, separated by commas")
+    if name == "data_dir":
+        folders = [folder.strip(" '\"") for folder in text.strip("()[]").split(",")]
+        return tuple(filter(None, folders)) or _wrong(name, text, "directories, separated by commas")
     text = text.strip("'\"")
     if name == "log_level":
         return text.lower() if text.lower() in _LEVELS else _wrong(name, text, f"one of {', '.join(_LEVELS)}")
@@ -261,9 +269,9 @@ def usage() -> str:
 
 def configure_logs(level: str) -> None:
     """As verl-tool's log looks, so that whoever reads it finds what they look for."""
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s - %(name)s - %(levelname)s - %(message)s", stream=sys.stderr
-    )
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(TextLines("%(asctime)s - %(name)s - %(levelname)s - %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[lines])
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
     uvicorns = logging.getLogger("uvicorn")

@@ -20,7 +20,13 @@ from toolyard.core.errors import ToolError
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1"),
+        *("168.63.129.15", "169.253.255.255", "172.32.0.1", "192.0.1.1", "198.20.0.1", "223.255.255.255", "2a00::1"),
+    ],
+)
 def test_addresses_on_the_internet_are_public(address: str):
     assert is_public(ipaddress.ip_address(address))
 
@@ -34,6 +40,34 @@ def test_addresses_on_the_internet_are_public(address: str):
     ],
 )
 def test_addresses_of_machines_and_local_networks_are_not(address: str):
+    assert not is_public(ipaddress.ip_address(address))
+
+
+FORMS = ["{}", "::ffff:{}", "64:ff9b::{}", "::{}", "::ffff:0:{}", "2002:{:x}:{:x}::1"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("192.0.0.192", "168.63.129.16", "169.254.169.254", "169.254.170.2", "100.100.100.200"),  # metadata services
+        *("192.0.0.9", "192.0.2.1", "192.88.99.1", "198.18.0.1", "198.51.100.1", "203.0.113.1", "127.1.2.3"),
+    ],
+)
+def test_an_address_that_is_not_public_is_so_in_every_form(address: str, form: str):
+    number = int(ipaddress.IPv4Address(address))
+    halves = (number >> 16, number & 0xFFFF)
+    assert not is_public(ipaddress.ip_address(form.format(*halves) if "x" in form else form.format(address)))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("fd00:ec2::254", "fd20:ce::254", "64:ff9b:1::808:808", "2001:db8::1", "3fff::1", "5f00::1", "100::1"),
+        *("2001:2::1", "2001:10::1", "2001:20::1", "2001::1", "4000::1", "::808:808", "::ffff:0:808:808"),
+    ],
+)
+def test_special_addresses_of_ipv6_are_not_public(address: str):
     assert not is_public(ipaddress.ip_address(address))
 
 

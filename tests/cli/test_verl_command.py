@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,6 +117,27 @@ def test_without_a_host_only_this_machine_reaches_it_and_with_one_it_is_said(com
     assert "WARNING - 0.0.0.0 can be reached from other machines, and no key is asked for" in wide.output
 
 
+def test_a_trainer_may_name_files_below_the_directories_of_the_command_line(command, tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        sqlite3.connect(tmp_path / name / "x.sqlite").close()
+    server = command(
+        *("--port", "0", "--tool_type", "sql"), *("--data_dir", str(tmp_path / "a"), f"--data-dir={tmp_path / 'b'}")
+    )
+
+    def asked(folder: str) -> str:
+        named = [{"db_path": str(tmp_path / folder / "x.sqlite")}]
+        return server.act("<sql>SELECT 5</sql>", extra_fields=named)[0]["obs"]
+
+    assert ["\n 5\n" in asked(folder) for folder in "abc"] == [True, True, False]
+    assert "named with --data-dir" in asked("c")
+
+
+def test_directories_are_read_as_python_fire_would():
+    for written in (["--data_dir=/a,/b"], ["--data-dir", "['/a', '/b']"], ["--data_dir", "/a", "--data_dir", "/b"]):
+        assert read_flags(written)[0].data_dir == ("/a", "/b")
+
+
 def test_a_tool_that_cannot_be_used_is_left_out_and_the_server_starts(command):
     server = command("--port", "0", "--tool_type", "nope,google_search,base", SERPER_API_KEY="")
     assert server.act("x", "t7") == ("Base observation for t7 in turn 0", True, True)
@@ -156,7 +178,7 @@ def test_flags_without_a_meaning_here_are_accepted_and_named_once(command):
     ("args", "said"),
     [
         (["--tool_typ", "base"], "there is no flag --tool_typ; did you mean --tool_type"),
-        (["--quiet"], "there is no flag --quiet; there are --done_if_invalid, --enable_hashing, --host"),
+        (["--quiet"], "there is no flag --quiet; there are --data_dir, --done_if_invalid, --enable_hashing, --host"),
         (["base"], "what is 'base'? Write --flag value; several tools are one value: --tool_type a,b"),
         (["--port", "http"], "--port is 'http'; it must be a whole number"),
         (["--port", "70000"], "port is 70000; it must be from 0 to 65535"),

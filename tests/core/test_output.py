@@ -109,3 +109,17 @@ def test_metadata_that_is_too_long_by_itself_is_left_out():
     assert cut(whole, 30).metadata == {"cut_from": 5}
     assert cut(whole, 30).text == "short"
     assert cut(whole, 200) is whole
+
+
+def test_a_detail_counts_as_what_it_takes_and_is_left_out_where_there_is_no_room_for_it():
+    blocks = [TextBlock(text="one", detail={"a": 1}), TextBlock(text="two", detail={"long": "x" * 5_000_000})]
+    shorter = cut(ToolOutput(blocks=blocks), 1000)
+    assert [(block.text, block.detail) for block in shorter.blocks] == [("one", {"a": 1}), ("two", None)]
+    assert shorter.metadata == {"cut_from": 3 + 7 + 3 + 5_000_011}
+    image = ImageBlock(data="c" * 50, mimeType="image/png", detail={"long": "x" * 100})
+    assert (
+        len(cut(ToolOutput(blocks=[TextBlock(text="b" * 90, detail={"k": "v" * 20}), image]), 100).model_dump_json())
+        < 300
+    )
+    whole = ToolOutput(blocks=[TextBlock(text="short", detail={"a": 1})])
+    assert cut(whole, 12) is whole

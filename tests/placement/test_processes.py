@@ -344,6 +344,18 @@ async def test_a_template_that_was_killed_is_replaced():
                 await wire.end(again)
 
 
+async def test_a_pool_has_as_many_processes_as_it_should_however_many_come_at_once():
+    pool = PoolPlacement(Served({"counting": Counting}, {}, 4, lambda: None), ProcessLimits(), size=4)
+    try:
+        pool.prepare()
+        async with anyio.create_task_group() as group:
+            for i in range(12):
+                group.start_soon(pool.place, SessionSpec(f"s{i}", Counting, Task({})))
+        assert pool.processes == 4
+    finally:
+        await pool.stop()
+
+
 async def test_a_pool_that_cannot_be_filled_makes_do_with_what_it_has(monkeypatch):
     monkeypatch.setattr(os, "fork", refusing(range(4, 100)))  # a guard, a template and one worker are enough
     with running([Counting], placement="pool", pool_processes=3) as server:

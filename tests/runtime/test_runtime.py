@@ -15,6 +15,7 @@ from pydantic import AfterValidator
 
 from toolyard import Environment, TextBlock, ToolOutput, Toolset, terminal, tool
 from toolyard.core.errors import (
+    CallConflict,
     CallNotFound,
     DefinitionError,
     Overloaded,
@@ -520,9 +521,9 @@ async def test_the_same_id_is_the_same_call_and_other_sessions_do_not_see_it():
         session.spec.task.spec["gate"].set()
         other.spec.task.spec["gate"].set()
         call = session.call("one", {}, "mine")
-        assert session.call("two", {}, "mine") is call
+        assert session.call("one", {}, "mine") is call
         await call.finished()
-        assert session.call("two", {}, "mine") is call
+        assert session.call("one", {}, "mine") is call
         assert session.spec.task.spec["log"].count("one in") == 1
         assert (await other.call("two", {}, "mine").finished()).text == "two"
         ours = session.call("two", {})
@@ -546,6 +547,32 @@ async def test_an_id_that_was_forgotten_never_runs_again():
             with pytest.raises(CallNotFound):
                 session.call("one", {}, call_id)
         assert session.spec.task.spec["log"].count("one in") == 1
+
+
+async def test_an_id_never_runs_again_however_many_came_after_it():
+    async with runtime_of(replay_bytes=0).running() as runtime:
+        session = await runtime.open(spec())
+        session.spec.task.spec["gate"].set()
+        await session.call("one", {}, "first").finished()
+        for i in range(4300):
+            await session.call("two", {}, f"later {i}").finished()
+        with pytest.raises(CallNotFound):
+            session.call("one", {}, "first")
+        assert session.spec.task.spec["log"].count("one in") == 1
+
+
+async def test_a_session_that_remembers_as_many_ids_as_it_may_takes_no_more_but_goes_on(monkeypatch):
+    monkeypatch.setattr("toolyard.runtime.session._FORGOTTEN_MOST", 3)
+    async with runtime_of(replay_bytes=0).running() as runtime:
+        session = await runtime.open(spec())
+        session.spec.task.spec["gate"].set()
+        for i in range(4):
+            await session.call("two", {}, f"id {i}").finished()
+        with pytest.raises(CallConflict, match="without task_id"):
+            session.call("two", {}, "one more")
+        with pytest.raises(CallNotFound):
+            session.call("two", {}, "id 0")
+        assert (await session.call("two", {}).finished()).text == "two"
 
 
 async def test_kept_results_never_take_more_than_their_bytes():

@@ -8,10 +8,12 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio.from_thread import start_blocking_portal
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -193,6 +195,55 @@ async def test_who_waits_for_a_connection_has_not_asked_yet(trainer: Trainer, mo
         monkeypatch.setenv("RETRIEVER_URL", url)
         seen = await asyncio.gather(*(trainer.act("<search>x</search>") for _ in range(8)))
     assert [one.observation for one in seen] == [SEEN] * 8
+
+
+KEPT = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(FOUND), FOUND)
+
+
+@contextmanager
+def dying(answered: int, asked: list[int]) -> Iterator[str]:
+    """A server that answers so many requests of a connection, and hangs up once it has read one more."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(0)
+        while asked[-1] <= answered:
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+            asked[-1] += 1
+            if asked[-1] <= answered:
+                writer.write(KEPT)
+        writer.close()
+
+    with start_blocking_portal() as portal:
+        server = portal.call(partial(asyncio.start_server, serve, "127.0.0.1", 0))
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/retrieve"
+        portal.call(server.close)
+
+
+async def test_what_was_sent_is_not_sent_again_when_a_kept_connection_dies(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may have done the work, and died of it. That is its failure, and no answer to the agent."""
+    asked: list[int] = []
+    with dying(1, asked) as url:
+        monkeypatch.setenv("RETRIEVER_URL", url)
+        assert (await trainer.act("<search>x</search>", "t-kept")).observation == SEEN
+        seen = await trainer.act("<search>x</search>", "t-kept")
+        assert "cannot be reached" in seen.why_lost()
+        assert asked == [2]
+        assert (await trainer.act("<search>x</search>", "t-kept")).observation == SEEN
+        await trainer.finish("t-kept")
+        assert asked == [2, 1]
+
+
+async def test_a_connection_that_was_closed_while_nobody_used_it_hinders_nobody(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with saying(KEPT, KEPT, KEPT) as url:  # which does not say that it hangs up
+        monkeypatch.setenv("RETRIEVER_URL", url)
+        for _ in range(3):
+            assert (await trainer.act("<search>x</search>", "t-closed")).observation == SEEN
+        await trainer.finish("t-closed")
 
 
 async def test_when_no_session_is_left_no_connection_is(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:

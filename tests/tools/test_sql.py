@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +19,9 @@ import anyio
 import pytest
 
 from tests.tools.acting import Trainer
+from toolyard import Environment
+from toolyard.server import Server
+from toolyard.settings import Settings, SettingsError
 from toolyard.testing import running
 from toolyard.tools import sql as tool
 from toolyard.tools.table_text import table_text
@@ -47,9 +51,15 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def relative(database: Path) -> str:
+    """Its folder, as somebody may write it who starts a server here."""
+    return os.path.relpath(database.parent)
+
+
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running([], tools="sql") as served:
+def url(database: Path) -> Iterator[str]:
+    with running([], tools="sql", data_dir=(str(database.parent),)) as served:
         yield served.url
 
 
@@ -57,6 +67,14 @@ def url() -> Iterator[str]:
 async def trainer(url: str) -> AsyncIterator[Trainer]:
     async with Trainer(url) as client:
         yield client
+
+
+@pytest.fixture
+async def stranger() -> AsyncIterator[Trainer]:
+    """A trainer of a server whose operator named no directory."""
+    with running([], tools="sql") as served:
+        async with Trainer(served.url) as client:
+            yield client
 
 
 def wrapped(text: str, turns: int = 0) -> str:
@@ -123,14 +141,14 @@ async def test_of_a_long_table_only_the_beginning_is_shown(trainer: Trainer, dat
 def test_rows_that_are_not_shown_still_decide_what_a_column_is(database: Path) -> None:
     """As in pandas: one missing value, wherever it is, makes floats of all."""
     query = "SELECT n FROM numbers UNION ALL SELECT NULL"
-    shown = tool.told(query, tool.Database(str(database), "")).splitlines()
+    shown = tool.told(query, tool.Database(str(database))).splitlines()
     assert shown[:3] == ["Truncated to 50 lines since returned response too long:    0", " 1.0", " 2.0"]
     assert len(shown) == 51
 
 
 def test_a_row_takes_no_more_room_than_what_is_shown_of_it(database: Path) -> None:
     wide = ", ".join(["hex(zeroblob(400000))", "zeroblob(800000)"] * 20)
-    shown = tool.told(f"SELECT {wide}", tool.Database(str(database), ""))
+    shown = tool.told(f"SELECT {wide}", tool.Database(str(database)))
     assert tool.TEXT_MOST < len(shown) < 10 * tool.TEXT_MOST
 
 
@@ -140,8 +158,8 @@ def test_a_short_query_cannot_take_all_memory(database: Path) -> None:
     query = f"WITH t0(x) AS (SELECT 1){doubled} SELECT count(*) FROM t39"
     program = (
         "import sys\nfrom toolyard.tools import sql\nsql.HEAP_BYTES = 64 * 2**20\n"
-        "print(sql.told(sys.argv[1], sql.Database(sys.argv[2], '')))\n"
-        "print(sql.told('SELECT count(*) FROM numbers', sql.Database(sys.argv[2], '')))\n"
+        "print(sql.told(sys.argv[1], sql.Database(sys.argv[2])))\n"
+        "print(sql.told('SELECT count(*) FROM numbers', sql.Database(sys.argv[2])))\n"
         "print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0])"  # not what its parent held, too
     )
     ran = subprocess.run(
@@ -218,14 +236,92 @@ async def test_a_name_leads_nowhere_else(trainer: Trainer, database: Path, monke
 
 
 async def test_a_root_keeps_paths_below_it(
-    trainer: Trainer, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stranger: Trainer, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOOLYARD_SQL_ROOT", str(tmp_path))
+    shutil.copy(database, tmp_path / "inside.sqlite")
     (tmp_path / "linked.sqlite").symlink_to(database)
-    for path in (database, f"{tmp_path}/../{database.parent.name}/{database.name}"):
-        assert "does not exist" in (await trainer.act("<sql>SELECT 5</sql>", db_path=str(path))).text
-    seen = await trainer.act("<sql>SELECT 5</sql>", db_path=str(tmp_path / "linked.sqlite"))
+    for path in (database, f"{tmp_path}/../{database.parent.name}/{database.name}", tmp_path / "linked.sqlite"):
+        assert "does not exist" in (await stranger.act("<sql>SELECT 5</sql>", db_path=str(path))).text
+    seen = await stranger.act("<sql>SELECT 5</sql>", db_path=str(tmp_path / "inside.sqlite"))
     assert seen.text == wrapped(" 0\n 5")
+
+
+async def test_a_trainer_names_no_file_where_the_operator_named_no_directory(stranger: Trainer, database: Path) -> None:
+    refused = "below a directory that the operator named with --data-dir or the variable TOOLYARD_DATA_DIR."
+    for path in (str(database), "/nowhere.sqlite"):  # it does not tell which of them exists
+        seen = await stranger.act("<sql>SELECT * FROM people</sql>", db_path=path)
+        assert seen.text == wrapped(f"The database file {path} does not exist {refused}")
+    async with stranger.session(db_path=str(database)) as sid:
+        output = (await stranger.call(sid, "sql", {"sql": "SELECT name FROM people"}, env="toolbox")).output
+        assert output["blocks"][0]["text"].endswith(refused)
+
+
+async def test_a_path_may_be_below_the_folder_of_databases(
+    stranger: Trainer, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQL_CACHE_DIR", str(database.parent))
+    assert (await stranger.act("<sql>SELECT 5</sql>", db_path=str(database))).text == wrapped(" 0\n 5")
+
+
+async def test_links_lead_out_of_no_directory_unless_to_another_that_is_named(
+    trainer: Trainer, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    shutil.copy(database, outside / "copy.sqlite")
+    link = database.parent / "link.sqlite"
+    link.symlink_to(outside / "copy.sqlite")
+    (database.parent / "folder").symlink_to(outside)
+    for path in (link, database.parent / "folder" / "copy.sqlite", database.parent / "folder" / ".." / "x"):
+        assert "--data-dir" in (await trainer.act("<sql>SELECT 5</sql>", db_path=str(path))).text
+    monkeypatch.setenv("SQL_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "town").symlink_to(database)  # which lies below --data-dir
+    (tmp_path / "cache" / "copy").symlink_to(outside / "copy.sqlite")
+    assert (await trainer.act("<sql>SELECT 5</sql>", db_id="town")).text == wrapped(" 0\n 5")
+    assert "--data-dir" in (await trainer.act("<sql>SELECT 5</sql>", db_id="copy")).text
+
+
+@pytest.mark.parametrize("place", [{"placement": "process"}, {"placement": "pool", "pool_processes": 1}])
+async def test_directories_count_wherever_sessions_live(database: Path, relative: str, place: dict[str, Any]) -> None:
+    with running([], tools="sql", data_dir=(relative,), **place) as served:
+        async with Trainer(served.url) as trainer:
+            assert (await trainer.act("<sql>SELECT 5</sql>", db_path=str(database))).text == wrapped(" 0\n 5")
+            assert "--data-dir" in (await trainer.act("<sql>SELECT 5</sql>", db_path="/etc/hostname")).text
+
+
+class TownSql(tool.Sql):
+    """What an author writes whose tasks name databases."""
+
+
+class Town(Environment):
+    toolsets = (TownSql,)
+
+    @classmethod
+    def list_splits(cls) -> list[str]:
+        return ["test"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[dict[str, Any]]:
+        return [{"db_path": f"{folder}/town.sqlite"} for folder in TownSql.data_dirs]
+
+    def get_prompt(self) -> str:
+        return "Who lives here?"
+
+
+async def test_an_author_names_directories_of_their_own(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TownSql, "data_dirs", (str(database.parent),))
+    with running([Town]) as served:
+        async with Trainer(served.url) as client:
+            sid = await client.open(env_name="town", split="test", index=0)
+            output = (await client.call(sid, "sql", {"sql": "SELECT count(*) FROM people"}, env="town")).output
+            assert output["blocks"][0]["text"] == " 0\n 3"
+
+
+def test_a_directory_that_is_not_there_is_a_mistake_of_the_operator(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"data_dir is '.*/missing', and there is no such directory"):
+        Server([], settings=Settings(tools="sql", data_dir=(str(tmp_path / "missing"),)))
 
 
 @pytest.mark.parametrize(
@@ -251,13 +347,13 @@ async def test_a_root_keeps_paths_below_it(
 )
 def test_nothing_but_reading_is_possible(database: Path, query: str, problem: str) -> None:
     before = (database.read_bytes(), sorted(database.parent.iterdir()))
-    told = tool.told(query.format(folder=database.parent), tool.Database(str(database), ""))
+    told = tool.told(query.format(folder=database.parent), tool.Database(str(database)))
     assert told == f"Error executing SQL: {problem}"
     assert (database.read_bytes(), sorted(database.parent.iterdir())) == before
 
 
 def test_tables_can_be_described(database: Path) -> None:
-    told = tool.told("PRAGMA table_info(people)", tool.Database(str(database), ""))
+    told = tool.told("PRAGMA table_info(people)", tool.Database(str(database)))
     assert [line.split()[1] for line in told.splitlines()[1:]] == ["id", "name", "height"]
 
 
@@ -265,24 +361,24 @@ def test_a_file_that_is_no_database_says_nothing_of_what_is_in_it(tmp_path: Path
     secret = tmp_path / "secret.txt"
     secret.write_text("the password is swordfish\n" * 100)
     for query in ("SELECT * FROM sqlite_master", "PRAGMA table_info(x)", "SELECT * FROM the"):
-        assert tool.told(query, tool.Database(str(secret), "")) == "Error executing SQL: file is not a database"
+        assert tool.told(query, tool.Database(str(secret))) == "Error executing SQL: file is not a database"
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/", "nowhere.sqlite", "\x00", "x" * 5000])
 def test_what_is_no_file_is_said_not_to_exist(path: str) -> None:
-    assert tool.told("SELECT 1", tool.Database(path, "")) == f"The database file {path} does not exist."
+    assert tool.told("SELECT 1", tool.Database(path)) == f"The database file {path} does not exist."
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert "does not exist" in tool.told("SELECT 1", tool.Database(str(tmp_path / "pipe"), ""))
+    assert "does not exist" in tool.told("SELECT 1", tool.Database(str(tmp_path / "pipe")))
 
 
 def test_a_path_cannot_say_how_it_is_opened(database: Path) -> None:
     odd = database.with_name("a?mode=rwc#%41.sqlite")
     odd.write_bytes(database.read_bytes())
-    assert tool.told("DELETE FROM people", tool.Database(str(odd), "")).endswith("readonly database")
-    assert tool.told("SELECT count(*) FROM people", tool.Database(str(odd), "")) == " 0\n 3"
+    assert tool.told("DELETE FROM people", tool.Database(str(odd))).endswith("readonly database")
+    assert tool.told("SELECT count(*) FROM people", tool.Database(str(odd))) == " 0\n 3"
     odd.unlink()
 
 

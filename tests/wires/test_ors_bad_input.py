@@ -24,12 +24,12 @@ pytestmark = pytest.mark.anyio
 async def sid(wire: Wire) -> AsyncIterator[str]:
     """A session that must have lost nothing when the test is over."""
     sid = await wire.open(task_spec={"q": "still here"})
-    await wire.call(sid, "half", {"number": 2}, task_id="before")
+    before = (await wire.call(sid, "half", {"number": 2})).id
     yield sid
     assert await wire.alive(sid)
     assert (await wire.get("/mathenv/prompt", headers=H(sid))).json()[0]["text"] == "still here"
     assert (await wire.call(sid, "noparam")).text == "nothing"
-    assert (await wire.call(sid, "boom", task_id="before")).text == "1.0"
+    assert (await wire.call(sid, "boom", task_id=before)).text == "1.0"
 
 
 def status(answer: bytes) -> int:
@@ -377,7 +377,24 @@ async def test_what_is_no_http_is_400_and_the_connection_is_closed(sid: str, pai
     assert b"connection: close" in head(answer)
 
 
-@pytest.mark.parametrize("method", ["HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
+async def test_head_is_answered_as_get_is_but_without_a_body(sid: str, pair: Running):
+    async with Wire(pair.url) as wire:
+        for path in ("/health", "/metrics", "/list_environments", "/mathenv/tools", "/", "/verl/health", "/nowhere"):
+            whole, bare = await wire.get(path), await wire.request("HEAD", path)
+            assert (bare.status_code, bare.content) == (whole.status_code, b""), path
+            assert bare.headers["content-type"] == whole.headers["content-type"]
+            assert int(bare.headers["content-length"]) > 0
+        assert (await wire.request("HEAD", "/mathenv/prompt", headers=H(sid))).status_code == 200
+        nodes = len(pair.server.runtime.sessions)
+        for path in ("/mathenv/call", "/create", "/get_cookie", "/get_cookies"):
+            assert (await wire.request("HEAD", path, headers=H(sid))).status_code == 405
+        assert len(pair.server.runtime.sessions) == nodes
+    both = talk(pair.url, request_bytes("HEAD", "/health", close=False) + request_bytes("GET", "/list_environments"))
+    assert both.count(b"HTTP/1.1 200") == 2, "what comes after it is not taken for its body"
+    assert both.count(b"mathenv") == 1
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
 async def test_methods_that_ors_does_not_have_are_405(sid: str, pair: Running, method: str):
     for path, allowed in (("/health", b"GET"), ("/mathenv/call", b"POST"), ("/create", b"POST")):
         answer = talk(pair.url, request_bytes(method, path, H(sid)))
@@ -471,7 +488,9 @@ async def test_clients_that_never_read_disturb_nobody_and_their_sessions_can_be_
             assert received.endswith(b"\n\n")
             assert b"event: end\n" in received
             for sid in deaf:
-                assert len((await wire.call(sid, "noparam", task_id="big")).text) == 8_000_000
+                assert (
+                    len((await wire.call(sid, "big", {"n": 4_000_000, "fill": "ab"}, task_id="big")).text) == 8_000_000
+                )
                 with anyio.fail_after(2):
                     await wire.end(sid)
             for sock in [*socks, slow]:

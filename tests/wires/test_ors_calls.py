@@ -288,6 +288,17 @@ async def test_E58_a_client_may_choose_the_id(wire: Wire, sid: str):
     assert ran[once] == 1
 
 
+async def test_an_id_that_a_client_chose_names_one_call_and_no_other(wire: Wire, sid: str):
+    once, other = key(), key()
+    first = await wire.call(sid, "slow", {"seconds": 0, "key": once}, task_id="mine")
+    for name, input_ in [("slow", {"seconds": 0, "key": other}), ("noparam", {}), ("noparam", {"seconds": 0})]:
+        answer = await wire.call(sid, name, input_, task_id="mine")
+        told = "task_id 'mine' names another call, with another tool or input; nothing ran"
+        assert [(event.name, event.data) for event in answer.events] == [("error", told)]
+    assert await wire.call(sid, "slow", {"key": once, "seconds": 0}, task_id="mine") == first, "the order says nothing"
+    assert (ran[once], ran[other]) == (1, 0)
+
+
 @pytest.mark.parametrize("call_id", ["t-" + "0" * 32, ""])
 async def test_E59_an_id_that_could_be_ours_but_is_not_known_starts_nothing(wire: Wire, sid: str, call_id: str):
     once = key()
@@ -304,7 +315,7 @@ async def test_E60_a_call_is_found_by_its_own_session_only(wire: Wire, sid: str)
     assert ran[second] == 0
     await wire.call(sid, "half", {"number": 2}, task_id="shared name")
     assert (await wire.call(other, "half", {"number": 4}, task_id="shared name")).text == "2.0"
-    assert (await wire.call(sid, "half", {"number": 6}, task_id="shared name")).text == "1.0"
+    assert (await wire.call(sid, "half", {"number": 2}, task_id="shared name")).text == "1.0"
 
 
 async def test_E61_a_call_made_while_setup_runs_is_executed_once(wire: Wire):

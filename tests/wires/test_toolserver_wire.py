@@ -41,7 +41,7 @@ async def test_105_every_spelling_of_get_cookies_makes_a_new_node(served):
             response = await node.request(method, path)
             assert (response.status_code, response.json()) == (200, {"message": "add cookie", "version": "0.2"})
             assert response.headers["server"] == "ToolServerManager/0.2"
-            assert response.headers["set-cookie"] == f"node_id={node.node_id}; Path=/; SameSite=lax"
+            assert response.headers["set-cookie"] == f"node_id={node.node_id}; Path=/; HttpOnly; SameSite=Strict"
             assert len(bytes.fromhex(node.node_id)) == 32
             seen.add(node.node_id)
         assert len(seen) == 3

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from tests.wires.verl_wire import Steps, Trainer, answered, call, ended, gate
-from tests.wires.wire import until
+from tests.wires.wire import H, until
 from tests.worlds import MathEnv, OtherEnv, torn_down
 from toolyard.testing import Running, running
 
@@ -34,6 +34,21 @@ async def trainer(steps: Running) -> AsyncIterator[Trainer]:
 @pytest.fixture
 def name() -> str:
     return uuid.uuid4().hex
+
+
+async def test_a_client_of_ors_neither_takes_the_name_of_a_trajectory_nor_reaches_one(trainer, name):
+    body = {"env_name": "mathenv", "task_spec": {"q": "A"}}
+    for sid in (f"verl:{name}", f"node:{name}:mathenv"):
+        refused = await trainer.post("/create", headers=H(sid), json=body)
+        assert (refused.status_code, refused.json()["detail"].partition(":")[0]) == (
+            400,
+            "a session id cannot begin with verl",
+        )
+    assert (await trainer.act(name, "<note>a</note>")).text == "\n<notes>a</notes>\n"
+    for path in ("/ping", "/delete", "/delete_session"):
+        assert (await trainer.post(path, headers=H(f"verl:{name}"))).status_code == 400
+    assert (await trainer.get("/steps/prompt", headers=H(f"verl:{name}"))).status_code == 400
+    assert (await trainer.act(name, "<note>b</note>")).text == "\n<notes>a b</notes>\n"
 
 
 # In what order.

@@ -15,7 +15,44 @@ from urllib.parse import urlsplit
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_NOT_PUBLIC_4 = [
+    ipaddress.IPv4Network(text)
+    for text in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # behind a provider's NAT; Alibaba's metadata service at 100.100.100.200
+        "127.0.0.0/8",  # loopback
+        "168.63.129.16/32",  # Azure's metadata service
+        "169.254.0.0/16",  # link-local; metadata services of most clouds
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # protocol assignments; Oracle's metadata service at 192.0.0.192
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # relays of 6to4
+        "192.168.0.0/16",  # private
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, and broadcast
+    )
+]
+"""IANA's special-purpose addresses, and those at which clouds tell secrets to their machines."""
+_GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
+"""All that has been given out: neither loopback, nor link-local, nor unique local (as Amazon's fd00:ec2::254)."""
+_NOT_PUBLIC_6 = [
+    ipaddress.IPv6Network(text)
+    for text in (
+        "2001::/23",  # protocol assignments; Teredo, benchmarks, ORCHID
+        "2001:db8::/32",  # documentation
+        "3fff::/20",  # documentation
+    )
+]
+_EMBEDDING = [
+    (ipaddress.IPv6Network("::ffff:0:0/96"), 0),  # IPv4-mapped
+    (ipaddress.IPv6Network("64:ff9b::/96"), 0),  # NAT64
+    (ipaddress.IPv6Network("2002::/16"), 80),  # 6to4
+]
+"""Networks with an IPv4 address in them, and how many bits come after that."""
 _SCHEMES = ("http", "https")
 _HAS_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:(?!\d)", re.IGNORECASE)
 
@@ -103,12 +140,20 @@ async def _look_up(host: str, port: int) -> Sequence[Address]:
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is out on the internet, also when it is written inside an IPv6 address."""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address in _NAT64:
-            return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-        if (inner := address.ipv4_mapped or address.sixtofour) is not None:
-            return is_public(inner)
-        if address.teredo is not None or address.is_site_local:
-            return False
-    return address.is_global and not address.is_multicast and not address.is_reserved
+    """Whether it is out on the internet, also when an IPv4 address is written inside an IPv6 address.
+
+    The tables above decide, not `ipaddress`: what that takes for global differs between versions of Python.
+    """
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _NOT_PUBLIC_4)
+    if (inner := _inner(address)) is not None:
+        return is_public(inner)
+    return address in _GLOBAL_6 and not any(address in network for network in _NOT_PUBLIC_6)
+
+
+def _inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that packets for this one end up at."""
+    for network, shift in _EMBEDDING:
+        if address in network:
+            return ipaddress.IPv4Address(int(address) >> shift & 0xFFFFFFFF)
+    return None

@@ -18,6 +18,14 @@ def encode(value: object) -> bytes:
         return encode_ascii(value)
 
 
+def encode_sorted(value: object) -> bytes:
+    """JSON in which the order of keys makes no difference, to compare values by."""
+    try:
+        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:  # lone surrogates, or integers beyond 64 bits
+        return json.dumps(_finite(value), sort_keys=True, default=lambda v: _finite(_plain(v))).encode()
+
+
 def encode_exactly(value: object) -> bytes:
     """The same for a reader of ours, for whom NaN and the infinities stay what they are."""
     data = encode(value)

@@ -10,6 +10,7 @@
         ToolsetUnavailable    the client asked for a toolset that is not there, or that this environment cannot use
         SessionNotFound
         CallNotFound
+        CallConflict          a client's own id for a call names another call already, or there are too many of them
         NotSupported          this environment does not offer that
       SessionExists           the session id is taken
       SessionFailed           the author's constructor or setup() raised
@@ -82,6 +83,10 @@ class SessionNotFound(RequestError):
 
 class CallNotFound(RequestError):
     pass
+
+
+class CallConflict(RequestError):
+    """Nothing ran: an id names one call only, as long as its session lives."""
 
 
 class NotSupported(RequestError):

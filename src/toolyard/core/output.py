@@ -242,9 +242,9 @@ def cut_text(text: str, limit: int) -> str:
 def cut(output: ToolOutput, limit: int) -> ToolOutput:
     """The same output with at most `limit` characters in its blocks, saying where and how much was cut.
 
-    Metadata that alone is longer than that is left out.
+    Metadata that alone is longer than that is left out, and so is a block's detail for which no room is left.
     """
-    size = sum(len(block.text if isinstance(block, TextBlock) else block.data) for block in output.blocks)
+    size = sum(_length(block) + _detail_length(block) for block in output.blocks)
     metadata = output.metadata or {}
     if len(encode(metadata)) > limit:
         metadata = {}
@@ -260,6 +260,18 @@ def cut(output: ToolOutput, limit: int) -> ToolOutput:
             kept.append(TextBlock(text=f"[an image of {len(block.data):,} base64 characters is left out: too large]"))
         else:
             kept.append(block)
-            left -= len(block.text if isinstance(block, TextBlock) else block.data)
+            left -= _length(block)
+        if (length := _detail_length(kept[-1])) > left:
+            kept[-1] = kept[-1].model_copy(update={"detail": None})
+        else:
+            left -= length
     metadata = {**metadata, "cut_from": size}
     return ToolOutput(blocks=kept, metadata=metadata, reward=output.reward, finished=output.finished)
+
+
+def _length(block: Block) -> int:
+    return len(block.text if isinstance(block, TextBlock) else block.data)
+
+
+def _detail_length(block: Block) -> int:
+    return 0 if block.detail is None else len(encode(block.detail))

@@ -144,7 +144,8 @@ class PoolPlacement(ProcessPlacement):
         """As far as that is possible: fewer will do."""
         while len(self._pool) < self._size:
             try:
-                self._pool.append(await self._start())
+                process = await self._start()
+                self._pool.append(process)  # to the list as it is now: others have replaced it meanwhile
             except Overloaded as error:
                 if not self._pool:
                     raise

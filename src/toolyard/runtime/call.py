@@ -30,7 +30,20 @@ def is_ours(call_id: str) -> bool:
 class Call(Generic[R]):
     """A ticket for one call. Many may wait for it, any number of times."""
 
-    __slots__ = ("_begun", "_ended", "_result", "began", "deadline", "id", "kept", "name", "size", "stopped", "task")
+    __slots__ = (
+        "_begun",
+        "_ended",
+        "_result",
+        "asked",
+        "began",
+        "deadline",
+        "id",
+        "kept",
+        "name",
+        "size",
+        "stopped",
+        "task",
+    )
 
     def __init__(self, name: str, call_id: str | None, deadline: float, *, kept: bool = True) -> None:
         self.name = name
@@ -38,6 +51,8 @@ class Call(Generic[R]):
         self.deadline = deadline
         self.kept = kept
         """Its result may be asked for again."""
+        self.asked: int | None = None
+        """Of a call whose id the client chose: what tells it from a call of another tool, or with other arguments."""
         self.size = 0
         self.began = 0.0
         """When its tool began to run; 0 if that has not, or if nobody listens."""

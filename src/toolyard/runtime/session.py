@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-from toolyard.core.encoding import encode
+from toolyard.core.encoding import encode, encode_sorted
 from toolyard.core.environment import needs_teardown
 from toolyard.core.errors import (
+    CallConflict,
     CallNotFound,
     CannotFork,
     NotSupported,
@@ -46,8 +46,9 @@ log = logging.getLogger("toolyard.runtime")
 R = TypeVar("R")
 A = TypeVar("A")
 
-_FORGOTTEN_MOST = 4096
-"""How many ids of calls, once chosen by the client and now evicted, a session remembers so as not to run them again."""
+_FORGOTTEN_MOST = 2**18
+"""How many ids of calls, chosen by the client and now evicted, a session remembers so as not to run them again. It
+remembers a hash of each, about 80 bytes, and takes no more ids from clients when it has so many."""
 
 
 _REBUILT = (
@@ -108,7 +109,7 @@ class Session(Life):
         self.running = 0
         self._turns: Turns | None = None
         self._calls: dict[str, Call[Any]] | None = None
-        self._forgotten: OrderedDict[str, None] | None = None
+        self._forgotten: set[int] | None = None
 
     # From open to close.
 
@@ -205,14 +206,14 @@ class Session(Life):
 
         `given` is what the trainer says with it, not the model.
         """
-        found = self._find(call_id)
-        return found or self._start(Call(tool, call_id, self._deadline()), self._follow, (arguments, given))
+        found = self._find(call_id, tool, arguments)
+        return found or self._start(self._new(tool, call_id, arguments), self._follow, (arguments, given))
 
     def call_here(self, tool: str, arguments: JsonObject, call_id: str | None = None) -> Call[CallResult] | Begun:
         """As `call`, but a new one begins in the task of the caller, and is done already if its tool never waits."""
-        if (found := self._find(call_id)) is not None:
+        if (found := self._find(call_id, tool, arguments)) is not None:
             return found
-        call: Call[CallResult] = Call(tool, call_id, self._deadline())
+        call: Call[CallResult] = self._new(tool, call_id, arguments)
         self._enter(call)
         call.task = asyncio.current_task()
         rest = at_once(self._run(call, self._follow, (arguments, {})))
@@ -227,7 +228,8 @@ class Session(Life):
 
     def find(self, call_id: str) -> Call[Any]:
         """A call that was made here, and is running or kept."""
-        if (call := self._find(call_id)) is None:
+        self.touch()
+        if self._calls is None or (call := self._calls.get(call_id)) is None:
             raise CallNotFound(f"there is no call {call_id!r}")
         return call
 
@@ -368,8 +370,8 @@ class Session(Life):
         self, candidates: Sequence[GroupCandidate], call_id: str | None = None
     ) -> Call[Sequence[GroupScore] | ToolFailure]:
         """Start scoring; a ticket as for a tool call, but it takes no turn and is not stopped by the end."""
-        found = self._find(call_id)
-        return found or self._start(Call("score_group", call_id, self._deadline()), self._score, candidates)
+        found = self._find(call_id, "score_group", candidates)
+        return found or self._start(self._new("score_group", call_id, candidates), self._score, candidates)
 
     def forget(self, call: Call[Any]) -> None:
         """Drop a result that was kept long enough, but remember that its id was used."""
@@ -377,20 +379,32 @@ class Session(Life):
             return
         if not is_ours(call.id):
             if self._forgotten is None:
-                self._forgotten = OrderedDict()
-            self._forgotten[call.id] = None
-            if len(self._forgotten) > _FORGOTTEN_MOST:
-                self._forgotten.popitem(last=False)
+                self._forgotten = set()
+            self._forgotten.add(hash(call.id))
 
-    def _find(self, call_id: str | None) -> Call[Any] | None:
+    def _find(self, call_id: str | None, name: str, about: object) -> Call[Any] | None:
+        """The call that this id names, which must be the same; None if it may name a new one."""
         self.touch()
         if call_id is None:
             return None
         if self._calls is not None and (call := self._calls.get(call_id)):
+            if call.asked is not None and call.asked != _told_apart_by(name, about):
+                raise CallConflict(f"task_id {call_id!r} names another call, with another tool or input; nothing ran")
             return call
-        if not call_id or is_ours(call_id) or (self._forgotten is not None and call_id in self._forgotten):
+        forgotten = self._forgotten
+        if not call_id or is_ours(call_id) or (forgotten is not None and hash(call_id) in forgotten):
             raise CallNotFound("unknown task_id")
+        if forgotten is not None and len(forgotten) >= _FORGOTTEN_MOST:
+            raise CallConflict(
+                f"this session has had {_FORGOTTEN_MOST} ids from its client; send calls without task_id"
+            )
         return None
+
+    def _new(self, name: str, call_id: str | None, about: object) -> Call[Any]:
+        call: Call[Any] = Call(name, call_id, self._deadline())
+        if call_id is not None:
+            call.asked = _told_apart_by(name, about)
+        return call
 
     def _deadline(self) -> float:
         return self.last_seen + self._shared.limits.call_seconds
@@ -551,3 +565,8 @@ class Session(Life):
         scores = await placed.score_group(candidates)
         call.size = len(encode([score.metadata for score in scores]))
         return scores
+
+
+def _told_apart_by(name: str, about: object) -> int:
+    """A hash: of the arguments themselves, nothing has to be kept."""
+    return hash((name, encode_sorted(about)))

@@ -6,6 +6,7 @@ and knows no more than it must: files, folders, hard links, and long names in th
 
 from __future__ import annotations
 
+import re
 import stat
 import time
 import zipfile
@@ -32,6 +33,8 @@ DEPTH_MOST = 100
 _BLOCK = 512
 _DIGITS_MOST = 20
 _NAME_MOST = 4096
+_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|clock\$|(com|lpt)[0-9¹²³])[ ]*(\.|$)", re.IGNORECASE)
+"""Names that Windows takes for a device, whatever comes after a dot."""
 _YEARS = range(1980, 2108)
 """That a zip archive can tell."""
 
@@ -78,13 +81,24 @@ def zip_name(name: bytes) -> str:
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
     if name.startswith(b"/") or b".." in parts or parts[:1] == [OURS.encode()] or len(name) > _NAME_MOST:
         return ""
-    return "/".join("".join(map(_harmless, part.decode("utf-8", "surrogateescape"))) for part in parts)
+    return "/".join(_harmless_part(part.decode("utf-8", "surrogateescape")) for part in parts)
+
+
+def _harmless_part(part: str) -> str:
+    """What no system takes for a device, or for another name: Windows drops dots and spaces at the end, so that `.. `
+    would lead up there."""
+    name = "".join(map(_harmless, part))
+    if name.endswith((".", " ")):
+        name = name[:-1] + _escaped(name[-1])
+    return _escaped(name[0]) + name[1:] if _DEVICE.match(name) else name
 
 
 def _harmless(character: str) -> str:
-    """Itself, or else `%0A`: what is not text, cannot be seen, or is a separator elsewhere."""
-    if character.isprintable() and character != "\\":
-        return character
+    """Itself, or else `%0A`: what is not text, cannot be seen, or is a separator elsewhere, as the colon of a drive."""
+    return character if character.isprintable() and character not in "\\:" else _escaped(character)
+
+
+def _escaped(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogateescape"))
 
 

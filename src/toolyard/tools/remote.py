@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import select
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -126,10 +127,10 @@ class _Server:
         async with self._slots, asyncio.timeout(seconds):
             while self._idle:
                 connection = self._idle.pop()
-                try:
+                if connection.is_fresh():  # a server closes one that was not used for a while
+                    # What was sent is never sent again: the server may have done it, and died of it.
                     return await self._asked(connection, request)
-                except ConnectionError:  # a server closes one that was not used for a while, and we may not know yet
-                    continue
+                connection.close()
             target = self._target
             loop = asyncio.get_running_loop()
             _, connection = await loop.create_connection(_Connection, target.host, target.port)
@@ -216,12 +217,21 @@ class _Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return not self._transport.is_closing()
 
+    def is_fresh(self) -> bool:
+        """Whether the server has said nothing since it answered, neither that it closes the connection.
+
+        The event loop may not have looked yet, so the system is asked.
+        """
+        if not self.is_open:
+            return False
+        told = select.poll()
+        told.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not told.poll(0)
+
     def close(self) -> None:
         self._transport.close()
 
     async def ask(self, request: bytes) -> Answer:
-        if not self.is_open:
-            raise ConnectionResetError("the connection was closed")
         self._answer = asyncio.get_running_loop().create_future()
         self._parser = HttpResponseParser(self)
         self._headers: dict[str, str] = {}

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 from urllib.parse import quote
 
 from toolyard.core.environment import Toolset
 from toolyard.core.forms import Tagged
 from toolyard.core.output import JsonObject, TextBlock, ToolOutput, cut_text
 from toolyard.core.tool import Given, tool
+from toolyard.tools.data_files import data_dirs, is_below, real_path
 from toolyard.tools.table_text import Value, table_text
 
 SECONDS = 5
@@ -38,6 +39,7 @@ EMPTY_QUERY = (
     "Your previous action is invalid. Follow the format of outputting thinking process and sql tool, and try again."
 )
 
+_BELOW = "below a directory that the operator named with --data-dir or the variable TOOLYARD_DATA_DIR."
 _REMINDER_END = "</reminder>"
 _FENCE = re.compile(r"```sql[ \t]*[\r\n]", re.IGNORECASE)
 _FENCE_END = re.compile(r"[\r\n][ \t]*```")
@@ -63,6 +65,9 @@ class SqlForm:
 class Sql(Toolset):
     """The database comes with the action, as `db_path`, or as `db_id` in the folder $SQL_CACHE_DIR."""
 
+    data_dirs: ClassVar[Sequence[str]] = ()
+    """Folders of an author whose tasks name databases in them, beside those that the operator names."""
+
     @tool(form=SqlForm(), concurrent=True)
     def sql(
         self,
@@ -79,7 +84,7 @@ class Sql(Toolset):
             db_id: Name of the database.
             turns_left: How often the agent may still act.
         """
-        database = Database.named(db_path, db_id)
+        database = Database.named(db_path, db_id, self.data_dirs)
         if database is None:
             text = "Execution Error:\nthe task names no database, neither as db_path nor as db_id"
         else:
@@ -125,37 +130,53 @@ def _last_fence(written: str) -> str:
 class Database:
     path: str
     """As the trainer and the model know it."""
-    folder: str
-    """It has to be below this one; empty if it may be anywhere."""
+    folders: Sequence[str] | None = None
+    """It has to be below one of these. None: its name comes from code, not from a trainer, and it may be anywhere."""
 
     @classmethod
-    def named(cls, db_path: str, db_id: str) -> Database | None:
+    def named(cls, db_path: str, db_id: str, own: Sequence[str] = ()) -> Database | None:
+        """The one that a trainer names."""
+        cache = os.environ.get("SQL_CACHE_DIR", "")
+        folders = (*own, *data_dirs(), os.environ.get("TOOLYARD_SQL_ROOT", ""), cache)
         if db_path:
-            return cls(db_path, os.environ.get("TOOLYARD_SQL_ROOT", ""))
-        folder = os.environ.get("SQL_CACHE_DIR", "data/nl2sql/cache")
-        return cls(os.path.join(folder, db_id), folder) if db_id else None
+            return cls(db_path, folders)
+        return cls._in_cache(db_id, cache or "data/nl2sql/cache", folders) if db_id else None
 
-    def exists(self) -> bool:
-        """Whether it is a file that may be read. What a folder links to was put there by whoever keeps it."""
-        try:
-            is_file = stat.S_ISREG(os.stat(self.real_path).st_mode)
-        except (OSError, ValueError):
-            return False
-        return is_file and (not self.folder or Path(self.real_path).is_relative_to(os.path.abspath(self.folder)))
+    @classmethod
+    def _in_cache(cls, db_id: str, cache: str, folders: Sequence[str]) -> Database:
+        """A name leaves the cache by no `..`, whatever the operator named; a link in it may lead to what they named."""
+        path = os.path.join(cache, db_id)
+        inside = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(cache))
+        return cls(path, (*folders, cache) if inside else ())
 
-    @property
-    def real_path(self) -> str:
-        return os.path.abspath(self.path)
+    def found(self) -> str:
+        """Its real path, which is what is opened: a link that changes afterwards leads nowhere else.
+
+        Raises FileNotFoundError, in words for the model. They do not tell whether a file outside of the folders exists.
+        """
+        real = real_path(self.path)
+        if self.folders is not None and not is_below(real, self.folders):
+            raise FileNotFoundError(f"The database file {self.path} does not exist {_BELOW}")
+        if not _is_file(real):
+            raise FileNotFoundError(f"The database file {self.path} does not exist.")
+        return real
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def told(query: str, database: Database) -> str:
     """What the query comes to, as the model reads it."""
     if not query:
         return EMPTY_QUERY
-    if not database.exists():
-        return f"The database file {database.path} does not exist."
     try:
-        rows = ask(query, database.real_path)
+        rows = ask(query, database.found())
+    except FileNotFoundError as error:
+        return str(error)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
             return f"SQL Timeout:\n{query}"

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, Verbosity, explain
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.errors import (
+    CallConflict,
     CallNotFound,
     CannotFork,
     DefinitionError,
@@ -38,6 +39,7 @@ from toolyard.placement.base import Placed, SessionSpec, Task, list_tools
 from toolyard.protocols.ors import bodies, events
 from toolyard.runtime.call import Call
 from toolyard.runtime.life import State
+from toolyard.runtime.names import RESERVED
 from toolyard.runtime.readiness import health
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Begun, Session
@@ -288,7 +290,7 @@ class Ors(BaseRoute):
             await session.ready()  # raises what setup() raised
         try:
             call = self._begin(request, session, body)
-        except CallNotFound as error:
+        except (CallNotFound, CallConflict) as error:
             await request.answer(200, events.HEADERS, events.error(str(error)))
             return
         if isinstance(call, Begun):
@@ -326,7 +328,7 @@ class Ors(BaseRoute):
             raise HttpError(404, f"Environment {env!r} does not implement score_group")
         try:
             call = session.score_group(body.candidates, body.task_id)
-        except CallNotFound as error:
+        except (CallNotFound, CallConflict) as error:
             await request.answer(200, events.HEADERS, events.error(str(error)))
             return
         await self._follow(request, call, events.scores)
@@ -386,6 +388,8 @@ def session_id(request: Request) -> str:
     sid = request.header(b"x-session-id")
     if not sid:
         raise HttpError(400, "X-Session-ID header is required")
+    if sid.startswith(RESERVED):
+        raise HttpError(400, f"a session id cannot begin with {' or '.join(RESERVED)}: that is for other protocols")
     return sid
 
 

@@ -12,7 +12,7 @@ from starlette.requests import cookie_parser
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, explain
+from toolyard.asgi import HEAD, Disconnected, HttpError, HttpOptions, Request, explain
 from toolyard.core.errors import DefinitionError, SessionClosed, ToolyardError
 from toolyard.placement.base import Task
 from toolyard.protocols.toolserver import answers, bodies, files
@@ -152,13 +152,15 @@ class ToolServer(BaseRoute):
         await request.answer_json("alive")
 
     async def get_cookie(self, request: Request) -> None:
+        if HEAD in request.scope:  # who asks for a head does not mean to make a node
+            raise HttpError(405, "Method Not Allowed", [(b"allow", b"GET, POST")])
         bound = await self._bound(bodies.parse_binding(await request.body()))
         node, prompt = await self._nodes.create(bound)
         answer: dict[str, object] = {"message": "add cookie", "version": _VERSION}
         if bound is not None:
             answer["prompt"] = [block.model_dump() for block in prompt]
         headers = [
-            (b"set-cookie", f"{_COOKIE}={node.id}; Path=/; SameSite=lax".encode()),
+            (b"set-cookie", f"{_COOKIE}={node.id}; Path=/; HttpOnly; SameSite=Strict".encode()),
             (b"server", f"ToolServerManager/{_VERSION}".encode()),
         ]
         await request.answer_json(answer, headers=headers)

@@ -24,6 +24,7 @@ from toolyard.placement.base import SessionSpec, Task
 from toolyard.protocols.toolserver.node import Bound, Node, NotRunning
 from toolyard.runtime.journal import Why
 from toolyard.runtime.life import State
+from toolyard.runtime.names import NODE
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
 
@@ -145,7 +146,7 @@ class Nodes:
         task, secrets_ = Task({}), {}
         if node.bound is not None and node.bound.environment is environment:
             task, secrets_ = node.bound.task, dict(node.bound.secrets)
-        spec = SessionSpec(f"node:{node.name}:{environment.name().lower()}", environment, task, secrets_)
+        spec = SessionSpec(f"{NODE}{node.name}:{environment.name().lower()}", environment, task, secrets_)
         session = await self._runtime.open(spec, on_idle=lambda: self._close_idle(node))
         node.sessions[environment] = session
         return session

@@ -16,6 +16,7 @@ from toolyard.placement.base import SessionSpec, Task
 from toolyard.placement.steps import Later, all_of, at_once
 from toolyard.protocols.verl.batches import Batch, Item
 from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Told, lost, observe, refused
+from toolyard.runtime.names import TRAJECTORY
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
 from toolyard.runtime.together import Wanted
@@ -29,7 +30,7 @@ _MANY = 256
 """Items that are acted on at a time."""
 _NO_TIME = 0.002
 """Seconds in which so many are done, if they do next to nothing."""
-_PREFIX = "verl:"
+_PREFIX = TRAJECTORY
 """Trainers number their trajectories as they like; other clients of the server must not meet them by chance."""
 
 
