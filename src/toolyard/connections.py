@@ -196,9 +196,12 @@ class Connections:
                 since = watch.since if phase is watch.phase else self._now
                 found.append((phase, since, len(found), watch))
         del found[-1:]  # the one that has just come
-        if len(found) * 16 < len(self._open):
+        some = len(self._open) // 16
+        if len(found) <= some:
             self._few_at = self._now
-        self._candidates = iter([(phase, watch) for phase, *_, watch in sorted(found)])
+        found.sort()
+        first = sum(one[0] is found[0][0] for one in found)  # no more than these: worse ones may come meanwhile
+        self._candidates = iter([(phase, watch) for phase, *_, watch in found[: max(first, some)]])
 
     # Bodies under way.
 
