@@ -27,6 +27,8 @@ _HEAD_MOST = 64 * 1024
 _HEADERS_MOST = 256
 _PIPELINE_MOST = 64
 """Requests of one connection that wait for the answer to another."""
+_LEAVING_MOST = 256 * 1024
+"""Bytes that a client may go on sending when it has been refused."""
 _LATER = ((b"retry-after", b"2"),)
 _PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 _NAME = re.compile(rb"[0-9a-z-]+")
@@ -120,6 +122,7 @@ class GatheringProtocol(HttpToolsProtocol):
             self._take(*sent)
             return
         if self._is_deaf:
+            self._throw_away(len(data))
             return
         begun, between = self._begun, self.turn == self._begun
         self.received += len(data)
@@ -346,8 +349,14 @@ class GatheringProtocol(HttpToolsProtocol):
         self.flow.is_held = False
         self.flow.resume_reading()
 
+    def _throw_away(self, size: int) -> None:
+        self._stretch += size
+        if self._stretch > _LEAVING_MOST:
+            self.transport.abort()
+
     def _be_deaf(self) -> None:
         self._is_deaf = True
+        self._stretch = 0
         self._known = None
         self.flow.hold()
 

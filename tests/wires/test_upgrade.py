@@ -15,7 +15,7 @@ import pytest
 
 from toolyard.testing import Running
 
-SMUGGLED = b"DELETE /nobody HTTP/1.1\r\nHost: x\r\n\r\n"
+SMUGGLED = b"DELETE /nobody HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 WISH = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
 FRAMES = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
@@ -42,7 +42,7 @@ def answers(sock: socket.socket, count: int) -> Sequence[tuple[bytes, bytes]]:
 
 
 def post(body: bytes, *, wish: bytes = WISH, more: bytes = b"") -> bytes:
-    return b"POST /search_nothing HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n%b\r\n%b" % (
+    return b"POST /search_nothing HTTP/1.1\r\nHost: 127.0.0.1\r\n%bContent-Length: %d\r\n%b\r\n%b" % (
         wish,
         len(body),
         more,
@@ -50,8 +50,8 @@ def post(body: bytes, *, wish: bytes = WISH, more: bytes = b"") -> bytes:
     )
 
 
-NEXT = b"GET /list_environments HTTP/1.1\r\nHost: x\r\n\r\n"
-SPLIT = b"POST /mathenv/tasks HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n%b"
+NEXT = b"GET /list_environments HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+SPLIT = b"POST /mathenv/tasks HTTP/1.1\r\nHost: 127.0.0.1\r\n%bContent-Length: %d\r\n\r\n%b"
 """A route that reads its body, and says 422 to one that is not there."""
 
 
@@ -98,7 +98,7 @@ def test_a_request_hidden_in_the_body_of_another_is_never_run(served: Running):
 
 def test_chunked_bodies_and_continue_work_with_a_wish_to_upgrade(served: Running):
     head = (
-        b"POST /mathenv/tasks HTTP/1.1\r\nHost: x\r\n%bTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
+        b"POST /mathenv/tasks HTTP/1.1\r\nHost: 127.0.0.1\r\n%bTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
         % WISH
     )
     with connected(served) as sock:
