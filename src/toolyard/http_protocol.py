@@ -435,7 +435,7 @@ class Gathering:
         if self._held:
             data = b"".join(self._held) if len(self._held) > 1 else self._held[0]
             self._held = []
-            if not self._is_over:
+            if not (self._is_over or self._transport.is_closing()):  # it may have been lost in this turn
                 self.written += len(data)
                 self._transport.write(data)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import select
@@ -48,7 +49,7 @@ def enough_files() -> Iterator[None]:
 
 
 @contextmanager
-def serving(gateways: int, tmp_path: Path) -> Iterator[tuple[int, Command]]:
+def serving(gateways: int, tmp_path: Path, *, files: int = FILES, more: str = "") -> Iterator[tuple[int, Command]]:
     """`ulimit -n` as a shell sets it."""
     (tmp_path / "many.py").write_text(
         "from toolyard import Environment, tool\n\n\n"
@@ -58,8 +59,8 @@ def serving(gateways: int, tmp_path: Path) -> Iterator[tuple[int, Command]]:
         "    def get_prompt(self):\n        return 'say'\n\n"
         "    @tool\n    def say(self, text: str) -> str:\n        return text\n"
     )
-    flags = f"--port 0 --gateways {gateways} --head-seconds {HEAD} --body-seconds {BODY}"
-    shell = f"ulimit -n {FILES} && exec {TOOLYARD} serve many.py {flags}"
+    flags = f"--port 0 --gateways {gateways} --head-seconds {HEAD} --body-seconds {BODY} {more}"
+    shell = f"ulimit -n {files} && exec {TOOLYARD} serve many.py {flags}"
     command = Command(["bash", "-c", shell], env={}, cwd=tmp_path)
     try:
         port = int(command.until(r"http://127\.0\.0\.1:(\d+)")[1])
@@ -86,7 +87,7 @@ class Ordinary(threading.Thread):
             for connection in (kept, None):
                 began = time.monotonic()
                 try:
-                    self._ask(connection)
+                    self.ask(connection)
                     self.answers += 1
                 except OSError as error:
                     self.failed.append(f"{'kept' if connection else 'new'}: {error!r}")
@@ -95,7 +96,7 @@ class Ordinary(threading.Thread):
                 break
         kept.close()
 
-    def _ask(self, kept: socket.socket | None) -> None:
+    def ask(self, kept: socket.socket | None) -> None:
         if kept is None:
             url = f"http://127.0.0.1:{self._port}/list_environments"
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -177,3 +178,60 @@ def test_an_ordinary_client_is_served_while_1500_connections_take_up_room_and_th
         assert most - before < MOST_MORE
         assert "Too many open files" not in command.output
         assert len(command.output.splitlines()) < 40, command.output
+
+
+@pytest.mark.parametrize(("more", "most"), [("", 160), ("--api-key secret", 40)])
+def test_bodies_that_are_never_complete_share_their_memory_and_have_none_without_the_key(
+    more: str, most: int, tmp_path: Path
+):
+    """`most` is in MiB. Each of them alone is allowed."""
+    start = b"POST /plain/tasks HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 16000000\r\n\r\n"
+    with serving(1, tmp_path, more=more) as (port, command):
+        before = seen = memory(command)
+        socks = [opened(port, start) for _ in range(20)]
+        left = dict.fromkeys(socks, 15_900_000)
+        ends = time.monotonic() + 3
+        while time.monotonic() < ends and any(left.values()):
+            for sock in [sock for sock, size in left.items() if size]:
+                left[sock] -= sent(sock, left[sock])
+            seen = max(seen, memory(command))
+        for sock in socks:
+            sock.close()
+        assert seen - before < most * 2**20
+
+
+def sent(sock: socket.socket, most: int) -> int:
+    """Bytes that went out; all of them, if nobody wants more."""
+    try:
+        return sock.send(bytes(min(most, 65536)))
+    except BlockingIOError:
+        return 0
+    except ConnectionError:
+        return most
+
+
+def test_a_server_without_a_descriptor_for_one_more_neither_spins_nor_says_so_again_and_again(tmp_path: Path):
+    files = 100
+    with serving(1, tmp_path, files=files, more="--max-connections 1000") as (port, command):
+        socks = [opened(port, KINDS["trickling"]) for _ in range(2 * files)]
+        first, used = command.process.pid, []
+        for _ in range(2):
+            fields = Path(f"/proc/{first}/stat").read_text().rsplit(")", 1)[1].split()
+            used.append(sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK"))
+            time.sleep(1)
+        lines = len(command.output.splitlines())
+        assert used[1] - used[0] < 0.5
+        assert lines < 40, command.output[-2000:]
+        for sock in socks:
+            sock.close()
+        ends = time.monotonic() + GONE_WITHIN
+        while not answers(port):
+            assert time.monotonic() < ends
+
+
+def answers(port: int) -> bool:
+    try:
+        Ordinary(port).ask(None)
+    except OSError:  # it has not noticed yet that the others have gone
+        return False
+    return True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -253,6 +255,19 @@ def test_an_ordinary_pipeline_is_answered_whole(address: Address):
     with connected(address) as sock:
         sock.sendall(head("/") * 49 + b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
         assert rest(sock).count(b"HTTP/1.1 200 OK") == 50
+
+
+def test_clients_that_reset_their_connections_leave_nothing_in_the_log(
+    app: App, address: Address, caplog: pytest.LogCaptureFixture
+):
+    for number in range(400):
+        with connected(address) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.sendall(head("/") * (1 + number % 8))
+            if number % 2:
+                sock.recv(1)
+    assert b"200 OK" in asks(address)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 # Too many connections.

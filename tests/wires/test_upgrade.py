@@ -97,10 +97,8 @@ def test_a_request_hidden_in_the_body_of_another_is_never_run(served: Running):
 
 
 def test_chunked_bodies_and_continue_work_with_a_wish_to_upgrade(served: Running):
-    head = (
-        b"POST /mathenv/tasks HTTP/1.1\r\nHost: 127.0.0.1\r\n%bTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
-        % WISH
-    )
+    framing = b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n"
+    head = b"POST /mathenv/tasks HTTP/1.1\r\nHost: 127.0.0.1\r\n%b%b\r\n" % (WISH, framing)
     with connected(served) as sock:
         sock.sendall(head)
         assert sock.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
