@@ -239,11 +239,11 @@ class Connections:
         looked = loop.time()
         self._now += min(looked - self._looked, 2 * self._period)
         self._looked = looked
+        self._timer = loop.call_later(self._period, self._look, loop) if self._open else None
         for watch in list(self._open.values()):
             watch.look(self._now, self)
         if self._held:
             self._let_go()
-        self._timer = loop.call_later(self._period, self._look, loop) if self._open else None
 
 
 def _descriptors() -> int:

@@ -371,7 +371,7 @@ class Flow(FlowControl):
         self.pause_reading()
 
     def resume_reading(self) -> None:
-        if not self.is_held:
+        if self.read_paused and not (self.is_held or self._transport.is_closing()):
             super().resume_reading()
 
 

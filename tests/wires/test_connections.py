@@ -31,7 +31,8 @@ OPTIONS = HttpOptions(**{**dict.fromkeys(HttpOptions.__dataclass_fields__, ""), 
 
 
 class App:
-    """Says how long a body is. `/slow` takes its time, `/long` and `/stream` say a lot, `/refuse` reads no body."""
+    """Says how long a body is. `/slow` takes its time, `/block` everybody's, `/long` and `/stream` say a lot, `/refuse`
+    reads no body."""
 
     def __init__(self) -> None:
         self.at_once = 0
@@ -50,6 +51,8 @@ class App:
             await request.answer(401, (), b"no")
             return
         body = await request.body()
+        if path == "/block":
+            time.sleep(1.5 * SLOW)  # noqa: ASYNC251  # as an environment may
         if path == "/slow":
             await asyncio.sleep(SLOW)
         if path == "/stream":
@@ -187,6 +190,17 @@ def test_who_waits_is_not_cut_for_the_half_request_that_follows(address: Address
         while not received.endswith(b"\r\n\r\n1"):
             received += sock.recv(65536)
         assert received.count(b"HTTP/1.1 200 OK") == 2
+
+
+def test_time_in_which_the_server_itself_is_held_up_is_not_the_clients():
+    patient = serving(App(), head_seconds=SLOW, body_seconds=SLOW)
+    with patient as address, connected(address) as slow, connected(address) as other:
+        slow.sendall(head(length=8) + b"half")
+        time.sleep(TIME)  # it has been looked at
+        other.sendall(head("/block"))
+        assert other.recv(65536).endswith(b"\r\n\r\n0")
+        slow.sendall(b"half")
+        assert slow.recv(65536).endswith(b"\r\n\r\n8")
 
 
 @pytest.mark.parametrize("path", ["/long", "/stream"])

@@ -8,10 +8,9 @@ import time
 import uvicorn
 
 from toolyard import logs
-from toolyard.http_protocol import GatheringProtocol
 from toolyard.retriever import TOPK, TOPK_MOST, Retriever
-from toolyard.server import listen, tune_process
-from toolyard.settings import SettingsError, is_loopback
+from toolyard.server import listen, protocol_of, tune_process
+from toolyard.settings import Settings, SettingsError, is_loopback
 from toolyard.tools.corpus import read_corpus
 
 HELP = "serve a text corpus to search_retrieval, as Search-R1's retriever does"
@@ -49,11 +48,10 @@ def run(args: argparse.Namespace) -> int:
         tune_process()
         config = uvicorn.Config(
             Retriever(corpus, topk=args.topk),
-            http=GatheringProtocol,
+            http=protocol_of(Settings()),
             ws="none",
             access_log=False,
             server_header=False,
-            timeout_keep_alive=75,
             timeout_graceful_shutdown=10,
             log_config=None,
         )
