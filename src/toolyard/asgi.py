@@ -102,17 +102,15 @@ class Request:
             if len(whole) > limit:
                 raise self._too_large(limit)
             return whole
-        parts: list[bytes] = []
-        size = 0
+        gathered = bytearray()  # a list of parts would take fifty times their size if they are of one byte
         while True:
             if message["type"] == "http.disconnect":
                 raise Disconnected
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > limit:
+            gathered += message.get("body", b"")
+            if len(gathered) > limit:
                 raise self._too_large(limit)
             if not message.get("more_body"):
-                return b"".join(parts)
+                return bytes(gathered)
             message = await self._receive()
 
     async def answer(self, status: int, headers: Headers, body: bytes) -> None:

@@ -1,6 +1,8 @@
-"""uvicorn's HTTP protocol, made cheaper where every request pays: one that is like the request before it is not parsed
-again, an answer that is whole goes out as one write instead of two messages, and a connection has one idle timer
-instead of one for each request. The head of a request has a limit.
+"""uvicorn's HTTP protocol, made cheaper where every request pays, and bounded in what a client can make us hold.
+
+A request that is like the one before it is not parsed again, an answer that is whole goes out as one write instead of
+two messages, and `Connections` looks at the time of all connections instead of a timer for each. Wishes for another
+protocol (`Upgrade`) are ignored.
 """
 
 from __future__ import annotations
@@ -13,12 +15,22 @@ from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any
 
+import httptools
 from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from toolyard.asgi import ANSWER, Headers
+from toolyard.connections import Connections, Phase
 
 _HEAD_MOST = 64 * 1024
+_HEADERS_MOST = 256
+_PIPELINE_MOST = 64
+"""Requests of one connection that wait for the answer to another."""
+_LEAVING_MOST = 256 * 1024
+"""Bytes that a client may go on sending when it has been refused."""
+_LATER = ((b"retry-after", b"2"),)
+_PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 _NAME = re.compile(rb"[0-9a-z-]+")
 _VALUE = re.compile(rb"[ -~]*")
 _LENGTH = re.compile(rb"\r\ncontent-length: ?([0-9]{1,5})\r\n", re.IGNORECASE)
@@ -68,57 +80,160 @@ class Known:
 
 
 class GatheringProtocol(HttpToolsProtocol):
+    """One connection. `everyone` are all those of this process, this one included."""
+
     _known: Known | None = None
     """The request before this one, on this connection."""
     _begun = 0
-    """Requests that the parser has seen the beginning of, and the end."""
-    _ended = 0
+    """Requests that the parser has seen the beginning of. `turn` counts those that it has seen the end of."""
+    turn = 0
+    received = 0
+    """Bytes that went to the parser."""
+    _stretch = 0
+    """Bytes since anything was complete, a head or a part of a body. The parser itself would take any number."""
+    _counted = False
+    """Whether `everyone` knows of a body under way."""
+    _upgrading = False
+    """The parser is about to stop behind a head that asks for another protocol."""
+    _is_deaf = False
+    """Whatever comes is thrown away."""
+    _is_refused = False
+    _is_turned_away = False
+    """There are too many connections: a request is answered 503."""
 
-    _head = 0
-    """Bytes received of a request whose head is not complete. The parser itself would take any number."""
+    flow: Flow
+    transport: Gathering  # type: ignore[assignment]  # a Transport by delegation
 
-    _active = 0.0
-    """When something last came in or an answer was complete, by the loop's clock."""
+    def __init__(self, *args: Any, everyone: Connections, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._everyone = everyone
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(Gathering(transport, self.loop))  # type: ignore[arg-type]  # a Transport by delegation
+        super().connection_made(Gathering(transport, self.loop))  # type: ignore[arg-type]
+        self.flow = Flow(transport)
+        self._is_turned_away = not self._everyone.admit(self, self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._everyone.forget(self)
         super().connection_lost(exc)
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        self._active = self.loop.time()
         if (sent := self._like_the_last(data)) is not None:
             self._take(*sent)
             return
-        before, begun = self.scope, self._begun
-        between = self._ended == begun
-        super().data_received(data)
-        if between and self._ended == self._begun == begun + 1:
-            self._remember(data)
-        complete = self.scope is None or "path" in self.scope  # uvicorn knows the path when the head is complete
-        if complete or self.scope is not before:  # a head that began in these bytes began after another request's body
-            self._head = 0
+        if self._is_deaf:
+            self._throw_away(len(data))
             return
-        self._head += len(data)
-        if self._head > _HEAD_MOST and not self.transport.is_closing():
-            self.send_400_response(f"The head of the request is larger than {_HEAD_MOST} bytes.")
+        begun, between = self._begun, self.turn == self._begun
+        self.received += len(data)
+        self._stretch += len(data)
+        self._feed(data)
+        if self.turn != self._begun:
+            self._check_unfinished(len(data))
+            return
+        self._stretch = 0
+        if between and self._begun == begun + 1:
+            self._remember(data)
 
-    # A request like the one before it.
+    def _check_unfinished(self, size: int) -> None:
+        """A head or a body goes on."""
+        if self._is_deaf or self.transport.is_closing():
+            return
+        if self._stretch > _HEAD_MOST or len(self.headers) > _HEADERS_MOST:  # trailers are headers, too
+            self._refuse(400, f"The head of the request is larger than {_HEAD_MOST} bytes or {_HEADERS_MOST} headers.")
+        elif "path" not in self.scope:  # uvicorn knows it when the head is complete
+            return
+        elif not self.cycle.response_complete:
+            self._counted = True
+            self._everyone.body_grows(self, size)
+        elif self._counted:
+            self._uncount()
+
+    def _uncount(self) -> None:
+        self._counted = False
+        self._everyone.body_over(self)
+
+    # What the parser tells.
+
+    def _feed(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left and not self._is_deaf:
+            try:
+                self.parser.feed_data(left)
+                return
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+            except httptools.HttpParserUpgrade as stopped:
+                left = left[stopped.args[0] :]
+                self._go_on_without_upgrade()
+
+    def _go_on_without_upgrade(self) -> None:
+        """The parser has stopped behind a head that asks for another protocol, and takes what follows for that. We
+        speak no other: a new parser is told the same head without that wish, and then the body as it comes."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self.send_400_response("This server is no proxy.")
+            return
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        self._upgrading = False
+        self._begun -= 1
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self.parser.feed_data(b"\r\n".join([b"%b %b HTTP/%b" % (method, self.url, version), *lines, b"", b""]))
 
     def on_message_begin(self) -> None:
         self._begun += 1
         super().on_message_begin()
 
+    def on_headers_complete(self) -> None:
+        self._stretch = 0
+        self._upgrading = self.parser.should_upgrade()
+        if self._upgrading or self._is_deaf:
+            return
+        if self._is_turned_away:
+            self._refuse(503, "All connections of this server are in use.", _LATER)
+        elif len(self.pipeline) >= _PIPELINE_MOST:  # the client sends the others again, on another connection
+            self.cycle.keep_alive = False
+            self._be_deaf()
+        else:
+            super().on_headers_complete()
+            self.flow.is_held = bool(self.pipeline)  # uvicorn has paused it
+
+    def on_body(self, body: bytes) -> None:
+        self._stretch = 0
+        cycle = self.cycle
+        if self._is_deaf or cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
+
     def on_message_complete(self) -> None:
-        self._ended += 1
-        super().on_message_complete()
+        if self._upgrading or self._is_deaf:
+            return
+        self.turn += 1
+        if self._counted:
+            self._uncount()
+        if not self.cycle.response_complete:
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            self.flow.is_held = bool(self.pipeline)
+        self.flow.resume_reading()
+
+    # A request like the one before it.
 
     def _like_the_last(self, data: bytes) -> tuple[bytes, bytes] | None:
         """The length of the body, as it is written, and the body."""
-        if self._known is None or self._ended != self._begun or not self.cycle.response_complete:
+        if self._known is None or self.turn != self._begun or not self.cycle.response_complete:
             return None
         return self._known.body_in(data)
 
@@ -129,13 +244,14 @@ class GatheringProtocol(HttpToolsProtocol):
 
     def _take(self, length: bytes, body: bytes) -> None:
         assert self._known is not None
+        self.turn = self._begun = self._begun + 1
         scope = self._known.scope
         headers = [*scope["headers"]]
         headers[self._known.length_at] = (b"content-length", length)
         self.scope = {**scope, "headers": headers, "state": self.app_state.copy()}  # type: ignore[typeddict-item]
         self.cycle = RequestResponseCycle(
             scope=self.scope,
-            transport=self.transport,
+            transport=self.transport,  # type: ignore[arg-type]
             flow=self.flow,
             logger=self.logger,
             access_logger=self.access_logger,
@@ -155,28 +271,108 @@ class GatheringProtocol(HttpToolsProtocol):
         cycle.scope[ANSWER] = partial(answer, cycle)  # type: ignore[literal-required]  # a key of ours
         super()._start_asgi_task(cycle, app)
 
-    # The idle timer. It is set once and, when it fires, looks how long nothing has happened.
+    # What all connections of the process ask of this one.
 
-    def on_response_complete(self) -> None:
-        self._active = self.loop.time()
-        if self.pipeline or self.timeout_keep_alive_task is None:
-            super().on_response_complete()
-        elif not self.transport.is_closing():
-            self.server_state.total_requests += 1
-            self.flow.resume_reading()
+    def look(self) -> Phase:
+        cycle = self.cycle
+        if self._is_refused:
+            return Phase.LEAVING
+        if cycle is None:
+            return Phase.HEAD
+        if not cycle.response_complete:
+            sends = cycle.more_body and not (self.flow.read_paused or self.pipeline or cycle.waiting_for_100_continue)
+            return Phase.BODY if sends else Phase.WAITING
+        cycle.body.clear()  # an application may answer without having read it
+        if self.turn == self._begun:
+            return Phase.IDLE
+        return Phase.REST if "path" in self.scope else Phase.HEAD
 
-    def _unset_keepalive_if_required(self) -> None:
-        """uvicorn asks this whenever something comes in; the timer sees that by itself."""
+    def unsent(self) -> tuple[int, int]:
+        return self.transport.get_write_buffer_size(), self.transport.written
 
-    def timeout_keep_alive_handler(self) -> None:
-        self.timeout_keep_alive_task = None
-        if not self.cycle.response_complete:
-            return  # its completion sets the timer again
-        left = self._active + self.timeout_keep_alive - self.loop.time()
-        if left > 0:
-            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
+    def expire(self, phase: Phase, *, pressed: bool) -> None:
+        if self.transport.is_closing():
+            return
+        if phase is Phase.LEAVING:
+            self.abort()
+        elif phase is Phase.HEAD and self._begun > self.turn:
+            self._refuse(408, "The head of the request did not come in time.")
+        elif phase is Phase.BODY and pressed:
+            self._refuse(503, "Others wait for the memory of this request, whose body comes too slowly.", _LATER)
+        elif phase is Phase.BODY:
+            self._refuse(408, "The body of the request did not come in time.")
         else:
-            super().timeout_keep_alive_handler()
+            self.transport.close()
+
+    def give_up(self, phase: Phase) -> None:
+        if self.transport.is_closing():
+            return
+        if phase is Phase.BODY or (phase is Phase.HEAD and self._begun > self.turn):
+            self._refuse(503, "All connections of this server are in use.", _LATER)
+        self.transport.close()
+
+    def hold(self) -> None:
+        self.flow.hold()
+
+    def release(self) -> None:
+        self.flow.is_held = bool(self.pipeline)
+        self.flow.resume_reading()
+
+    def abort(self) -> None:
+        self._be_deaf()
+        self.transport.abort()
+
+    # Ends.
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg)
+
+    def _refuse(self, status: int, why: str, headers: Headers = ()) -> None:
+        """Answer what is asked now, and nothing else any more. The client has a moment to read it: closed at once, with
+        something unread, the connection would take the answer with it."""
+        self._be_deaf()
+        self._is_refused = True
+        self._uncount()
+        self.pipeline.clear()
+        cycle = self.cycle
+        is_begun = cycle is not None and cycle.response_started and not cycle.response_complete
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if is_begun:
+            self.transport.close()
+            return
+        start = head(status, (*self.server_state.default_headers, _PLAIN, *headers))
+        length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(why)
+        self.transport.write(start + length + why.encode())
+        self.transport.write_eof()
+        self.flow.is_held = False
+        self.flow.resume_reading()
+
+    def _throw_away(self, size: int) -> None:
+        self._stretch += size
+        if self._stretch > _LEAVING_MOST:
+            self.transport.abort()
+
+    def _be_deaf(self) -> None:
+        self._is_deaf = True
+        self._stretch = 0
+        self._known = None
+        self.flow.hold()
+
+
+class Flow(FlowControl):
+    """uvicorn's, but an application that wants more does not make us read while we hold it."""
+
+    is_held = False
+
+    def hold(self) -> None:
+        self.is_held = True
+        self.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.read_paused and not (self.is_held or self._transport.is_closing()):
+            super().resume_reading()
 
 
 def answer(cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes) -> bool:
@@ -207,12 +403,15 @@ def head(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
 class Gathering:
     """A transport whose writes of one turn of the event loop go out together at its end."""
 
-    __slots__ = ("_held", "_loop", "_transport")
+    __slots__ = ("_held", "_is_over", "_loop", "_transport", "written")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._held: list[bytes] = []
+        self._is_over = False
+        self.written = 0
+        """Bytes, in all."""
 
     def write(self, data: bytes) -> None:
         if not self._held:
@@ -222,6 +421,12 @@ class Gathering:
     def is_closing(self) -> bool:  # asked once for each answer, so not through __getattr__
         return self._transport.is_closing()
 
+    def write_eof(self) -> None:
+        """What is written from now on goes nowhere."""
+        self._flush()
+        self._is_over = True
+        self._transport.write_eof()
+
     def close(self) -> None:
         self._flush()
         self._transport.close()
@@ -230,7 +435,9 @@ class Gathering:
         if self._held:
             data = b"".join(self._held) if len(self._held) > 1 else self._held[0]
             self._held = []
-            self._transport.write(data)
+            if not (self._is_over or self._transport.is_closing()):  # it may have been lost in this turn
+                self.written += len(data)
+                self._transport.write(data)
 
     def __getattr__(self, name: str) -> Any:  # everything else is the transport's own
         return getattr(self._transport, name)

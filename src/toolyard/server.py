@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.routing import BaseRoute
@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 from toolyard import logs
 from toolyard.adapters import adapt, session_toolsets, with_tools
 from toolyard.asgi import Door, HttpOptions, Within
+from toolyard.connections import ConnectionLimits, Connections
 from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
 from toolyard.core.meaning import Model
@@ -139,13 +140,12 @@ class Server:
     ) -> None:
         config = uvicorn.Config(
             self.app,
-            http=GatheringProtocol,
+            http=protocol_of(self.settings.part()),
             ws="none",
             lifespan="on",
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=75,
             timeout_graceful_shutdown=10,  # for answers under way; what takes long has been drained before
             log_config=None,
         )
@@ -185,6 +185,12 @@ class Server:
         wanted = {toolset.profile for toolset in toolsets if issubclass(toolset, SandboxedToolset)}
         for profile in sorted(wanted - {"plain"}):
             await self.sandboxes.warm(profile)
+
+
+def protocol_of(settings: Settings) -> type[asyncio.Protocol]:
+    """What makes a connection's protocol; all that it makes share their limits."""
+    made = partial(GatheringProtocol, everyone=Connections(settings.pick(ConnectionLimits)))
+    return cast(type[asyncio.Protocol], made)  # uvicorn only calls it
 
 
 def tune_process() -> None:

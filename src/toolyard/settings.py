@@ -94,6 +94,16 @@ class Settings:
     starting_seconds: float = knob(
         0, "answer 503 to a prompt request when setup() takes longer than this; 0 lets the request wait", zero=True
     )
+    head_seconds: float = knob(
+        30, "answer 408 to a request whose head takes longer than this; a connection that says nothing is closed"
+    )
+    body_seconds: float = knob(
+        30, "answer 408 to a request when its body is not complete and this long brings less than 16 KiB of it"
+    )
+    unread_seconds: float = knob(
+        120, "close a connection whose client reads less than 16 KiB of a waiting answer in this time"
+    )
+    keep_alive_seconds: float = knob(75, "close a connection that waits this long for its next request")
     sweep_seconds: float = knob(1.0, "look for deadlines and idle sessions this often")
     # How much
     max_sessions: int = knob(20_000, "sessions open at once; one more is answered 503 with Retry-After", divided=True)
@@ -103,6 +113,16 @@ class Settings:
     )
     threads: int = knob(512, "threads, at most, for environments written with plain functions", divided=True)
     body_bytes: int = knob(16 * 2**20, "largest request body; a larger one is answered 413")
+    bodies_bytes: int = knob(
+        64 * 2**20, "memory for request bodies that are not complete, all together; beyond it they wait", divided=True
+    )
+    max_connections: int = knob(
+        0,
+        "connections at once; one more takes the place of one that is silent or idle, or is answered 503 with "
+        "Retry-After; 0: half of the open files that each process may have",
+        zero=True,
+        divided=True,
+    )
     output_bytes: int = knob(4 * 2**20, "longest output of a tool, in characters; the rest is cut, with a note")
     replay_bytes: int = knob(64 * 2**20, "memory for kept results, of all sessions together", zero=True, divided=True)
     # Untrusted code

@@ -10,13 +10,17 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
 
 import pytest
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from toolyard.connections import ConnectionLimits, Connections
 from toolyard.http_protocol import GatheringProtocol
 from toolyard.server import listen
+from toolyard.settings import Settings
 
 Address = tuple[str, int]
 
@@ -50,7 +54,7 @@ async def echo(scope, receive, send):
 
 
 @contextmanager
-def serving(protocol: type[HttpToolsProtocol]) -> Iterator[Address]:
+def serving(protocol: Any) -> Iterator[Address]:
     opened = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(echo, http=protocol, ws="none", lifespan="off", log_config=None))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]})
@@ -62,7 +66,8 @@ def serving(protocol: type[HttpToolsProtocol]) -> Iterator[Address]:
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[Address]:
-    with serving(Counting) as address:
+    everyone = Connections(Settings().pick(ConnectionLimits))
+    with serving(partial(Counting, everyone=everyone)) as address:
         yield address
 
 

@@ -11,9 +11,8 @@ import uvicorn
 from toolyard import logs
 from toolyard.cli._settings import add_knob
 from toolyard.gate import Allowed, Gate
-from toolyard.http_protocol import GatheringProtocol
 from toolyard.retriever import OPTIONS, TOPK, TOPK_MOST, Retriever
-from toolyard.server import is_local, listen, tune_process
+from toolyard.server import is_local, listen, protocol_of, tune_process
 from toolyard.settings import Settings, SettingsError, flag_of, is_loopback
 from toolyard.tools.corpus import read_corpus
 
@@ -48,22 +47,21 @@ def run(args: argparse.Namespace) -> int:
             f"{args.host} can be reached from other machines, and no key is asked for. If everybody who "
             f"can reach it may use it, say --allow-anonymous"
         )
-    allowed = Settings.read(vars(args)).pick(Allowed)
+    settings = Settings.read(vars(args))
     logs.configure("text", "info")
     with listen(args.host, args.port) as socket:
         begun = time.monotonic()
         corpus = read_corpus(args.corpus)
         tune_process()
-        gate = Gate(Retriever(corpus, topk=args.topk), OPTIONS, allowed)
+        gate = Gate(Retriever(corpus, topk=args.topk), OPTIONS, settings.pick(Allowed))
         if is_local(socket):
             gate.require_known_host()
         config = uvicorn.Config(
             gate,
-            http=GatheringProtocol,
+            http=protocol_of(settings),
             ws="none",
             access_log=False,
             server_header=False,
-            timeout_keep_alive=75,
             timeout_graceful_shutdown=10,
             log_config=None,
         )

@@ -1,0 +1,251 @@
+"""What all connections of a process share: time to say what they want, a number of them, memory for bodies under way.
+
+One timer looks at every connection now and then, so that a request itself pays nothing for its limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+_PROGRESS = 16 * 1024
+"""Bytes of a body, or of an answer, that have to move within its time, if it is not over by then."""
+_LEAVING_SECONDS = 2.0
+"""For a client that has been refused, to read why."""
+_PRESSED_SECONDS = 2.0
+"""For the progress of a body while others wait for the memory that it has."""
+_PIECE = 256 * 1024
+"""Bytes that one read of a connection brings at most."""
+_TURNED_AWAY_MOST = 32
+"""Connections beyond the cap that wait to hear a 503. Others are closed without a word."""
+_ENDLESS = 2**20
+"""Descriptors of a process that may have any number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Settings say what each is for."""
+
+    keep_alive_seconds: float
+    head_seconds: float
+    body_seconds: float
+    unread_seconds: float
+    max_connections: int
+    bodies_bytes: int
+
+
+class Phase(IntEnum):
+    """What a connection does. When there are too many, those of the first phases are given up first."""
+
+    LEAVING = 0
+    """It was refused."""
+    HEAD = 1
+    """It has said nothing yet, or a part of a head."""
+    REST = 2
+    """It sends the rest of a body that has been answered."""
+    BODY = 3
+    IDLE = 4
+    WAITING = 5
+    """For us. It may do so for ever."""
+
+
+class Connection(Protocol):
+    turn: int
+    """Requests that came in whole."""
+    received: int
+    """Bytes of requests that did not come in one piece."""
+
+    def look(self) -> Phase: ...
+    def unsent(self) -> tuple[int, int]:
+        """Bytes that wait for the client to read, and all that it was ever sent, those included."""
+
+    def expire(self, phase: Phase, *, pressed: bool) -> None:
+        """Its time in this phase is over; or others need its memory, and it does nothing with it."""
+
+    def give_up(self, phase: Phase) -> None:
+        """Another connection needs its place."""
+
+    def hold(self) -> None:
+        """Read no more of its body until `release`."""
+
+    def release(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Watch:
+    """How long one connection has been doing what it does."""
+
+    __slots__ = ("_mark", "_sent", "_stuck", "_turn", "connection", "given_up", "phase", "since")
+
+    def __init__(self, connection: Connection, now: float) -> None:
+        self.connection = connection
+        self.given_up = False
+        self.phase: Phase | None = None
+        self.since = now
+        """When this phase began, or brought something, or was first seen: never before it began."""
+        self._turn = 0
+        self._mark = 0
+        self._stuck = now
+        self._sent = 0
+
+    def look(self, now: float, everyone: Connections) -> None:
+        connection = self.connection
+        phase, turn = connection.look(), connection.turn
+        progress = phase is Phase.BODY and connection.received - self._mark >= _PROGRESS
+        if phase is not self.phase or turn != self._turn or progress:
+            self.phase, self._turn, self.since, self._mark = phase, turn, now, connection.received
+        elif now - self.since > everyone.seconds(phase):
+            connection.expire(phase, pressed=everyone.pressed)
+        self._look_at_answer(now, everyone.limits.unread_seconds)
+
+    def _look_at_answer(self, now: float, seconds: float) -> None:
+        unsent, total = self.connection.unsent()
+        if not unsent or total - unsent - self._sent >= _PROGRESS:
+            self._sent = total - unsent
+            self._stuck = now
+        elif now - self._stuck > seconds:
+            self.connection.abort()
+
+
+class Connections:
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._most = limits.max_connections or _descriptors() // 2
+        self._open: dict[Connection, Watch] = {}
+        """The oldest first."""
+        self._given_up = 0
+        self._candidates: Iterator[tuple[Phase, Watch]] = iter(())
+        self._few_at = -1.0
+        """When a search for candidates last found few."""
+        self._bodies: dict[Connection, int] = {}
+        """Bytes received of bodies that are not complete."""
+        self._bytes = 0
+        self._held: dict[Connection, None] = {}
+        """Those whose bodies wait, the first one first."""
+        self._now = 0.0
+        """A clock that stands still while the event loop does, so that nobody's time is over because we were late."""
+        self._looked = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        shortest = min(limits.keep_alive_seconds, limits.head_seconds, limits.body_seconds, limits.unread_seconds)
+        self._period = min(1.0, shortest / 4)
+        self._seconds = {
+            Phase.LEAVING: min(_LEAVING_SECONDS, shortest),
+            Phase.HEAD: limits.head_seconds,
+            Phase.REST: limits.body_seconds,
+            Phase.BODY: limits.body_seconds,
+            Phase.IDLE: limits.keep_alive_seconds,
+            Phase.WAITING: float("inf"),
+        }
+
+    @property
+    def pressed(self) -> bool:
+        """Whether bodies wait for memory that others have."""
+        return bool(self._held)
+
+    def seconds(self, phase: Phase) -> float:
+        """How long it may last."""
+        seconds = self._seconds[phase]
+        return min(seconds, _PRESSED_SECONDS) if phase is Phase.BODY and self._held else seconds
+
+    def forget(self, connection: Connection) -> None:
+        """It has gone."""
+        watch = self._open.pop(connection, None)
+        if watch is not None and watch.given_up:
+            self._given_up -= 1
+        self.body_over(connection)
+
+    # How many there are.
+
+    def admit(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> bool:
+        """False if there are too many, and nobody can be given up for this one: it is to be turned away."""
+        self._open[connection] = Watch(connection, self._now)
+        if self._timer is None:
+            self._looked = loop.time()
+            self._timer = loop.call_later(self._period, self._look, loop)
+        over = len(self._open) - self._given_up - self._most
+        if over <= 0:
+            return True
+        if (watch := self._candidate()) is not None:
+            watch.given_up = True
+            self._given_up += 1
+            watch.connection.give_up(watch.connection.look())
+            return True
+        if over > _TURNED_AWAY_MOST:
+            connection.abort()
+        return False
+
+    def _candidate(self) -> Watch | None:
+        """A connection that nobody waits for. A search through all of them serves many that come."""
+        for _ in range(2):
+            for phase, watch in self._candidates:
+                if watch.connection in self._open and not watch.given_up and watch.connection.look() is phase:
+                    return watch
+            if self._few_at == self._now:
+                return None
+            self._search()
+        return None
+
+    def _search(self) -> None:
+        found: list[tuple[Phase, float, int, Watch]] = []
+        for watch in self._open.values():
+            if not watch.given_up and (phase := watch.connection.look()) is not Phase.WAITING:
+                since = watch.since if phase is watch.phase else self._now
+                found.append((phase, since, len(found), watch))
+        del found[-1:]  # the one that has just come
+        some = len(self._open) // 16
+        if len(found) <= some:
+            self._few_at = self._now
+        found.sort()
+        first = sum(one[0] is found[0][0] for one in found)  # no more than these: worse ones may come meanwhile
+        self._candidates = iter([(phase, watch) for phase, *_, watch in found[: max(first, some)]])
+
+    # Bodies under way.
+
+    def body_grows(self, connection: Connection, size: int) -> None:
+        """That many bytes of a body have come, and it is not complete. It may have to wait."""
+        self._bodies[connection] = self._bodies.get(connection, 0) + size
+        self._bytes += size
+        if self._bytes > self.limits.bodies_bytes and any(one is not connection for one in self._going()):
+            self._held[connection] = None
+            connection.hold()
+
+    def body_over(self, connection: Connection) -> None:
+        """It is complete, or nobody wants it any more."""
+        self._bytes -= self._bodies.pop(connection, 0)
+        self._held.pop(connection, None)
+        if self._held:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """As many as there is memory for; one in any case, or nothing would ever be over."""
+        room = self.limits.bodies_bytes - self._bytes
+        for connection in list(self._held):
+            if room <= 0 and any(True for _ in self._going()):
+                return
+            room -= _PIECE
+            del self._held[connection]
+            connection.release()
+
+    def _going(self) -> Iterator[Connection]:
+        return (one for one in self._bodies if one not in self._held and one.look() is Phase.BODY)
+
+    # Time.
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        looked = loop.time()
+        self._now += min(looked - self._looked, 2 * self._period)
+        self._looked = looked
+        self._timer = loop.call_later(self._period, self._look, loop) if self._open else None
+        for watch in list(self._open.values()):
+            watch.look(self._now, self)
+        if self._held:
+            self._let_go()
+
+
+def _descriptors() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _ENDLESS if soft == resource.RLIM_INFINITY else soft
