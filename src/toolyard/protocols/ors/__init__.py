@@ -277,7 +277,10 @@ class Ors(BaseRoute):
         await request.answer_json([message.model_dump() for message in messages])
 
     async def task_tools(self, request: Request, env: str) -> None:
-        listed = await (await self._ready(request, env)).list_tools()
+        session = await self._session(session_id(request), env)
+        listed = await session.tools_before_setup()
+        if listed is None:
+            listed = await (await self._ready(request, env)).list_tools()
         await request.answer_json(listed.model_dump())
 
     async def call(self, request: Request, env: str) -> None:
