@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 
 import anyio
@@ -144,6 +145,36 @@ class OnceEnv(Environment):
         ran[key] += 1
         await anyio.sleep(0.15)
         return answer_to(key)
+
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+class GravEnv(Environment):
+    """Draws, and never comes back."""
+
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return [{}]
+
+    def get_prompt(self):
+        return "draw"
+
+    @tool
+    async def draw(self, count: int) -> list:
+        """Draw that many pixels."""
+        return [PIXEL] * count
+
+    @tool
+    async def never(self) -> str:
+        """Wait for ever."""
+        await anyio.sleep_forever()
 
 
 def answer_to(key: str) -> str:
