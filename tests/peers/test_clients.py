@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.peers.worlds import CountEnv, GravEnv
+from tests.peers.worlds import CountEnv, DoorEnv, GravEnv
 from tests.worlds import MathEnv
 from toolyard import __version__
 from toolyard.testing import running
@@ -13,6 +13,8 @@ both = pytest.mark.parametrize("sdk", ["ors", "openreward"])
 sync_and_async = pytest.mark.parametrize("mode", ["sync", "async"])
 
 SHARED = ["submit", "big", "slow", "block", "boom", "noparam", "half", "read_file", "secret"]
+
+WRONG = "99 does not open the door; the code has four digits that follow each other"
 
 
 def text(value):
@@ -180,3 +182,11 @@ def test_trl_trains_on_our_tasks_rewards_and_tools(client, yard):
     assert seen["heavy"] == []
     assert seen["indices"] == [4, 2]
     assert seen["whole"] == 300
+
+
+def test_a_model_that_trl_trains_reads_what_was_wrong_and_goes_on(client):
+    with running([DoorEnv]) as server:
+        seen = client("trl", "trl_mistakes", url=server.url)
+    assert seen["read"] == [f"Tool 'enter' failed: {WRONG}", "[an image: image/png]", "open"]
+    assert seen["rewards"] == [None, None, 1.0]
+    assert (seen["reward"], seen["finished"]) == (1.0, True)

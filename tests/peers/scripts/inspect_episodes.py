@@ -8,7 +8,7 @@ from typing import Any
 
 from common import main
 from inspect_ai import Task, eval
-from inspect_ai.model import ChatMessageTool, ModelOutput, get_model
+from inspect_ai.model import ChatMessageTool, ModelOutput, ModelUsage, get_model
 from inspect_openreward import openreward_dataset, openreward_scorer, openreward_solver
 from openreward import OpenReward
 
@@ -30,17 +30,24 @@ def episode(client: OpenReward, logs: str, env: str, index: int, calls: list[lis
         solver=openreward_solver(environment),
         scorer=openreward_scorer(),
     )
-    (log,) = eval(task, model=get_model("mockllm/model", custom_outputs=said), log_dir=logs, display="none")
+    for output in said:
+        output.usage = ModelUsage()  # to count tokens would fetch a table from the internet
+    model = get_model("mockllm/model", custom_outputs=said)
+    (log,) = eval(task, model=model, log_dir=logs, display="none")
     (sample,) = log.samples
     scores = [score.value for score in (sample.scores or {}).values()]
     return {
         "status": log.status,
         "prompt": sample.messages[0].text if sample.messages else "",
-        "read": [message.text for message in sample.messages if isinstance(message, ChatMessageTool)],
+        "read": [read(message) for message in sample.messages if isinstance(message, ChatMessageTool)],
         "finished": sample.metadata.get("openreward_finished", False),
         "scores": scores,
         "error": sample.error.message if sample.error else None,
     }
+
+
+def read(message: ChatMessageTool) -> str:
+    return message.error.message if message.error else message.text
 
 
 main(episodes)
