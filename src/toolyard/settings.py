@@ -78,8 +78,8 @@ class Settings:
     ping_seconds: float = knob(10, "send a sign of life this often while a call runs")
     starting_seconds: float = knob(
         0,
-        "answer 503 to a request for the prompt, the messages, or tools that only the session knows, when setup() takes "
-        "longer than this; 0 lets it wait. Calls always wait, with signs of life",
+        "answer 503 to a request for the prompt, the messages, or tools that only the session knows, when setup() "
+        "takes longer than this; 0 lets it wait. Calls always wait, with signs of life",
         zero=True,
     )
     sweep_seconds: float = knob(1.0, "look for deadlines and idle sessions this often")
