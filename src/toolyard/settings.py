@@ -92,7 +92,10 @@ class Settings:
     replay_seconds: float = knob(60, "keep a result this long for a client that lost its connection", zero=True)
     ping_seconds: float = knob(10, "send a sign of life this often while a call runs")
     starting_seconds: float = knob(
-        0, "answer 503 to a prompt request when setup() takes longer than this; 0 lets the request wait", zero=True
+        0,
+        "answer 503 to a request for the prompt, the messages, or tools that only the session knows, when setup() "
+        "takes longer than this; 0 lets it wait. Calls always wait, with signs of life",
+        zero=True,
     )
     head_seconds: float = knob(
         30, "answer 408 to a request whose head takes longer than this; a connection that says nothing is closed"

@@ -16,7 +16,13 @@ from toolyard.testing import Running, running
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SUITES = ("ors-sdk==0.1.0", "openreward==0.1.167")
-PEERS = {"ors": venvs.ORS, "openreward": venvs.OPENREWARD, "trl": venvs.OPENREWARD, "fusion": venvs.FUSION}
+PEERS = {
+    "ors": venvs.ORS,
+    "openreward": venvs.OPENREWARD,
+    "trl": venvs.OPENREWARD,
+    "inspect": venvs.OPENREWARD,
+    "fusion": venvs.FUSION,
+}
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.peers.worlds import CountEnv
+from tests.peers.worlds import CountEnv, DoorEnv, GravEnv
 from tests.worlds import MathEnv
 from toolyard import __version__
 from toolyard.testing import running
@@ -13,6 +13,8 @@ both = pytest.mark.parametrize("sdk", ["ors", "openreward"])
 sync_and_async = pytest.mark.parametrize("mode", ["sync", "async"])
 
 SHARED = ["submit", "big", "slow", "block", "boom", "noparam", "half", "read_file", "secret"]
+
+WRONG = "99 does not open the door; the code has four digits that follow each other"
 
 
 def text(value):
@@ -107,12 +109,11 @@ def test_two_hundred_sessions_at_once_each_earn_their_own_reward(client, yard, s
 
 
 @pytest.mark.parametrize(("sdk", "mode"), [("ors", "async"), ("openreward", "sync"), ("openreward", "async")])
-def test_what_goes_wrong_is_told_apart(client, yard, sdk, mode):
-    with running([MathEnv], api_key="right") as locked:
-        seen = client(sdk, "failures", sdk=sdk, mode=mode, url=yard.url, locked_url=locked.url)
+def test_what_goes_wrong_is_told_apart(client, sdk, mode):
+    with running([MathEnv], api_key="right") as locked, running([MathEnv, GravEnv], call_seconds=1.5) as server:
+        seen = client(sdk, "failures", sdk=sdk, mode=mode, url=server.url, locked_url=locked.url)
     refused = "ToolCallError"
     for what, words in {
-        "tool_error": "Tool 'read_file' failed: File not found",
         "unknown_tool": "'nope' is not a valid tool",
         "not_a_tool": "'setup' is not a valid tool",
         "bad_arguments": "Tool input validation error: ",
@@ -129,9 +130,19 @@ def test_what_goes_wrong_is_told_apart(client, yard, sdk, mode):
     assert "a valid API key is required" in seen["wrong_key"]["text"]
     assert seen["right_key"] == ["train", "custom", "test"]
     if sdk == "ors":
+        assert seen["tool_error"]["type"] == refused
+        assert "Tool 'read_file' failed: File not found" in seen["tool_error"]["text"]
         assert seen["raised"]["type"] == "RuntimeError"
         assert seen["after_raised"] == output("nothing"), "an exception in a tool does not end an ors-sdk session"
     else:
+        said = output("Tool 'read_file' failed: File not found", metadata={"reason": "tool_failed"})
+        assert seen["tool_error"] == said, "a reason that this client does not know would be not_found to it"
+        assert seen["late"]["type"] == "ToolFailed", "what took too long is no mistake of the agent"
+        assert "1.5 s" in seen["late"]["text"]
+        assert seen["after_late"]["type"] == "SessionTerminatedError"
+        assert [block["type"] for block in seen["image"]["blocks"]] == ["image", "text"]
+        assert seen["image"]["blocks"][1] == text("[an image: image/png]")[0]
+        assert seen["images"]["blocks"][2] == text("[2 images: image/png, image/png]")[0]
         assert seen["raised"]["type"] == "ToolFailed"
         assert seen["after_raised"] == "SessionTerminatedError"
         assert "setup boom" in seen["setup_call"]["text"]
@@ -171,3 +182,11 @@ def test_trl_trains_on_our_tasks_rewards_and_tools(client, yard):
     assert seen["heavy"] == []
     assert seen["indices"] == [4, 2]
     assert seen["whole"] == 300
+
+
+def test_a_model_that_trl_trains_reads_what_was_wrong_and_goes_on(client):
+    with running([DoorEnv]) as server:
+        seen = client("trl", "trl_mistakes", url=server.url)
+    assert seen["read"] == [f"Tool 'enter' failed: {WRONG}", "[an image: image/png]", "open"]
+    assert seen["rewards"] == [None, None, 1.0]
+    assert (seen["reward"], seen["finished"]) == (1.0, True)

@@ -18,7 +18,6 @@ from tests.peers import venvs
 from tests.peers.conftest import SCRIPTS
 
 D1 = "D-1: we list the tools marked shared=False in a session, as the documents say"
-WAITS = "a session's tools are listed after setup(), since list_task_tools() may need what it made"
 WORDS = "we refuse the same environment, in words of ours"
 TAKES_APART = "removes a route from inside their server, to play an older one"
 
@@ -26,7 +25,6 @@ DIFFERENT = {
     "ors-sdk==0.1.0": {},
     "openreward==0.1.167": {
         "test_environment.py::test_session_list_tools_returns_task_tools": D1,
-        "test_environment.py::test_task_tools_does_not_wait_for_setup": WAITS,
         "test_messages.py::test_server_rejects_env_without_prompt_surface": WORDS,
         "test_messages.py::test_old_server_falls_back_to_prompt": TAKES_APART,
         "test_score_group.py::test_old_server_raises_unsupported": TAKES_APART,
@@ -36,7 +34,7 @@ OFFLINE = ["test_nonexistent_environment", "test_missing_api_key"]
 """These two ask the vendor's own site."""
 
 
-@pytest.mark.parametrize(("package", "least"), [("ors-sdk==0.1.0", 17), ("openreward==0.1.167", 118)])
+@pytest.mark.parametrize(("package", "least"), [("ors-sdk==0.1.0", 17), ("openreward==0.1.167", 119)])
 def test_a_packages_own_tests_pass_with_our_server(served_python, sources, tmp_path, package, least):
     tests = tmp_path / "tests"
     shutil.copytree(sources(package) / "tests", tests)

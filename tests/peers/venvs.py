@@ -43,8 +43,12 @@ def _ours() -> Sequence[str]:
 
 
 ORS = Peer("ors", ["ors-sdk==0.1.0"])
-# TRL's client imports neither torch nor transformers, which TRL requires; these three are what it needs.
-OPENREWARD = Peer("openreward", ["openreward==0.1.167", "datasets", "packaging"], bare=["trl==1.16.0"])
+# TRL's client imports neither torch nor transformers, which TRL requires; datasets and packaging are what it needs.
+OPENREWARD = Peer(
+    "openreward",
+    ["openreward==0.1.167", "inspect-openreward==0.3.0", "datasets", "packaging"],
+    bare=["trl==1.16.0"],
+)
 FUSION = Peer("fusion", ["sandbox-fusion==0.3.7"])
 # Toolyard itself is taken from the sources, beside the packages whose environments it serves and what tests them.
 SERVED = Peer("served", [*_ours(), "ors-sdk==0.1.0", "openreward==0.1.167", "httpx", "pytest", "pytest-asyncio"])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import os
+import signal
 from collections import Counter
+from typing import Annotated
 
 import anyio
 import anyio.lowlevel
+from pydantic import AfterValidator
 
 from tests.peers.scripts.texts import LIMIT, text
-from toolyard import Environment, TextBlock, ToolOutput, Toolset, terminal, tool
+from toolyard import Environment, TextBlock, ToolError, ToolOutput, Toolset, terminal, tool
 from toolyard.types import GroupScore, Message, ReasoningBlock, ToolCallBlock, ToolResultBlock
 
 ran: Counter[str] = Counter()
@@ -146,5 +151,79 @@ class OnceEnv(Environment):
         return answer_to(key)
 
 
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+class GravEnv(Environment):
+    """Draws, and never comes back."""
+
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return [{}]
+
+    def get_prompt(self):
+        return "draw"
+
+    @tool
+    async def draw(self, count: int) -> list:
+        """Draw that many pixels."""
+        return [PIXEL] * count
+
+    @tool
+    async def never(self) -> str:
+        """Wait for ever."""
+        await anyio.sleep_forever()
+
+
 def answer_to(key: str) -> str:
     return f"{key} " * (6000 // (len(key) + 1))
+
+
+def even(number: int) -> int:
+    if number % 2:
+        raise ValueError("the number must be even")
+    return number
+
+
+class DoorEnv(Environment):
+    """A door with a code. Mistakes are to be read and corrected; and its process can die."""
+
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return [{"code": "1234"}]
+
+    def get_prompt(self):
+        return "Open the door."
+
+    @tool
+    def enter(self, code: str) -> ToolOutput:
+        """Enter the code of the door."""
+        if code != self.task_spec["code"]:
+            raise ToolError(f"{code} does not open the door; the code has four digits that follow each other")
+        return ToolOutput(blocks=[TextBlock(text="open")], reward=1.0, finished=True)
+
+    @tool
+    def knock(self, times: Annotated[int, AfterValidator(even)]) -> str:
+        """Knock at the door."""
+        return "who is there?"
+
+    @tool
+    def draw(self) -> bytes:
+        """Draw the door."""
+        return PIXEL
+
+    @tool
+    def burn(self) -> str:
+        """Take down the process of the session."""
+        os.kill(os.getpid(), signal.SIGKILL)
+        return "unreachable"

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Blocks, JsonObject, Reply
-from toolyard.core.tool import ListToolsOutput, Tool
+from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec
 from toolyard.core.workspace import Workspace
 
 T = TypeVar("T")
@@ -115,3 +115,17 @@ async def list_tools(environment: type[Environment], placement: Placement) -> Li
         return environment.list_tools()
     listed: ListToolsOutput = await placement.ask(environment.list_tools)
     return listed
+
+
+async def list_session_tools(
+    environment: type[Environment], tools: Mapping[str, Tool], placement: Placement, own: Sequence[ToolSpec] = ()
+) -> ListToolsOutput:
+    """Shared tools, then the task's own; one entry a name, and the terminal tool not among them."""
+    terminal = next((tool for tool in reversed([*tools.values()]) if tool.terminal), None)
+    ordered = sorted((tool for tool in tools.values() if not tool.terminal), key=lambda tool: not tool.shared)
+    specs = {tool.name: tool.spec for tool in ordered}
+    specs |= {spec.name: spec for spec in own if not terminal or spec.name != terminal.name}
+    listed = await list_tools(environment, placement)
+    return listed.model_copy(
+        update={"tools": list(specs.values()), "terminal_tool": terminal.terminal_spec() if terminal else None}
+    )

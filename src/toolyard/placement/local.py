@@ -49,7 +49,7 @@ from toolyard.core.schema import fit
 from toolyard.core.texts import UNFIT
 from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
 from toolyard.core.workspace import Workspace
-from toolyard.placement.base import SessionSpec, Strategy, list_tools
+from toolyard.placement.base import SessionSpec, Strategy, list_session_tools
 from toolyard.placement.steps import Later
 from toolyard.placement.threads import Threads
 
@@ -246,16 +246,8 @@ class LocalEnvironment:
         return [Message(role="user", blocks=await self.prompt())]
 
     async def list_tools(self) -> ListToolsOutput:
-        """Shared tools, then the task's own; one entry a name, and the terminal tool not among them."""
-        terminal = next((tool for tool in reversed([*self.tools.values()]) if tool.terminal), None)
-        ordered = sorted((tool for tool in self.tools.values() if not tool.terminal), key=lambda tool: not tool.shared)
-        specs = {tool.name: tool.spec for tool in ordered}
-        dynamic = [spec for _, spec in await self._dynamic()]
-        specs |= {spec.name: spec for spec in dynamic if not terminal or spec.name != terminal.name}
-        listed = await list_tools(type(self._env), self._place)
-        return listed.model_copy(
-            update={"tools": list(specs.values()), "terminal_tool": terminal.terminal_spec() if terminal else None}
-        )
+        own = [spec for _, spec in await self._dynamic()]
+        return await list_session_tools(type(self._env), self.tools, self._place, own)
 
     async def has_tool(self, name: str) -> bool:
         return name in self.tools or await self._find_dynamic(name) is not None

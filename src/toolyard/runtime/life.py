@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from toolyard.core.environment import Environment, needs_teardown, overrides
+from toolyard.core.environment import Environment, lists_task_tools, needs_teardown, overrides
 from toolyard.core.errors import SessionClosed, SessionFailed, describe
 from toolyard.core.output import JsonObject, Reply, ToolFailure
-from toolyard.placement.base import Placed, Placement, SessionSpec
+from toolyard.core.tool import ListToolsOutput
+from toolyard.placement.base import Placed, Placement, SessionSpec, list_session_tools
 from toolyard.runtime.journal import Why
 from toolyard.runtime.shared import Shared
 
@@ -132,6 +133,19 @@ class Life:
         if self._placed.lost and self._history is not None:
             await self._rebuilt()
         return self._placed
+
+    async def tools_before_setup(self) -> ListToolsOutput | None:
+        """The tools of a session whose setup() still runs, read off its classes. None if only an instance knows them.
+
+        Nothing is asked of an instance before its setup() is over: it may list tools that setup() makes.
+        """
+        environment, placed = self.spec.environment, self._placed
+        owners = [environment, *environment.toolsets, *filter(None, [self.spec.toolset])]
+        if self.state is not State.STARTING or placed is None or any(map(lists_task_tools, owners)):
+            return None
+        assert self._placement is not None
+        self.touch()
+        return await list_session_tools(environment, placed.tools, self._placement)
 
     async def _rebuilt(self) -> None:
         """Make an environment that was lost again, by repeating its calls. Many may wait for that."""

@@ -14,7 +14,10 @@ def failures(sdk: str, mode: str, url: str, locked_url: str) -> dict[str, Any]:
     math = driver.environment("mathenv")
     seen: dict[str, Any] = {}
     with driver.session(math, split="train", index=0) as session:
-        seen["tool_error"] = error(session.call_tool, "read_file", {"path": "x"})
+        if sdk == "ors":
+            seen["tool_error"] = error(session.call_tool, "read_file", {"path": "x"})
+        else:
+            seen["tool_error"] = do(session.call_tool("read_file", {"path": "x"}))
         seen["unknown_tool"] = error(session.call_tool, "nope", {})
         seen["not_a_tool"] = error(session.call_tool, "setup", {})
         seen["bad_arguments"] = error(session.call_tool, "submit", {})
@@ -26,6 +29,12 @@ def failures(sdk: str, mode: str, url: str, locked_url: str) -> dict[str, Any]:
             seen["after_raised"] = do(session.call_tool("noparam"))
         except Exception as problem:
             seen["after_raised"] = type(problem).__name__
+    if sdk == "openreward":
+        with driver.session(driver.environment("gravenv"), split="train", index=0) as session:
+            seen["image"] = do(session.call_tool("draw", {"count": 1}))
+            seen["images"] = do(session.call_tool("draw", {"count": 2}))
+            seen["late"] = error(session.call_tool, "never", {})
+            seen["after_late"] = error(session.call_tool, "draw", {"count": 1})
     with driver.session(math, task=task(sdk, "mathenv", {"setup_boom": True})) as session:
         seen["setup_prompt"] = error(session.get_prompt)
         if sdk == "openreward":  # ors-sdk asks five more times after a 500, for a quarter of a minute

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -33,7 +33,8 @@ from toolyard.core.errors import (
     ToolsetUnavailable,
     ToolyardError,
 )
-from toolyard.core.output import CallResult
+from toolyard.core.messages import GroupScore
+from toolyard.core.output import CallResult, ToolFailure
 from toolyard.core.search import search
 from toolyard.placement.base import Placed, SessionSpec, Task, list_tools
 from toolyard.protocols.ors import bodies, events
@@ -50,6 +51,8 @@ log = logging.getLogger("toolyard.ors")
 Endpoint: TypeAlias = Callable[[Request, str], Awaitable[None]]
 """Takes the request and the environment's name as it stands in the path (empty for root endpoints)."""
 
+Telling: TypeAlias = Callable[[Request, Any], bytes]
+"""All that is left to say when a call is done, to the client who sent this request."""
 
 Options = HttpOptions
 
@@ -279,7 +282,10 @@ class Ors(BaseRoute):
         await request.answer_json([message.model_dump() for message in messages])
 
     async def task_tools(self, request: Request, env: str) -> None:
-        listed = await (await self._ready(request, env)).list_tools()
+        session = await self._session(session_id(request), env)
+        listed = await session.tools_before_setup()
+        if listed is None:
+            listed = await (await self._ready(request, env)).list_tools()
         await request.answer_json(listed.model_dump())
 
     async def call(self, request: Request, env: str) -> None:
@@ -296,7 +302,7 @@ class Ors(BaseRoute):
         if isinstance(call, Begun):
             await self._see_through(request, call)
         else:
-            await self._follow(request, call)
+            await self._follow(request, call, result)
 
     def _begin(self, request: Request, session: Session, asked: bodies.ToolCall) -> Call[CallResult] | Begun:
         """In the task of the request, if that is there as long as the call."""
@@ -305,7 +311,7 @@ class Ors(BaseRoute):
 
     async def _see_through(self, request: Request, begun: Begun) -> None:
         """The call goes on here, where it began, and the client is told beside it."""
-        telling = asyncio.ensure_future(self._stream(request, begun.call, events.result))
+        telling = asyncio.ensure_future(self._stream(request, begun.call, result))
         try:
             await begun.rest
         finally:
@@ -331,24 +337,24 @@ class Ors(BaseRoute):
         except (CallNotFound, CallConflict) as error:
             await request.answer(200, events.HEADERS, events.error(str(error)))
             return
-        await self._follow(request, call, events.scores)
+        await self._follow(request, call, scores)
 
-    async def _follow(self, request: Request, call: Call[Any], told: Callable[[Any], bytes] = events.result) -> None:
+    async def _follow(self, request: Request, call: Call[Any], told: Telling) -> None:
         """Tell the client how the call is named and how it ended: in one answer, whole, if its tool never waits."""
         if not call.done:
             await asyncio.sleep(0)  # in a task of its own, that takes one turn of the loop
         if call.done:
-            await request.answer(200, events.HEADERS, events.named(call.id) + told(call.result))
+            await request.answer(200, events.HEADERS, events.named(call.id) + told(request, call.result))
         else:
             await self._stream(request, call, told)
 
-    async def _stream(self, request: Request, call: Call[Any], told: Callable[[Any], bytes]) -> None:
+    async def _stream(self, request: Request, call: Call[Any], told: Telling) -> None:
         """The same as it comes, and meanwhile that the call still runs."""
         await request.start(events.HEADERS)
         await request.write(events.named(call.id))
         while not await call.wait(self._options.ping_seconds):
             await request.write(b": ping - %d\n\n" % time.time())
-        await request.write(told(call.result), last=True)
+        await request.write(told(request, call.result), last=True)
 
     async def _ready(self, request: Request, env: str) -> Placed:
         """The session's environment once it is set up; with `starting_seconds` set, 503 when that takes longer."""
@@ -391,6 +397,21 @@ def session_id(request: Request) -> str:
     if sid.startswith(RESERVED):
         raise HttpError(400, f"a session id cannot begin with {' or '.join(RESERVED)}: that is for other protocols")
     return sid
+
+
+def result(request: Request, outcome: CallResult) -> bytes:
+    """What came of a tool call. Only failures and lone images differ between the dialects."""
+    differs = isinstance(outcome, ToolFailure) or events.only_images(outcome)
+    return events.for_openreward(outcome) if differs and speaks_openreward(request) else events.result(outcome)
+
+
+def scores(_: Request, outcome: CallResult | Sequence[GroupScore]) -> bytes:
+    return events.scores(outcome)
+
+
+def speaks_openreward(request: Request) -> bool:
+    """Whether the client is OpenReward's, by its name or, behind a proxy, by a header that only it sends."""
+    return request.header(b"user-agent").startswith("openreward") or bool(request.header(b"x-deployment"))
 
 
 def as_http(error: ToolyardError, verbosity: Verbosity) -> HttpError:

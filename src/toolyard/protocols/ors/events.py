@@ -14,7 +14,7 @@ import orjson
 
 from toolyard.core.encoding import encode
 from toolyard.core.messages import GroupScore
-from toolyard.core.output import CallResult, ToolFailure, ToolOutput
+from toolyard.core.output import Blocks, CallResult, ImageBlock, TextBlock, ToolFailure, ToolOutput
 
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -60,6 +60,37 @@ def result(outcome: CallResult | Sequence[GroupScore]) -> bytes:
             return _events({"ok": False, "error": outcome.message, "reason": reason})
         case _:
             return _events({"scores": [vars(score) for score in outcome]})
+
+
+def for_openreward(outcome: CallResult | Sequence[GroupScore]) -> bytes:
+    """The same for OpenReward's clients, which know a smaller set of reasons and take any other for `not_found`.
+
+    They end the episode on `ok: false` or show the model that word, so what a tool says with ToolError is an ordinary
+    output, without a reward. What the infrastructure did is an error. Agents on top of them read only text.
+    """
+    match outcome:
+        case ToolFailure(reason="tool_failed"):
+            words = TextBlock(text=outcome.message)
+            return _events(_success(ToolOutput(blocks=[words], metadata={"reason": outcome.reason})))
+        case ToolFailure() if outcome.retryable:
+            return error(outcome.message, outcome.reason)
+        case ToolOutput() if only_images(outcome):
+            beside = [*outcome.blocks, TextBlock(text=_named_images(outcome.blocks))]
+            return _events(_success(outcome.model_copy(update={"blocks": beside})))
+        case _:
+            return result(outcome)
+
+
+def only_images(output: ToolOutput) -> bool:
+    """Whether whoever reads only text would see nothing of it."""
+    blocks = output.blocks
+    return bool(blocks) and blocks[0].type == "image" and all(block.type == "image" for block in blocks)
+
+
+def _named_images(blocks: Blocks) -> str:
+    """One line that says what is there, such as `[an image: image/png]`."""
+    kinds = ", ".join(block.mimeType for block in blocks if isinstance(block, ImageBlock))
+    return f"[an image: {kinds}]" if len(blocks) == 1 else f"[{len(blocks)} images: {kinds}]"
 
 
 def scores(outcome: CallResult | Sequence[GroupScore]) -> bytes:
