@@ -179,7 +179,7 @@ async def test_that_nothing_is_isolated_is_said_loudly(caplog):
         assert caplog.records[0].levelname == "WARNING"
         assert caplog.records[0].name == "toolyard.sandbox"
         assert backend.report().level == "L0"
-        assert set(backend.report().layers.values()) == {"none", "address space of each process, watched"}
+        assert set(backend.report().layers.values()) == {"none", "data of each process, watched"}
 
 
 async def test_a_program_that_leaves_its_group_and_its_parents_is_found_by_its_environment():
@@ -503,7 +503,7 @@ async def test_a_profile_that_the_image_lacks_is_refused(stand_in, monkeypatch):
 
 
 async def test_limits_of_one_program_are_within_those_of_its_sandbox(stand_in):
-    show = ["sh", "-c", "ulimit -n; ulimit -f; ulimit -v"]
+    show = ["sh", "-c", "ulimit -n; ulimit -f; ulimit -d"]
     small = Limits(open_files=100, file_bytes=512 * 1000, memory_bytes=200 * 2**20)
     for backend in (SubprocessBackend(), backends.bubblewrap(), stand_in.backend()):
         async with started(backend), await backend.open(small) as box:

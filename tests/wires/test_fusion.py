@@ -12,6 +12,7 @@ import pytest
 from tests.wires.wire import Wire, until
 from tests.worlds import MathEnv
 from toolyard.protocols import fusion
+from toolyard.sandboxes import languages
 from toolyard.testing import Running, running
 
 pytestmark = pytest.mark.anyio
@@ -120,7 +121,7 @@ async def test_what_does_not_compile_is_not_run(client):
 async def test_other_languages_run_if_their_program_is_in_the_sandbox(client, language, code):
     answer = await client.run(code, language)
     if answer["status"] == "SandboxError":  # this host has no such program, and that is what is said
-        program = fusion.TOOLCHAINS[language].needs
+        program = languages.TOOLCHAINS[language].needs
         assert answer["message"] == f"{language} is not available here: there is no {program} in the sandbox"
         return
     assert answer["status"] == "Success", answer
@@ -128,8 +129,8 @@ async def test_other_languages_run_if_their_program_is_in_the_sandbox(client, la
 
 
 async def test_a_language_whose_compiler_is_not_there_is_an_error_of_the_sandbox(client, yard, monkeypatch):
-    missing = fusion.Toolchain(".x", ["./{out}"], ["no-such-compiler", "{file}"])
-    monkeypatch.setitem(fusion.TOOLCHAINS, "swift", missing)
+    missing = languages.Toolchain(".x", ["./{out}"], ["no-such-compiler", "{file}"])
+    monkeypatch.setitem(languages.TOOLCHAINS, "swift", missing)
     for _ in range(2):
         answer = await client.run("print(1)", "swift")
         assert answer["status"] == "SandboxError"
@@ -142,7 +143,7 @@ async def test_a_look_that_came_to_nothing_does_not_mean_that_a_language_is_miss
     with running([MathEnv], protocol=("fusion",), sandbox_seconds=1e-6) as server:
         async with Client(server.url) as client:
             assert (await client.run("print(1)"))["status"] == "Success"
-    monkeypatch.setattr(fusion, "LOOK_SECONDS", 1e-6)
+    monkeypatch.setattr(languages, "LOOK_SECONDS", 1e-6)
     with running([MathEnv], protocol=("fusion",)) as server:
         async with Client(server.url) as client:
             told = await client.run("print(1)")
