@@ -142,9 +142,10 @@ def test_it_works_with_a_server_of_any_protocol(protocol):
 
 
 def test_when_nobody_answers_it_says_so():
-    with listen("127.0.0.1", 0) as closed:
-        port = closed.getsockname()[1]
-    done = status(f"http://127.0.0.1:{port}")
+    with socket.socket() as held:  # which nobody else can take, and which does not listen
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        done = status(f"http://127.0.0.1:{port}")
     assert (done.returncode, done.stdout) == (3, "")
     assert f"there is no answer from http://127.0.0.1:{port}" in words(done.stderr)
     assert "To start a server: toolyard serve" in words(done.stderr)
