@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,6 @@ from tests.worlds import MathEnv, OtherEnv
 from toolyard.cli._look import read
 from toolyard.cli.status import bound, long_time
 from toolyard.client import Client, ToolCallFailed
-from toolyard.server import listen
 from toolyard.testing import Running, running
 from toolyard.version import __version__
 

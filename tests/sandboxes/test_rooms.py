@@ -445,7 +445,7 @@ async def test_an_engine_that_isolates_nothing_is_found_out(stand_in):
 
 async def test_an_engine_that_cannot_be_reached_is_refused_with_its_own_words(stand_in):
     stand_in.stop()
-    with pytest.raises(SandboxUnavailable, match=r"docker cannot be reached: Cannot connect to the Docker daemon"):
+    with pytest.raises(SandboxUnavailable, match=r"docker cannot be reached: Cannot connect to the .*\. Is the docker"):
         await stand_in.backend().start()
 
 
@@ -457,9 +457,18 @@ async def test_an_engine_that_is_not_there_is_refused(tmp_path):
 
 
 async def test_an_image_that_is_not_there_is_refused_and_nothing_is_left(stand_in):
-    with pytest.raises(SandboxUnavailable, match="Unable to find image 'missing' locally"):
+    with pytest.raises(SandboxUnavailable, match=r"docker has no image 'missing'.*: docker pull missing ") as refused:
         await stand_in.backend(image="missing").start()
     assert stand_in.containers() == []
+    assert "Error: missing: No such image" in str(refused.value), "the engine's words, on one line"
+    assert stand_in.commands("run") == [], "nothing is tried that could pull it"
+
+
+async def test_no_container_is_started_in_a_way_that_could_pull_an_image(stand_in):
+    async with started(stand_in.backend()) as backend, await backend.open():
+        for arguments in stand_in.commands("run"):
+            assert arguments[:2] == ["--pull", "never"]
+    assert {command[0] for command in stand_in.all_commands()} <= {"version", "image", "ps", "run", "exec", "rm"}
 
 
 async def test_a_container_that_ends_by_itself_is_a_lost_sandbox(stand_in):

@@ -316,7 +316,17 @@ def _walls(kind: str, container: str, limits: Limits) -> Sequence[str]:
     inodes = f",nr_inodes={limits.disk_files}" if kind == "docker" else ""
     private = f"rw,exec,nosuid,nodev,mode=1777,size={limits.disk_bytes}{inodes}"
     return [
-        *("--pull", "never", "--rm", "--interactive", "--init", "--name", container, "--label", f"{_LABEL}={origin.mine()}"),
+        *(
+            "--pull",
+            "never",
+            "--rm",
+            "--interactive",
+            "--init",
+            "--name",
+            container,
+            "--label",
+            f"{_LABEL}={origin.mine()}",
+        ),
         *("--network", "host" if limits.network == "host" else "none"),
         *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *("--user", f"{_UID}:{_UID}", "--hostname", "sandbox", "--workdir", WORKSPACE),

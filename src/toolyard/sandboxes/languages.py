@@ -22,6 +22,8 @@ TRIAL_SECONDS = 60.0
 """For each step of a hello-world, on a host that may be busy."""
 TRY_AGAIN_SECONDS = 60.0
 """After which a language that failed is tried anew: the host may have been short of something."""
+NO_PROGRAM = "there is no "
+"""How the problem of a language begins that is not installed."""
 _WORDS_MOST = 300
 """Characters of what a compiler or a run-time says."""
 
@@ -204,7 +206,7 @@ async def problem_of(toolchain: Toolchain) -> str:
         looked = await sandbox.run(["sh", "-c", 'command -v "$0"', toolchain.needs], timeout=LOOK_SECONDS)
         _check_time(looked, f"looking for {toolchain.needs}")
         if looked.exit_code:
-            return f"there is no {toolchain.needs} in the sandbox"
+            return f"{NO_PROGRAM}{toolchain.needs} in the sandbox"
         tried = await run(sandbox, toolchain, Program(toolchain.hello))
     for step in tried.steps:
         _check_time(step, f"trying {toolchain.needs}")
