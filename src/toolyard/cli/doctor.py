@@ -171,11 +171,8 @@ def programming(settings: Settings) -> Iterator[Finding]:
         problems = asyncio.run(try_languages(settings))
     if works := [language for language, problem in problems.items() if not problem]:
         yield Finding("languages", "ok", f"for /run_code: {', '.join(works)}")
-    absent = {language for language, problem in problems.items() if problem.startswith(NO_PROGRAM)}
-    if absent:
-        programs = ", ".join(
-            f"{language} ({TOOLCHAINS[language].needs})" for language in problems if language in absent
-        )
+    if absent := [language for language, problem in problems.items() if problem.startswith(NO_PROGRAM)]:
+        programs = ", ".join(f"{language} ({TOOLCHAINS[language].needs})" for language in absent)
         yield Finding("languages", "no", f"not installed: {programs}")
     for language, problem in problems.items():
         if problem and language not in absent:
