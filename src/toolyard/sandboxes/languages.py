@@ -203,7 +203,7 @@ async def problem_of(toolchain: Toolchain) -> str:
     Raises `SandboxError` if that could not be found out.
     """
     async with open_once() as sandbox:
-        looked = await sandbox.run(["sh", "-c", 'command -v "$0"', toolchain.needs], timeout=LOOK_SECONDS)
+        looked = await sandbox.run(["sh", "-c", 'command -v "$0" >/dev/null', toolchain.needs], timeout=LOOK_SECONDS)
         _check_time(looked, f"looking for {toolchain.needs}")
         if looked.exit_code:
             return f"{NO_PROGRAM}{toolchain.needs} in the sandbox"
