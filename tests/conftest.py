@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -11,6 +12,14 @@ import pytest
 
 from tests.worlds import ManyEnv, MathEnv, OtherEnv
 from toolyard.testing import Running, running
+
+
+def pytest_configure() -> None:
+    """Keep the settings and the proxy of whoever runs the tests away from the servers in here."""
+    for name in [name for name in os.environ if name.startswith("TOOLYARD_")]:
+        del os.environ[name]
+    for name in ("NO_PROXY", "no_proxy"):
+        os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1,localhost,::1")))
 
 
 def pytest_collection_finish() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import logging
+import os
 import re
 import sys
 import textwrap
@@ -23,7 +24,7 @@ from toolyard.core.errors import ToolyardError
 from toolyard.loading import LoadError, load_targets
 from toolyard.logs import TextLines
 from toolyard.server import Server, listen_all, tune_process
-from toolyard.settings import Settings, is_loopback
+from toolyard.settings import Settings, is_loopback, variable_of
 from toolyard.tools import TOOLS
 from toolyard.tools.environment import ordered, toolbox, toolset_named
 
@@ -139,7 +140,8 @@ def settings_of(flags: Flags) -> Settings:
             "verl_request_seconds": flags.request_timeout,
             "verl_done_if_invalid": flags.done_if_invalid,
             "verl_repeat_seconds": 0.0 if flags.enable_hashing is False else None,
-        }
+        },
+        {variable_of("verl_explain_invalid"): "yes", **os.environ},  # as verl-tool does, unless a variable says no
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_it_looks_at_everything_that_a_server_needs_or_likes():
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"Toolyard {__version__} on ")
     found = grades(done.stdout)
-    topics = ["Python", "HTTP", "address", "sandboxes", "placements", "browser", "extras"]
+    topics = ["Python", "HTTP", "address", "sandboxes", "languages", "placements", "browser", "extras"]
     assert list(found) == [*topics, "open files", "processes", "memory"]
     assert found["Python"] == [f"ok {sys.version.split()[0]}, {sys.executable}"]
     assert re.fullmatch(r"ok uvicorn [\d.]+, uvloop [\d.]+, httptools [\d.]+", found["HTTP"][0])
@@ -67,6 +68,17 @@ def test_the_sandbox_that_a_server_would_use_is_said_and_what_the_others_lack(tm
     found = grades(examine(PATH=str(tmp_path)).stdout)["sandboxes"]
     assert re.match(r"ok native, isolation L3", found[0])
     assert "no podman: there is no program 'podman': install podman" in found
+
+
+def test_languages_are_tried_and_those_that_fail_or_are_absent_are_named(tmp_path):
+    found = grades(examine().stdout)["languages"]
+    assert found[0].startswith("ok for /run_code: python, pytest, bash")
+    java = [one for one in found if "java" in one]
+    assert len(java) == 1
+    assert java[0].startswith("ok for /run_code: " if shutil.which("javac", path="/usr/bin") else "no not installed: ")
+    starved = grades(examine(TOOLYARD_SANDBOX_OUTPUT_BYTES="1").stdout)["languages"]
+    said = "python3 fails even a hello-world in the sandbox: "
+    assert any(one.startswith(f"no python: {said}") for one in starved)
 
 
 def test_without_a_sandbox_a_server_starts_all_the_same_and_it_is_said_what_is_not_served(tmp_path):

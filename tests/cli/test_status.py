@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,6 @@ from tests.worlds import MathEnv, OtherEnv
 from toolyard.cli._look import read
 from toolyard.cli.status import bound, long_time
 from toolyard.client import Client, ToolCallFailed
-from toolyard.server import listen
 from toolyard.testing import Running, running
 from toolyard.version import __version__
 
@@ -142,9 +142,10 @@ def test_it_works_with_a_server_of_any_protocol(protocol):
 
 
 def test_when_nobody_answers_it_says_so():
-    with listen("127.0.0.1", 0) as closed:
-        port = closed.getsockname()[1]
-    done = status(f"http://127.0.0.1:{port}")
+    with socket.socket() as held:  # which nobody else can take, and which does not listen
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        done = status(f"http://127.0.0.1:{port}")
     assert (done.returncode, done.stdout) == (3, "")
     assert f"there is no answer from http://127.0.0.1:{port}" in words(done.stderr)
     assert "To start a server: toolyard serve" in words(done.stderr)

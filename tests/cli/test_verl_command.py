@@ -147,10 +147,23 @@ def test_a_tool_that_cannot_be_used_is_left_out_and_the_server_starts(command):
     assert server.get("/health")["tools"] == ["base", "finish"]
 
 
+def test_a_text_that_calls_no_tool_is_told_why_and_which_tools_there_are_unless_a_variable_says_no(
+    command, monkeypatch
+):
+    observation, done, valid = command("--port", "0", "--tool_type", "python_code").act("plain text")
+    assert (done, valid) == (False, False)
+    assert [*observation] == ["obs", "invalid_reason", "available_tools"]
+    assert observation["invalid_reason"] == "No valid tool found for action"
+    assert observation["available_tools"].startswith("Available tools:\n• python_code: ")
+    monkeypatch.setenv("TOOLYARD_VERL_EXPLAIN_INVALID", "no")
+    assert command("--port", "0", "--tool_type", "python_code").act("plain text") == ("", False, False)
+
+
 @pytest.mark.parametrize("tools", ["nope", "finish"])
 def test_with_no_tool_left_it_starts_and_every_text_is_invalid(command, tools):
     server = command("--port", "0", "--tool_type", tools, "--done_if_invalid", "--request_timeout", "5")
-    assert server.act("<python>print(1)</python>") == ("", True, False)
+    observation, done, valid = server.act("<python>print(1)</python>")
+    assert (observation["obs"], done, valid) == ("", True, False)
     assert server.act("", finish=[True]) == ("", True, True)
     assert server.get("/health")["tools"] == ["finish"]
     assert server.get("/metrics")["config"]["timeout"] == 5

@@ -45,8 +45,10 @@ class StandIn:
 
     def commands(self, name: str) -> list[list[str]]:
         """Those that it was given, in order."""
-        lines = (self.directory / "log").read_text().splitlines()
-        return [command[1:] for command in map(json.loads, lines) if command[0] == name]
+        return [command[1:] for command in self.all_commands() if command[0] == name]
+
+    def all_commands(self) -> list[list[str]]:
+        return [json.loads(line) for line in (self.directory / "log").read_text().splitlines()]
 
     def containers(self) -> Sequence[str]:
         return sorted(path.name for path in (self.directory / "containers").iterdir())

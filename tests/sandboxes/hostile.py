@@ -110,7 +110,7 @@ print(json.dumps({
     "marker": readable(MARKER),
     "interfaces": [line.split(":")[0].strip() for line in open("/proc/net/dev").readlines()[2:]],
     "limits": {name: resource.getrlimit(getattr(resource, "RLIMIT_" + name))[1]
-               for name in ("NPROC", "NOFILE", "FSIZE", "AS")},
+               for name in ("NPROC", "NOFILE", "FSIZE", "DATA")},
 }))
 """
 _NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
@@ -384,7 +384,7 @@ class Stage:
             "number of processes": 0 < said["limits"]["NPROC"] <= limits.processes,
             "open files": 0 < said["limits"]["NOFILE"] <= limits.open_files,
             "size of files": 0 < said["limits"]["FSIZE"] <= limits.file_bytes,
-            "memory": self.enforced or 0 < said["limits"]["AS"] <= limits.memory_bytes,
+            "memory": self.enforced or 0 < said["limits"]["DATA"] <= limits.memory_bytes,
         }
         if fallen := [wall for wall, stands in walls.items() if not stands]:
             raise Unsafe(f"not run, for lack of: {', '.join(fallen)}; {said}")

@@ -29,10 +29,9 @@ def main() -> None:
         log.write(json.dumps(sys.argv[2:]) + "\n")
     command, *arguments = sys.argv[2:]
     if (state / "down").exists():
-        sys.exit("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?")
-    {"version": version, "run": run, "exec": execute, "rm": remove, "ps": ps, "inspect": inspect}[command](
-        state / "containers", arguments
-    )
+        sys.exit("Cannot connect to the Docker daemon at unix:///var/run/docker.sock.\nIs the docker daemon running?")
+    commands = {"version": version, "image": image, "run": run, "exec": execute, "rm": remove, "ps": ps}
+    {**commands, "inspect": inspect}[command](state / "containers", arguments)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,12 +43,21 @@ def version(containers: Path, arguments: list[str]) -> None:
     print("0.0.0 (stand-in)")
 
 
+def image(containers: Path, arguments: list[str]) -> None:
+    *asked, name = arguments
+    assert asked == ["inspect", "--format", "{{.Id}}"]
+    if name == "missing":
+        sys.exit(f"[]\nError: {name}:\nNo such image")
+    print("sha256:0")
+
+
 def run(containers: Path, arguments: list[str]) -> None:
     options = parser()
     for flag in ("--rm", "--interactive", "--init", "--read-only"):
         options.add_argument(flag, action="store_true", required=True)
     for name in ("--name", "--label", "--network", "--user", "--hostname", "--workdir", "--memory", "--memory-swap"):
         options.add_argument(name, required=True)
+    options.add_argument("--pull", choices=["never"], required=True)
     options.add_argument("--cap-drop", choices=["ALL"], required=True)
     options.add_argument("--security-opt", choices=["no-new-privileges"], required=True)
     options.add_argument("--pids-limit", type=int, required=True)
@@ -59,9 +67,6 @@ def run(containers: Path, arguments: list[str]) -> None:
     options.add_argument("image")
     options.add_argument("command", nargs=argparse.REMAINDER)
     wanted = options.parse_args(arguments)
-    if wanted.image == "missing":
-        print(f"Unable to find image '{wanted.image}' locally", file=sys.stderr)
-        sys.exit(125)
     container = containers / wanted.name
     (container / "work").mkdir(parents=True)
     (container / "label").write_text(wanted.label)

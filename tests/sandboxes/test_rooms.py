@@ -179,7 +179,7 @@ async def test_that_nothing_is_isolated_is_said_loudly(caplog):
         assert caplog.records[0].levelname == "WARNING"
         assert caplog.records[0].name == "toolyard.sandbox"
         assert backend.report().level == "L0"
-        assert set(backend.report().layers.values()) == {"none", "address space of each process, watched"}
+        assert set(backend.report().layers.values()) == {"none", "data of each process, watched"}
 
 
 async def test_a_program_that_leaves_its_group_and_its_parents_is_found_by_its_environment():
@@ -445,7 +445,7 @@ async def test_an_engine_that_isolates_nothing_is_found_out(stand_in):
 
 async def test_an_engine_that_cannot_be_reached_is_refused_with_its_own_words(stand_in):
     stand_in.stop()
-    with pytest.raises(SandboxUnavailable, match=r"docker cannot be reached: Cannot connect to the Docker daemon"):
+    with pytest.raises(SandboxUnavailable, match=r"docker cannot be reached: Cannot connect to the .*\. Is the docker"):
         await stand_in.backend().start()
 
 
@@ -457,9 +457,18 @@ async def test_an_engine_that_is_not_there_is_refused(tmp_path):
 
 
 async def test_an_image_that_is_not_there_is_refused_and_nothing_is_left(stand_in):
-    with pytest.raises(SandboxUnavailable, match="Unable to find image 'missing' locally"):
+    with pytest.raises(SandboxUnavailable, match=r"docker has no image 'missing'.*: docker pull missing ") as refused:
         await stand_in.backend(image="missing").start()
     assert stand_in.containers() == []
+    assert "Error: missing: No such image" in str(refused.value), "the engine's words, on one line"
+    assert stand_in.commands("run") == [], "nothing is tried that could pull it"
+
+
+async def test_no_container_is_started_in_a_way_that_could_pull_an_image(stand_in):
+    async with started(stand_in.backend()) as backend, await backend.open():
+        for arguments in stand_in.commands("run"):
+            assert arguments[:2] == ["--pull", "never"]
+    assert {command[0] for command in stand_in.all_commands()} <= {"version", "image", "ps", "run", "exec", "rm"}
 
 
 async def test_a_container_that_ends_by_itself_is_a_lost_sandbox(stand_in):
@@ -503,7 +512,7 @@ async def test_a_profile_that_the_image_lacks_is_refused(stand_in, monkeypatch):
 
 
 async def test_limits_of_one_program_are_within_those_of_its_sandbox(stand_in):
-    show = ["sh", "-c", "ulimit -n; ulimit -f; ulimit -v"]
+    show = ["sh", "-c", "ulimit -n; ulimit -f; ulimit -d"]
     small = Limits(open_files=100, file_bytes=512 * 1000, memory_bytes=200 * 2**20)
     for backend in (SubprocessBackend(), backends.bubblewrap(), stand_in.backend()):
         async with started(backend), await backend.open(small) as box:

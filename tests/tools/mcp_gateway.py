@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 from mcp.server.mcpserver import Image, MCPServer
+from mcp.types import BlobResourceContents, EmbeddedResource, ResourceLink
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -64,6 +65,21 @@ def math_server() -> MCPServer:
 def text_server() -> MCPServer:
     server = MCPServer("text")
 
+    @server.resource("notes://long", mime_type="text/plain")
+    async def long() -> str:
+        """Much of it."""
+        return "x" * 30_000
+
+    @server.resource("notes://pixel", mime_type="image/png")
+    async def pixel() -> bytes:
+        """A picture."""
+        return PIXEL
+
+    @server.resource("notes://bits", mime_type="application/octet-stream")
+    async def bits() -> bytes:
+        """Neither text nor picture."""
+        return b"\0\1\2"
+
     @server.tool()
     async def upper(text: str) -> str:
         """In capitals."""
@@ -73,6 +89,15 @@ def text_server() -> MCPServer:
     async def same(text: str) -> str:
         """Say the same."""
         return text
+
+    @server.tool(structured_output=False)
+    async def point() -> list[Any]:
+        """Point to resources."""
+        link = ResourceLink(type="resource_link", uri="notes://long", name="long", mime_type="text/plain")
+        blob = BlobResourceContents(uri="notes://bits", blob="AAEC", mime_type="application/octet-stream")
+        pixel = BlobResourceContents(uri="notes://pixel", blob=base64.b64encode(PIXEL).decode(), mime_type="image/png")
+        embedded = [EmbeddedResource(type="resource", resource=one) for one in (blob, pixel)]
+        return ["see ", link, *embedded]
 
     return server
 

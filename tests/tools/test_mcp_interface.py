@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from tests.tools.mcp_gateway import PIXEL, Gateway
 from tests.wires.wire import until
 from toolyard.core.errors import DefinitionError
 from toolyard.testing import Running, running
-from toolyard.tools import mcp_connection, mcp_interface
+from toolyard.tools import mcp_connection, mcp_interface, mcp_resources
 from toolyard.tools.mcp_interface import McpForm
 
 pytestmark = pytest.mark.anyio
@@ -228,6 +229,40 @@ async def test_pictures_come_as_pictures_if_the_trainer_reads_them(trainer):
         "obs": wrapped("ab"),
         "image": f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}",
     }
+
+
+PICTURE = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
+BITS = "[notes://bits: application/octet-stream, about 3 bytes that are not shown]"
+
+
+async def test_a_link_to_a_resource_keeps_its_address_and_says_how_to_read_it(trainer):
+    seen = await trainer.act(call("point", server="text"), images=[])
+    link = "[resource notes://long: long, text/plain; mcp.read_resource reads it]"
+    assert seen.observation == {"obs": wrapped(f"see {link}{BITS}"), "image": PICTURE}
+
+
+async def test_a_resource_is_read_by_its_address_on_the_connection_of_its_server(trainer, gateway):
+    async def read(uri: Any, **more: Any) -> Any:
+        asked = call("mcp.read_resource", arguments={"uri": uri}, server="text")
+        return await trainer.act(asked, "reads-resources", **more)
+
+    before = gateway.opened["/text/sse"]
+    assert unwrapped((await read("notes://long")).text) == "x" * 20_000 + "\n... (truncated)"
+    assert unwrapped((await read("notes://bits")).text) == BITS
+    seen = await read("notes://pixel", images=[])
+    assert seen.observation == {"obs": wrapped("[notes://pixel: image/png]"), "image": PICTURE}
+    assert "notes://nowhere" in unwrapped((await read("notes://nowhere")).text)
+    for wrong in (None, 3, ""):
+        assert "needs the argument uri" in unwrapped((await read(wrong)).text)
+    assert gateway.opened["/text/sse"] == before + 1
+    await trainer.finish("reads-resources")
+
+
+async def test_pictures_of_a_resource_that_are_too_large_are_named_and_not_shown(trainer, monkeypatch):
+    monkeypatch.setattr(mcp_resources, "PICTURES_MOST", 10)
+    asked = call("mcp.read_resource", arguments={"uri": "notes://pixel"}, server="text")
+    seen = await trainer.act(asked, images=[])
+    assert re.fullmatch(r"\[notes://pixel: image/png, about \d+ bytes that are not shown\]", unwrapped(seen.text))
 
 
 async def test_a_trajectory_keeps_one_connection_to_a_server_and_closes_it_in_the_end(trainer, gateway):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.wires.wire import Wire, until
 from tests.worlds import MathEnv
 from toolyard.protocols import fusion
+from toolyard.sandboxes import languages
 from toolyard.testing import Running, running
 
 pytestmark = pytest.mark.anyio
@@ -115,12 +117,23 @@ async def test_what_does_not_compile_is_not_run(client):
         ("nodejs", "for (const i of [1, 2]) console.log(i)"),
         ("perl", 'print "$_\\n" for 1, 2;'),
         ("pytest", "def test_two():\n    print('1\\n2')"),
+        (
+            "java",
+            "import java.util.*; public class Main { public static void main(String[] a) {"
+            " for (int i : List.of(1, 2)) System.out.println(i); } }",
+        ),
+        ("go", 'package main\nimport "fmt"\nfunc main() { for i := 1; i < 3; i++ { fmt.Println(i) } }'),
+        ("ruby", "[1, 2].each { |i| puts i }"),
+        ("php", 'foreach ([1, 2] as $i) echo "$i\n";'),
+        ("lua", "for i = 1, 2 do print(i) end"),
+        ("R", 'cat(1, 2, sep = "\n")'),
+        ("rust", 'fn main() { for i in 1..3 { println!("{}", i); } }'),
     ],
 )
 async def test_other_languages_run_if_their_program_is_in_the_sandbox(client, language, code):
     answer = await client.run(code, language)
     if answer["status"] == "SandboxError":  # this host has no such program, and that is what is said
-        program = fusion.TOOLCHAINS[language].needs
+        program = languages.TOOLCHAINS[language].needs
         assert answer["message"] == f"{language} is not available here: there is no {program} in the sandbox"
         return
     assert answer["status"] == "Success", answer
@@ -128,8 +141,8 @@ async def test_other_languages_run_if_their_program_is_in_the_sandbox(client, la
 
 
 async def test_a_language_whose_compiler_is_not_there_is_an_error_of_the_sandbox(client, yard, monkeypatch):
-    missing = fusion.Toolchain(".x", ["./{out}"], ["no-such-compiler", "{file}"])
-    monkeypatch.setitem(fusion.TOOLCHAINS, "swift", missing)
+    missing = languages.Toolchain(".x", ["./{out}"], ["no-such-compiler", "{file}"])
+    monkeypatch.setitem(languages.TOOLCHAINS, "swift", missing)
     for _ in range(2):
         answer = await client.run("print(1)", "swift")
         assert answer["status"] == "SandboxError"
@@ -137,12 +150,75 @@ async def test_a_language_whose_compiler_is_not_there_is_an_error_of_the_sandbox
         assert (answer["compile_result"], answer["run_result"], answer["files"]) == (None, None, {})
 
 
+BROKEN = languages.Toolchain(".x", ["sh", "{file}"], ["sh", "-c", "echo no >&2; echo config >&2; exit 3"])
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        (BROKEN, "exit code 3, no config"),
+        (replace(BROKEN, compile=(), hello="echo bye"), "exit code 0, bye"),
+        (replace(BROKEN, compile=(), hello="yes hello"), "it wrote more output than it may"),
+    ],
+)
+async def test_a_language_that_fails_a_hello_world_is_an_error_of_the_sandbox(monkeypatch, broken, problem):
+    monkeypatch.setitem(languages.TOOLCHAINS, "swift", broken)
+    with running([MathEnv], protocol=("fusion",)) as server:
+        async with Client(server.url) as client:
+            answers = await asyncio.gather(*(client.run("echo right", "swift") for _ in range(3)))
+            for answer in answers:
+                assert answer["status"] == "SandboxError"
+                known, _, why = answer["message"].partition(" in the sandbox: ")
+                assert known == "swift is not available here: sh fails even a hello-world"
+                assert problem in why
+                assert (answer["compile_result"], answer["run_result"]) == (None, None)
+            offered = (await client.run("SELECT 1", "sql"))["message"].partition("there are ")[2]
+            assert "swift" not in offered.split(", ")
+
+
+async def test_a_language_that_failed_is_tried_anew_after_a_while(monkeypatch):
+    monkeypatch.setattr(languages, "TRY_AGAIN_SECONDS", 0)
+    monkeypatch.setitem(languages.TOOLCHAINS, "swift", BROKEN)
+    with running([MathEnv], protocol=("fusion",)) as server:
+        async with Client(server.url) as client:
+            assert (await client.run("echo right", "swift"))["status"] == "SandboxError"
+            monkeypatch.setitem(languages.TOOLCHAINS, "swift", replace(BROKEN, compile=(), hello="echo hello"))
+            assert (await client.run("echo right", "swift"))["run_result"]["stdout"] == "right\n"
+
+
+async def test_a_language_that_works_is_tried_once_however_many_ask_at_once(client, monkeypatch):
+    tries: list[languages.Toolchain] = []
+
+    async def counted(toolchain: languages.Toolchain) -> str:
+        tries.append(toolchain)
+        return await problem_of(toolchain)
+
+    problem_of = languages.problem_of
+    monkeypatch.setattr(languages, "problem_of", counted)
+    monkeypatch.setitem(languages.TOOLCHAINS, "julia", replace(BROKEN, compile=(), hello="echo hello"))
+    answers = await asyncio.gather(*(client.run("echo right", "julia") for _ in range(4)))
+    assert [answer["run_result"]["stdout"] for answer in answers] == ["right\n"] * 4
+    assert len(tries) == 1
+
+
+async def test_java_keeps_its_heap_within_the_memory_of_the_sandbox(client):
+    code = (
+        "class Main { public static void main(String[] a) {"
+        " System.out.println(Runtime.getRuntime().maxMemory() >> 20); } }"
+    )
+    answer = await client.run(code, "java", memory_limit_MB=200)
+    if answer["status"] == "SandboxError":
+        assert answer["message"] == "java is not available here: there is no javac in the sandbox"
+    else:
+        assert 100 <= int(answer["run_result"]["stdout"]) <= 150
+
+
 async def test_a_look_that_came_to_nothing_does_not_mean_that_a_language_is_missing(monkeypatch):
     """Programs may run for as long as a request says; those of tools in this server are given no time at all."""
     with running([MathEnv], protocol=("fusion",), sandbox_seconds=1e-6) as server:
         async with Client(server.url) as client:
             assert (await client.run("print(1)"))["status"] == "Success"
-    monkeypatch.setattr(fusion, "LOOK_SECONDS", 1e-6)
+    monkeypatch.setattr(languages, "LOOK_SECONDS", 1e-6)
     with running([MathEnv], protocol=("fusion",)) as server:
         async with Client(server.url) as client:
             told = await client.run("print(1)")

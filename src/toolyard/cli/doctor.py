@@ -20,8 +20,10 @@ from typing import Literal, TypeAlias
 from toolyard.browser.chromium import find_chromium
 from toolyard.browser.chromium import missing as browser_missing
 from toolyard.cli.sandbox import Tried, is_offered, try_each, unheard
+from toolyard.core.errors import SandboxError
 from toolyard.sandboxes import BACKENDS
-from toolyard.server import listen
+from toolyard.sandboxes.languages import NO_PROGRAM, TOOLCHAINS, Toolchain, problem_of
+from toolyard.server import listen, sandboxes_of
 from toolyard.settings import Settings, SettingsError
 from toolyard.version import __version__
 
@@ -143,6 +145,8 @@ def sandboxes(settings: Settings) -> Iterator[Finding]:
     for one in tried:
         if one not in fit and is_offered(one, settings):
             yield lacking(one)
+    if fit:
+        yield from programming(settings)
 
 
 def chosen(fit: Sequence[Tried]) -> Iterator[Finding]:
@@ -159,6 +163,35 @@ def lacking(one: Tried) -> Finding:
         return Finding("sandboxes", "no", f"{one.backend}: {one.problem.removeprefix(f'{one.backend} ')}")
     missing = "; ".join(f"{each.feature}: {each.fix}" for each in one.report.missing)
     return Finding("sandboxes", "no", f"{one.backend} reaches {one.report.level}", missing)
+
+
+def programming(settings: Settings) -> Iterator[Finding]:
+    """The languages of /run_code, each tried by a hello-world."""
+    with unheard(logging.getLogger("toolyard.sandbox")):
+        problems = asyncio.run(try_languages(settings))
+    if works := [language for language, problem in problems.items() if not problem]:
+        yield Finding("languages", "ok", f"for /run_code: {', '.join(works)}")
+    if absent := [language for language, problem in problems.items() if problem.startswith(NO_PROGRAM)]:
+        programs = ", ".join(f"{language} ({TOOLCHAINS[language].needs})" for language in absent)
+        yield Finding("languages", "no", f"not installed: {programs}")
+    for language, problem in problems.items():
+        if problem and language not in absent:
+            yield Finding("languages", "no", f"{language}: {problem}")
+
+
+async def try_languages(settings: Settings) -> dict[str, str]:
+    """What is wrong with each of them; empty for those that work."""
+    turn = asyncio.Semaphore(os.cpu_count() or 1)
+
+    async def problem(toolchain: Toolchain) -> str:
+        async with turn:
+            try:
+                return await problem_of(toolchain)
+            except SandboxError as error:
+                return f"it could not be tried: {error}"
+
+    async with sandboxes_of(settings):
+        return dict(zip(TOOLCHAINS, await asyncio.gather(*map(problem, TOOLCHAINS.values())), strict=True))
 
 
 def placements(settings: Settings) -> Iterator[Finding]:

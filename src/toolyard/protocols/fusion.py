@@ -17,7 +17,9 @@ from starlette.types import Receive, Scope, Send
 from toolyard.asgi import HttpError, HttpOptions, Request, decode
 from toolyard.core.errors import SandboxError, WorkspaceError
 from toolyard.runtime.runtime import Runtime
+from toolyard.sandboxes import languages
 from toolyard.sandboxes.base import Finished, Limits, Sandbox
+from toolyard.sandboxes.languages import Languages, LanguageUnavailable, Toolchain
 from toolyard.sandboxes.output import ended_by
 from toolyard.sandboxes.provider import open_once, usual_limits
 
@@ -25,8 +27,6 @@ log = logging.getLogger("toolyard.fusion")
 
 SECONDS_MOST = 300.0
 """Of one step, whatever is asked for."""
-LOOK_SECONDS = 10.0
-"""For finding out whether the sandbox has a program."""
 FETCHED_MOST = 16 * 2**20
 """Bytes of all files that are fetched."""
 FILES_MOST = 1000
@@ -45,43 +45,6 @@ Outcome: TypeAlias = dict[str, Any]
 """A step, or all of them, as JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class Toolchain:
-    """How programs of one language are run. `{file}` is the program, `{out}` what the compiler makes of it."""
-
-    ending: str
-    run: Sequence[str]
-    compile: Sequence[str] = ()
-    name: str = "main"
-
-    @property
-    def needs(self) -> str:
-        """The program without which nothing works."""
-        return (self.compile or self.run)[0]
-
-
-TOOLCHAINS: Mapping[str, Toolchain] = {
-    "python": Toolchain(".py", ["python3", "{file}"]),
-    "pytest": Toolchain(".py", ["pytest", "{file}"]),
-    "bash": Toolchain(".sh", ["bash", "{file}"]),
-    "cpp": Toolchain(".cpp", ["./{out}"], ["g++", "-std=c++17", "{file}", "-o", "{out}", "-lpthread"]),
-    "nodejs": Toolchain(".js", ["node", "{file}"]),
-    "typescript": Toolchain(".ts", ["tsx", "{file}"]),
-    "go": Toolchain(".go", ["./{out}"], ["go", "build", "-o", "{out}", "{file}"]),
-    "java": Toolchain(".java", ["java", "-cp", ".", "-ea", "Main"], ["javac", "-cp", ".", "{file}"], name="Main"),
-    "php": Toolchain(".php", ["php", "-f", "{file}"]),
-    "rust": Toolchain(".rs", ["./{out}"], ["rustc", "{file}", "-o", "{out}"]),
-    "lua": Toolchain(".lua", ["lua", "{file}"]),
-    "R": Toolchain(".R", ["Rscript", "{file}"]),
-    "perl": Toolchain(".pl", ["perl", "{file}"]),
-    "D_ut": Toolchain(".d", ["./{out}"], ["dmd", "{file}", "-unittest", "-of={out}"]),
-    "ruby": Toolchain(".rb", ["ruby", "{file}"]),
-    "julia": Toolchain(".jl", ["julia", "{file}"]),
-    "swift": Toolchain(".swift", ["./{out}"], ["swiftc", "{file}", "-o", "{out}"]),
-}
-"""Which of them are really there, the sandbox tells when it is first asked."""
-
-
 class RunCode(BaseModel):
     """What clients post."""
 
@@ -96,8 +59,8 @@ class RunCode(BaseModel):
     fetch_files: list[str] = Field([], max_length=FILES_MOST)
 
 
-class Unavailable(Exception):
-    """This server cannot do what is asked, whatever the program is."""
+class Unusable(Exception):
+    """A file of the request cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +82,7 @@ class Fusion(BaseRoute):
         self._options = options
         self._turn = asyncio.Semaphore(options.max_concurrent_calls)
         self._requests = 0
-        self._found: dict[str, bool] = {}
-        """Whether the sandbox has a program."""
+        self._languages = Languages()
         endpoints: dict[str, tuple[str, Callable[[Request], Awaitable[None]]]] = {"/run_code": ("POST", self.run_code)}
         if options.protocol == ("fusion",):  # alone at the root, as the original
             endpoints |= {"/health": ("GET", self.health), "/v1/ping": ("GET", self.ping)}
@@ -164,30 +126,17 @@ class Fusion(BaseRoute):
         """What is not the program's fault is a SandboxError: clients then try again, and say so in the end."""
         try:
             return await self._run(asked)
-        except (SandboxError, WorkspaceError, Unavailable) as error:
+        except (SandboxError, WorkspaceError, LanguageUnavailable, Unusable) as error:
             log.warning("a program in %s could not be run: %s", asked.language, error)
             return answer("SandboxError", str(error))
 
     async def _run(self, asked: RunCode) -> Outcome:
-        toolchain = TOOLCHAINS.get(asked.language)
-        if toolchain is None:
-            raise Unavailable(f"{asked.language} is not offered here; there are {', '.join(TOOLCHAINS)}")
+        toolchain = await self._languages.toolchain(asked.language)
         files = await asyncio.to_thread(decoded, asked.files) if asked.files else {}
         async with open_once() as sandbox:
-            await self._check(sandbox, asked.language, toolchain)
             for path, data in files.items():
                 await sandbox.write(path, data)
             return await run(sandbox, toolchain, asked)
-
-    async def _check(self, sandbox: Sandbox, language: str, toolchain: Toolchain) -> None:
-        program = toolchain.needs
-        if program not in self._found:
-            looked = await sandbox.run(["sh", "-c", 'command -v "$0"', program], timeout=LOOK_SECONDS)
-            if looked.killed_by is not None:  # which says nothing of the program, and must not be remembered
-                raise SandboxError(f"{ended_by(looked.killed_by, looked.usage.wall_seconds)}, looking for {program}")
-            self._found[program] = looked.exit_code == 0
-        if not self._found[program]:
-            raise Unavailable(f"{language} is not available here: there is no {program} in the sandbox")
 
 
 def parse(body: bytes) -> RunCode:
@@ -205,42 +154,37 @@ def decoded(files: Mapping[str, str | None]) -> dict[str, bytes]:
             path: base64.b64decode(data) for path, data in files.items() if data is not None and _IGNORED not in path
         }
     except ValueError as error:
-        raise Unavailable(f"a file is not base64: {error}") from None
+        raise Unusable(f"a file is not base64: {error}") from None
 
 
 async def run(sandbox: Sandbox, toolchain: Toolchain, asked: RunCode) -> Outcome:
-    """Compile the program if it needs that, run it if that went well, and fetch what it left behind."""
-    name = toolchain.name
-    while toolchain.name == "main" and f"{name}{toolchain.ending}" in asked.files:
-        name += "_"  # clients' files may be called as they like
-    words = {"file": f"{name}{toolchain.ending}", "out": f"{name}.out"}
-    await sandbox.write(words["file"], source(asked).encode(errors="surrogatepass"))
-    compiled = ran = None
-    if toolchain.compile:
-        compiled = await sandbox.run(filled(toolchain.compile, words), timeout=within(asked.compile_timeout))
-    if compiled is None or (compiled.exit_code == 0 and compiled.killed_by is None):
-        ran = await sandbox.run(
-            filled(toolchain.run, words),
-            stdin=(asked.stdin or "").encode(errors="surrogatepass"),
-            timeout=within(asked.run_timeout),
-            limits=limits(asked),
-        )
+    """Run the program, and fetch what it left behind."""
+    program = languages.Program(
+        source(asked),
+        stdin=(asked.stdin or "").encode(errors="surrogatepass"),
+        compile_seconds=within(asked.compile_timeout),
+        run_seconds=within(asked.run_timeout),
+        limits=limits(asked),
+    )
+    ran = await languages.run(sandbox, toolchain, program, name=free_name(toolchain, asked.files))
     files, left_out = await fetched(sandbox, asked.fetch_files)
-    steps = [step for step in (compiled, ran) if step is not None]
-    well = all(step.exit_code == 0 and step.killed_by is None for step in steps)
-    ended = [ended_by(step.killed_by, step.usage.wall_seconds) for step in steps if step.killed_by is not None]
+    ended = [ended_by(step.killed_by, step.usage.wall_seconds) for step in ran.steps if step.killed_by is not None]
     message = "; ".join([*ended, *left_out])
-    return answer("Success" if well else "Failed", message, compiled, ran, files)
+    return answer("Success" if ran.well else "Failed", message, ran.compiled, ran.ran, files)
+
+
+def free_name(toolchain: Toolchain, files: Collection[str]) -> str:
+    """Clients' files may be called as they like."""
+    name = toolchain.name
+    while toolchain.name == "main" and f"{name}{toolchain.ending}" in files:
+        name += "_"
+    return name
 
 
 def source(asked: RunCode) -> str:
     if asked.language == "php" and "<?" not in asked.code:
         return f"<?php\n{asked.code}"
     return asked.code
-
-
-def filled(argv: Sequence[str], words: Mapping[str, str]) -> Sequence[str]:
-    return [word.format_map(words) for word in argv]
 
 
 def limits(asked: RunCode) -> Limits | None:

@@ -40,6 +40,10 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 """What programs find in their environment, beside PATH: nothing of the server's."""
 
+RESERVED_BYTES = 4 * 2**30
+"""Address space that a process may have beside its memory, where no cgroup limits that: Java, Go and Node reserve
+gigabytes of it that they never use. What a process can write to is limited to its memory all the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -125,7 +125,7 @@ class BubblewrapBackend(RoomBackend):
             "processes": "pid and IPC namespaces",
             "user": "user namespace, no capabilities",
             "system calls": "seccomp allowlist, no_new_privs",
-            "memory": "address space of each process, watched",
+            "memory": "data of each process, watched",
             "number of processes": counted,
             "processor time": "none",
             "disk": "none",
@@ -160,10 +160,8 @@ class BubblewrapRoom:
         yield from ("--cap-drop", "ALL", "--uid", str(_UID), "--gid", str(_UID))
         if limits.network == "host":
             yield "--share-net"
-        for path in host.PROGRAMS:
+        for path in (*host.PROGRAMS, *host.etc()):
             yield from _shown(Path(path))
-        for name in host.ETC:
-            yield from _shown(Path("/etc") / name)
         for name in _FILES:
             yield from ("--ro-bind", str(self._directory / name), f"/etc/{name}")
         yield from ("--proc", "/proc", "--dev", "/dev")

@@ -38,8 +38,6 @@ _LABEL = "toolyard.server"
 _READY = b"ready\n"
 _SECONDS = 60.0
 """For one command of the engine."""
-_PULL_SECONDS = 900.0
-"""For the first container, whose image may have to be loaded."""
 _END_SECONDS = 10.0
 _MESSAGE_MOST = 64 * 1024
 _LIST_MOST = 16 * 1024 * 1024
@@ -67,7 +65,12 @@ class Answer:
 
     @property
     def problem(self) -> str:
-        return self.stderr.decode(errors="replace").strip() or f"it ended with code {self.code}"
+        return on_one_line(self.stderr) or f"it ended with code {self.code}"
+
+
+def on_one_line(words: bytes) -> str:
+    """What an engine says, to be quoted in a sentence of ours."""
+    return " ".join(words.decode(errors="replace").split())
 
 
 class Engine:
@@ -121,8 +124,9 @@ class ContainerBackend(RoomBackend):
         if answer.code:
             raise SandboxUnavailable(f"{self.name} cannot be reached: {answer.problem}")
         await self._sweep()
+        await self._check_image()
         self._report = Report(self.name, "L0", {})  # until more is shown
-        async with await self._make(Limits(), "plain", _PULL_SECONDS) as sandbox:
+        async with await self.open() as sandbox:
             trial = await try_out(sandbox, uid=_UID, memory_bytes=Limits().memory_bytes)
         if trial.problem:
             raise SandboxUnavailable(f"{self.name} cannot run the image {self._image!r}: {trial.problem}")
@@ -130,16 +134,23 @@ class ContainerBackend(RoomBackend):
         return self._report
 
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
-        return await self._make(limits or Limits(), profile, _SECONDS)
-
-    async def _make(self, limits: Limits, profile: Profile, seconds: float) -> RoomSandbox:
-        room = await ContainerRoom.make(self._engine, self.name, self._image, limits, seconds)
+        limits = limits or Limits()
+        room = await ContainerRoom.make(self._engine, self.name, self._image, limits)
         try:
             await self._check_profile(room, profile)
         except BaseException:
             await room.close()
             raise
         return self._sandbox_in(room, limits, profile)
+
+    async def _check_image(self) -> None:
+        """Nobody but the operator brings a program from elsewhere to this host."""
+        answer = await self._engine.run("image", "inspect", "--format", "{{.Id}}", self._image)
+        if answer.code:
+            raise SandboxUnavailable(
+                f"{self.name} has no image {self._image!r}, and Toolyard pulls none: {self.name} pull {self._image} "
+                f"({answer.problem})"
+            )
 
     async def _check_profile(self, room: ContainerRoom, profile: Profile) -> None:
         needed = ", ".join(profiles.NEEDS[profile])
@@ -189,17 +200,17 @@ class ContainerRoom:
         """Runs as long as the container does; its standard input keeps that alive."""
 
     @classmethod
-    async def make(cls, engine: Engine, kind: str, image: str, limits: Limits, seconds: float) -> ContainerRoom:
+    async def make(cls, engine: Engine, kind: str, image: str, limits: Limits) -> ContainerRoom:
         container = f"toolyard-{secrets.token_hex(8)}"
         arguments = [*_walls(kind, container, limits), image, "cat"]
         holder = engine.begin("run", *arguments, output_bytes=_MESSAGE_MOST, name=container)
         room = cls(engine, container, holder, limits)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(_SECONDS):
                 await room._is_up()
         except TimeoutError:
             await room.close()
-            raise SandboxUnavailable(f"no container of the image {image!r} within {seconds:g} s") from None
+            raise SandboxUnavailable(f"no container of the image {image!r} within {_SECONDS:g} s") from None
         except BaseException:
             await room.close()
             raise
@@ -210,7 +221,7 @@ class ContainerRoom:
         await send(self._holder.stdin, _READY)
         while not self._holder.stdout.take().endswith(_READY):
             if self._holder.ended.done():
-                problem = self._holder.stderr.take().decode(errors="replace").strip()
+                problem = on_one_line(self._holder.stderr.take())
                 raise SandboxUnavailable(f"{self._engine.program} cannot run a container: {problem}")
             await asyncio.sleep(0.01)
 
@@ -264,7 +275,7 @@ class ContainerRoom:
 
     async def lost(self) -> str:
         if self._holder.ended.done():
-            return self._holder.stderr.take().decode(errors="replace").strip() or "its container has ended"
+            return on_one_line(self._holder.stderr.take()) or "its container has ended"
         answer = await self.command("true")
         return answer.problem if answer.code else ""
 
@@ -305,7 +316,17 @@ def _walls(kind: str, container: str, limits: Limits) -> Sequence[str]:
     inodes = f",nr_inodes={limits.disk_files}" if kind == "docker" else ""
     private = f"rw,exec,nosuid,nodev,mode=1777,size={limits.disk_bytes}{inodes}"
     return [
-        *("--rm", "--interactive", "--init", "--name", container, "--label", f"{_LABEL}={origin.mine()}"),
+        *(
+            "--pull",
+            "never",
+            "--rm",
+            "--interactive",
+            "--init",
+            "--name",
+            container,
+            "--label",
+            f"{_LABEL}={origin.mine()}",
+        ),
         *("--network", "host" if limits.network == "host" else "none"),
         *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *("--user", f"{_UID}:{_UID}", "--hostname", "sandbox", "--workdir", WORKSPACE),

@@ -120,7 +120,7 @@ class LandlockBackend(RoomBackend):
             "processes": "Landlock, no signals to others and no look into them",
             "user": "one of its own, no capabilities" if self._own_users else "no capabilities",
             "system calls": "seccomp allowlist, no_new_privs",
-            "memory": "address space of each process, watched",
+            "memory": "data of each process, watched",
             "number of processes": "RLIMIT_NPROC" if self._own_users else "none",
             "processor time": "none",
             "disk": "none",
@@ -137,7 +137,7 @@ class LandlockRoom(SubprocessRoom):
         self._guarded: dict[Program, int] = {}
         """Programs, each with a descriptor by which its warden says that all walls stand, or why they do not."""
         self._problem = ""
-        self._shows = [*host.PROGRAMS, *(f"/etc/{name}" for name in (*host.ETC, *_NAMES)), *profiles.prefixes()]
+        self._shows = [*host.PROGRAMS, *host.etc(), *(f"/etc/{name}" for name in _NAMES), *profiles.prefixes()]
 
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False

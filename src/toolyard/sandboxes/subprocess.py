@@ -59,7 +59,7 @@ class SubprocessBackend(RoomBackend):
     def report(self) -> Report:
         nothing = "the subprocess backend isolates nothing"
         layers = dict.fromkeys(("files", "network", "processes", "user", "system calls"), "none")
-        layers |= {"memory": "address space of each process, watched", "number of processes": "none", "disk": "none"}
+        layers |= {"memory": "data of each process, watched", "number of processes": "none", "disk": "none"}
         return Report(self.name, "L0", layers, [Missing("isolation", nothing, "use the native backend")])
 
 

@@ -14,13 +14,14 @@ from urllib.parse import quote
 from toolyard.core.environment import Environment, Toolset
 from toolyard.core.errors import ServiceUnavailable
 from toolyard.core.forms import tagged
-from toolyard.core.output import ImageBlock, JsonObject, TextBlock, ToolOutput
+from toolyard.core.output import JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import Given, tool
 
 try:
     from mcp import Client, MCPError
     from mcp.types import CONNECTION_CLOSED, CallToolResult
 
+    from toolyard.tools import mcp_resources
     from toolyard.tools.mcp_connection import Connection, cause
 except ImportError:  # the extra `mcp`; missing() says so
     HAS_MCP = False
@@ -94,6 +95,8 @@ class McpInterface(Toolset):
     ) -> ToolOutput:
         """Call a tool of an MCP server. The tool mcp.list_tools of every server lists the others.
 
+        mcp.list_resources lists its resources, and mcp.read_resource with the argument uri reads one.
+
         Args:
             name: The name of the tool.
             arguments: Its arguments.
@@ -158,11 +161,13 @@ class McpInterface(Toolset):
 
     async def _call(self, server: str, name: str, arguments: Mapping[str, Any]) -> ToolOutput:
         client = await self._client(server)
+        if name == mcp_resources.READ:
+            text, pictures = await mcp_resources.read(client, arguments)
+            return ToolOutput(blocks=[TextBlock(text=_shortened(text)), *pictures])
         if name.startswith(_HELPER):
             return ToolOutput(blocks=[TextBlock(text=_shortened(await _help(client, name)))])
         result = await client.call_tool(name, dict(arguments))
-        pictures = [ImageBlock(data=one.data, mimeType=one.mime_type) for one in result.content if one.type == "image"]
-        return ToolOutput(blocks=[TextBlock(text=_shortened(_text(result))), *pictures])
+        return ToolOutput(blocks=[TextBlock(text=_shortened(_text(result))), *mcp_resources.pictures_of(result)])
 
     async def _client(self, server: str) -> Client:
         if server not in self._connections:
@@ -223,8 +228,11 @@ def _text(result: CallToolResult) -> str:
     for one in result.content:
         if one.type == "text":
             parts.append(one.text)
-        elif one.type == "resource" and hasattr(one.resource, "text"):
-            parts.append(one.resource.text)
+        elif one.type == "resource_link":
+            parts.append(mcp_resources.link(one))
+        elif one.type == "resource":
+            if mcp_resources.picture_of(one.resource) is None:
+                parts.append(mcp_resources.text_of(one.resource))
         elif one.type != "image":
             parts.append(f"[{one.type}]")
     if not result.content and result.structured_content is not None:

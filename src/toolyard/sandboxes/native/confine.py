@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolyard.sandboxes.base import ENVIRONMENT
+from toolyard.sandboxes.base import ENVIRONMENT, RESERVED_BYTES
 from toolyard.sandboxes.native import seccomp, syscalls, template
 from toolyard.sandboxes.native.syscalls import Calls
 
@@ -179,7 +179,8 @@ def _resources(limits: Mapping[str, Any]) -> dict[int, int]:
     if limits["cpu_seconds"] is not None:
         most[resource.RLIMIT_CPU] = max(1, round(limits["cpu_seconds"] + 0.5))
     if not limits["memory_enforced"]:  # by a cgroup
-        most[resource.RLIMIT_AS] = limits["memory_bytes"]
+        most[resource.RLIMIT_DATA] = limits["memory_bytes"]
+        most[resource.RLIMIT_AS] = limits["memory_bytes"] + RESERVED_BYTES
     return {name: min(value, hard) if hard >= 0 else value for name, value, hard in _with_hard(most)}
 
 

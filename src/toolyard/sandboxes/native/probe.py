@@ -79,7 +79,7 @@ async def probe(sandbox: NativeSandbox, support: Mapping[str, Sequence[Any]], la
             "processes": "pid and IPC namespaces",
             "user": "user namespace, no capabilities",
             "system calls": "seccomp allowlist, no_new_privs",
-            "memory": limits["memory"] if support["memory"][0] else "address space of each process, watched",
+            "memory": limits["memory"] if support["memory"][0] else "data of each process, watched",
             "number of processes": limits["pids"] if support["pids"][0] else "RLIMIT_NPROC",
             "processor time": limits["cpu"],
             "disk": "tmpfs",

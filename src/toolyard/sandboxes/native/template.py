@@ -49,10 +49,8 @@ def enter(prefixes: Sequence[str]) -> None:
     syscalls.mount("template", root, "tmpfs", syscalls.MS_NOSUID, "mode=755,size=4m")
     for name in ("opt", "proc", "dev", "dev/pts", "etc", "run", "var", "home", "home/work", "home/tmp"):
         os.mkdir(f"{root}/{name}")
-    for path in (*host.PROGRAMS, *prefixes):
+    for path in (*host.PROGRAMS, *prefixes, *host.etc()):
         _show(path, root)
-    for name in host.ETC:
-        _show(f"/etc/{name}", root)
     for name, text in _FILES.items():
         with open(f"{root}/etc/{name}", "w") as file:
             file.write(text)
@@ -84,6 +82,7 @@ def _show(path: str, root: str) -> None:
     if os.path.lexists(target):
         return
     if os.path.islink(path):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
         os.symlink(os.readlink(path), target)
     elif os.path.exists(path):
         _bind(path, root)

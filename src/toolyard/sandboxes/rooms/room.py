@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any, Protocol, Self
 
 from toolyard.core.errors import SandboxError, SandboxLost, WorkspaceError
-from toolyard.sandboxes.base import Finished, Level, Limit, Limits, Usage
+from toolyard.sandboxes.base import RESERVED_BYTES, Finished, Level, Limit, Limits, Usage
 from toolyard.sandboxes.rooms.programs import Ending, Program
 
 _MEASURE_SECONDS = 0.1
@@ -168,7 +168,8 @@ def resources_of(limits: Limits, *, lasting: bool, each_process: bool, processes
         "CORE": (0, 0),
     }
     if each_process:
-        most["AS"] = (limits.memory_bytes, limits.memory_bytes)
+        most["DATA"] = (limits.memory_bytes, limits.memory_bytes)
+        most["AS"] = (limits.memory_bytes + RESERVED_BYTES,) * 2
     if processes:
         most["NPROC"] = (limits.processes, limits.processes)
     if limits.cpu_seconds is not None and not lasting:
