@@ -35,6 +35,7 @@ from toolyard.placement.template import ProcessLimits
 from toolyard.protocols import ALWAYS, PROTOCOLS, RUN_CODE
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime, by_name
+from toolyard.sandboxes.places import PER_PROCESSOR
 from toolyard.sandboxes.provider import Provider
 from toolyard.settings import Settings, SettingsError, is_loopback
 from toolyard.tools.environment import named_toolsets
@@ -289,6 +290,7 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
         settings.min_isolation,
         limits=settings.sandbox_limits(),
         image=settings.sandbox_image,
+        at_once=places_in_actor(settings) if settings.placement == "ray" else settings.sandboxes_at_once,
     )
     load = model_of(settings)
 
@@ -316,6 +318,13 @@ def ray_placement(served: Served, limits: ProcessLimits, settings: Settings) -> 
     return placement
 
 
+def places_in_actor(settings: Settings) -> int:
+    """Of the sandboxes that a node of the cluster makes at once, those of one actor; 0: what is usual for its node."""
+    if settings.sandboxes_at_once or settings.ray_actors == 1 or settings.ray_inside != "local":
+        return settings.sandboxes_at_once
+    return PER_PROCESSOR  # there is an actor for each processor
+
+
 def sandboxes_of(settings: Settings, *, ready: int = 0) -> Provider:
     return Provider(
         settings.sandbox,
@@ -323,6 +332,7 @@ def sandboxes_of(settings: Settings, *, ready: int = 0) -> Provider:
         limits=settings.sandbox_limits(),
         ready=ready,
         image=settings.sandbox_image,
+        at_once=settings.sandboxes_at_once,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_h
 from toolyard.core.errors import ToolyardError
 from toolyard.sandboxes.base import Level, Network
 from toolyard.sandboxes.base import Limits as SandboxLimits
+from toolyard.sandboxes.places import usual as usual_places
 
 T = TypeVar("T")
 
@@ -112,6 +113,13 @@ class Settings:
         _SANDBOX.network, "what a sandbox reaches: nothing, itself, or all that this host does"
     )
     sandbox_image: str = knob("", "container image for docker and podman, if not a plain one with Python")
+    sandboxes_at_once: int = knob(
+        0,
+        "sandboxes that are being made, or that run one piece of code, at the same time; others wait their turn; "
+        "0: 8 for each processor",
+        zero=True,
+        divided=True,
+    )
     sandboxes_ready: int = knob(2, "sandboxes to keep ready for whoever asks next", zero=True, divided=True)
     # verl-tool's wire
     verl_request_seconds: float = knob(
@@ -174,7 +182,8 @@ class Settings:
         if self.gateways == 1:
             return self
         pool = self.pool_processes or os.cpu_count() or 1
-        whole = dataclasses.replace(self, pool_processes=pool)
+        places = self.sandboxes_at_once or usual_places()
+        whole = dataclasses.replace(self, pool_processes=pool, sandboxes_at_once=places)
         divided = [knob_.name for knob_ in dataclasses.fields(self) if knob_.metadata["divided"]]
         return dataclasses.replace(whole, **{name: -(-getattr(whole, name) // self.gateways) for name in divided})
 
