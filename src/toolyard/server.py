@@ -6,6 +6,7 @@ import asyncio
 import gc
 import importlib
 import logging
+import resource
 import socket
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
@@ -42,6 +43,9 @@ from toolyard.tools.environment import named_toolsets
 from toolyard.tools.sandboxed import SandboxedToolset
 
 log = logging.getLogger("toolyard.server")
+
+_FILES_MOST = 2**20
+"""What Linux lets a process open, whatever else is said."""
 
 
 class Server:
@@ -180,7 +184,12 @@ class Server:
 
 
 def tune_process() -> None:
-    """For a process that does nothing but serve: let the garbage collector look less often, and at less."""
+    """For a process that does nothing but serve: let it open as many files as it may, and let the garbage collector
+    look less often, and at less."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES_MOST if hard == resource.RLIM_INFINITY else min(hard, _FILES_MOST)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     gc.collect()
     gc.freeze()  # what is loaded now stays
     gc.set_threshold(50_000, 20, 20)  # sessions come and go by the thousand, and few are part of a cycle

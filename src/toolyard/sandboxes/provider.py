@@ -11,7 +11,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from toolyard.core.errors import SandboxLost
+from toolyard.core.errors import SandboxError, SandboxLost
 from toolyard.sandboxes import choice, profiles
 from toolyard.sandboxes.base import (
     Backend,
@@ -25,6 +25,7 @@ from toolyard.sandboxes.base import (
     Report,
     Sandbox,
 )
+from toolyard.sandboxes.capacity import shortage
 from toolyard.sandboxes.places import OwnPlaces, Places, has_place, in_place
 
 log = logging.getLogger("toolyard.sandbox")
@@ -66,6 +67,7 @@ class Provider:
         self._before: Provider | None = None
         self.lender: Callable[[Limits], Awaitable[tuple[Places, Backend | None]]] | None = None
         """Who has places for this process, and may have a backend, so that it needs none of its own."""
+        self._making = 0
         self._ending: set[asyncio.Task[None]] = set()
         self.failed: float | None = None
         """When it could not be started, if that was the last that was tried."""
@@ -93,14 +95,24 @@ class Provider:
         return await self._started()
 
     async def open(self, limits: Limits | None = None, profile: Profile = "plain") -> Sandbox:
-        """It has a place while it is made, and none when it is there."""
+        """It has a place while it is made, and none when it is there. Raises `SandboxError`, before anything is made,
+        if there is no room for it."""
         backend = await self._started()
         places = await self._place()
         try:
-            with in_place():
-                return await backend.open(limits or self.limits, profile=profile)
+            if problem := shortage(sum(self.count or ()) + self._making):
+                raise SandboxError(f"there is no room for another sandbox now: {problem}")
+            return await self._made(backend, limits or self.limits, profile)
         finally:
             _give_back(places)
+
+    async def _made(self, backend: Backend, limits: Limits, profile: Profile) -> Sandbox:
+        self._making += 1
+        try:
+            with in_place():
+                return await backend.open(limits, profile=profile)
+        finally:
+            self._making -= 1
 
     @property
     def places(self) -> Places:
