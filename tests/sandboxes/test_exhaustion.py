@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -18,8 +19,10 @@ from tests.sandboxes import backends
 from tests.sandboxes.test_lone import children
 from toolyard.core.errors import SandboxError, SandboxUnavailable
 from toolyard.sandboxes.base import Limits, Profile, Sandbox
+from toolyard.sandboxes.native import backend as native_backend
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.cgroups import name_of_broker, own_hierarchies
+from toolyard.sandboxes.native.pool import Pool
 from toolyard.sandboxes.provider import Provider, execute, interpreter_once, open_sandbox
 
 pytestmark = pytest.mark.anyio
@@ -251,3 +254,31 @@ def test_a_process_that_serves_may_open_as_many_files_as_the_system_lets_it():
     command = ["bash", "-c", 'ulimit -Sn 256; ulimit -Hn 1000; exec "$0" -c "$1"', sys.executable, program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "(1000, 1000)\n"
+
+
+async def test_a_broker_that_does_not_end_leaves_no_groups(anyio_backend, monkeypatch):
+    before = children(os.getpid())
+    backend = NativeBackend(ready=0, templates=1)
+    await backend.start()
+    (broker,) = set(children(os.getpid())) - {*before}
+    paths = [f"{hierarchy.own}/{name_of_broker(broker)}" for hierarchy in own_hierarchies()]
+    monkeypatch.setattr(native_backend, "_SECONDS", 0.2)
+    os.kill(broker, signal.SIGSTOP)
+    await backend.close()
+    assert not list(filter(os.path.exists, paths))
+    assert broker not in children(os.getpid())
+
+
+async def test_a_pool_may_be_closed_by_several_at_once(anyio_backend):
+    backend = NativeBackend(ready=0, templates=1)
+    await backend.start()
+    try:
+        pool = Pool(lambda: backend._make_alone(Limits(), "plain"), 3)
+        await (await pool.take()).close()
+        async with asyncio.timeout(20):
+            while len(pool) < 3:
+                await asyncio.sleep(0.01)
+        await asyncio.gather(pool.close(), pool.close())
+        assert backend.count() == (0, 0)
+    finally:
+        await backend.close()
