@@ -90,6 +90,8 @@ class Server:
         logs.configure(settings.log_format, settings.log_level)
         if not (is_loopback(host) or settings.api_key or settings.allow_anonymous):
             log.warning("%s can be reached from other machines, and no key is asked for", host)
+        if settings.sandbox_network == "host" and not (settings.api_key or settings.allow_anonymous):
+            log.warning("programs in sandboxes have this host's network: they reach this server, which asks for no key")
         log.info("serving %s on http://%s:%d", ", ".join(self.runtime.environments), host, port)
         tune_process()
         self.serve(*listen_all(host, port, settings.gateways))

@@ -68,7 +68,11 @@ class Settings:
     ray_inside: Literal["local", "process", "pool"] = knob("local", "where sessions live in an actor, as --placement")
     # Who
     api_key: str = knob("", "key that clients must send, as X-API-Key or as Authorization: Bearer")
-    allow_anonymous: bool = knob(False, "listen on a non-loopback address although no key is asked for")
+    allow_anonymous: bool = knob(
+        False,
+        "ask for no key although others can reach the server: on a non-loopback address, or from sandboxes with "
+        "--sandbox-network host",
+    )
     # How long
     idle_seconds: float = knob(900, "close a session that nobody has used or pinged for this long")
     setup_seconds: float = knob(1800, "give up on an environment's setup() after this long")
@@ -170,6 +174,15 @@ class Settings:
             raise SettingsError(
                 f"{self.host} can be reached from other machines, and no key is asked for. Set --api-key (or the "
                 f"variable TOOLYARD_API_KEY), or say --allow-anonymous if everybody who can reach it may use it"
+            )
+
+    def check_sandbox_network(self) -> None:
+        """Refuse to let programs in sandboxes use the server as its clients do, unless told so."""
+        if self.sandbox_network == "host" and not (self.api_key or self.allow_anonymous):
+            raise SettingsError(
+                "with --sandbox-network host, programs in sandboxes reach this server, and no key is asked for. Set "
+                "--api-key (or the variable TOOLYARD_API_KEY), or say --allow-anonymous (TOOLYARD_ALLOW_ANONYMOUS=1) "
+                "if they may use it"
             )
 
     def pick(self, group: type[T]) -> T:

@@ -413,3 +413,19 @@ def test_a_model_reads_what_was_written_and_how_it_ended(result, text, metadata)
     assert output.text == text
     assert output.metadata == {"isolation": "L3", **metadata}
     assert output.reward is None
+
+
+@pytest.mark.parametrize(("backend", "usual"), [("native", "network namespace"), ("subprocess", "none")])
+async def test_a_sandbox_with_the_hosts_network_says_so_and_others_of_its_server_do_not(
+    backend, usual, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("toolyard"), "propagate", True)
+    async with Provider(backend, "L0", ready=0) as sandboxes:
+        async with await sandboxes.open() as box:
+            assert box.report().layers["network"] == usual
+        assert not [record for record in caplog.records if "this host's network" in record.getMessage()]
+        for _ in range(2):
+            async with await sandboxes.open(Limits(network="host")) as box:
+                assert box.report().layers["network"] == "none, all that this host reaches"
+        assert sandboxes.report.layers["network"] == usual
+    assert len([record for record in caplog.records if "this host's network" in record.getMessage()]) == 1

@@ -519,11 +519,11 @@ async def test_limits_of_one_program_are_within_those_of_its_sandbox(stand_in):
 async def test_who_closes_a_sandbox_a_second_time_waits_until_it_is_closed(temporary):
     async with started(SubprocessBackend()) as backend:
         box = await backend.open()
-        await box.start(["sleep", "1234.25"])
+        await box.start(["sleep", f"1234.25{os.getpid()}"])
         first = asyncio.ensure_future(box.close())
         await asyncio.sleep(0)
         await box.close()
-        assert sleeping("1234.25") == []
+        assert sleeping(f"1234.25{os.getpid()}") == []
         assert os.listdir(temporary) == []
         await first
 
@@ -531,8 +531,8 @@ async def test_who_closes_a_sandbox_a_second_time_waits_until_it_is_closed(tempo
 async def test_a_program_that_cannot_be_ended_does_not_keep_its_room(temporary, monkeypatch):
     async with started(SubprocessBackend()) as backend:
         box = await backend.open()
-        running = asyncio.ensure_future(box.run(["sleep", "1234.5"]))
-        assert await until(lambda: sleeping("1234.5"))
+        running = asyncio.ensure_future(box.run(["sleep", f"1234.5{os.getpid()}"]))
+        assert await until(lambda: sleeping(f"1234.5{os.getpid()}"))
         kill = box._room.kill
 
         async def fails_once(program):
@@ -544,4 +544,4 @@ async def test_a_program_that_cannot_be_ended_does_not_keep_its_room(temporary, 
             await box.close()
         assert os.listdir(temporary) == []
         await asyncio.gather(running, return_exceptions=True)
-        assert await until(lambda: not sleeping("1234.5"))
+        assert await until(lambda: not sleeping(f"1234.5{os.getpid()}"))

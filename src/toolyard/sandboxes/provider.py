@@ -68,14 +68,15 @@ class Provider:
         self.lender: Callable[[Limits], Awaitable[tuple[Places, Backend | None]]] | None = None
         """Who has places for this process, and may have a backend, so that it needs none of its own."""
         self._making = 0
+        self._told_of_network = False
         self._ending: set[asyncio.Task[None]] = set()
         self.failed: float | None = None
         """When it could not be started, if that was the last that was tried."""
 
     @property
     def report(self) -> Report | None:
-        """The isolation in force; None as long as nobody has needed any."""
-        return self._backend.report() if self._backend is not None else None
+        """The isolation in force for who asks for nothing else; None as long as nobody has needed any."""
+        return self._backend.report().within(self.limits) if self._backend is not None else None
 
     @property
     def count(self) -> tuple[int, int] | None:
@@ -88,7 +89,7 @@ class Provider:
 
     async def start(self) -> Report:
         """Choose a backend and start it, if that has not been done."""
-        return (await self._started()).report()
+        return (await self._started()).report().within(self.limits)
 
     async def backend(self) -> Backend:
         """The one that was chosen, started."""
@@ -107,6 +108,7 @@ class Provider:
             _give_back(places)
 
     async def _made(self, backend: Backend, limits: Limits, profile: Profile) -> Sandbox:
+        self._tell_of_network(limits)
         self._making += 1
         try:
             with in_place():
@@ -122,6 +124,7 @@ class Provider:
     async def open_once(self, limits: Limits | None = None, profile: Profile = "plain") -> AsyncIterator[Sandbox]:
         """A sandbox for one piece of work. Who did it goes on with the result; what is left of it ends meanwhile."""
         backend = await self._started()
+        self._tell_of_network(limits or self.limits)
         async with self._once(lambda: backend.open(limits or self.limits, profile=profile)) as sandbox:
             yield sandbox
 
@@ -134,6 +137,7 @@ class Provider:
         opens: Callable[..., Awaitable[Interpreter]] = backend.open
         if isinstance(backend, Interpreting):
             opens = backend.open_interpreter
+        self._tell_of_network(limits or self.limits)
         async with self._once(lambda: opens(limits or self.limits, profile=profile)) as interpreter:
             yield interpreter
 
@@ -151,6 +155,15 @@ class Provider:
                 yield used
             finally:
                 self._end(used, places)
+
+    def _tell_of_network(self, limits: Limits) -> None:
+        """Once, when an environment asks for more than the operator set."""
+        if limits.network == "host" and self.limits.network != "host" and not self._told_of_network:
+            self._told_of_network = True
+            log.warning(
+                "an environment asks for sandboxes with this host's network: programs in them reach all that this host "
+                "does, this server too. Without --api-key they may use it"
+            )
 
     async def _place(self) -> Places | None:
         """Wait for a place; None for work that is part of some that has one. The caller gives it back."""
@@ -228,7 +241,7 @@ class Provider:
                 self._choice, self._minimum, limits=self.limits, ready=self._ready, image=self._image
             )
         self._backend = backend
-        log.info("%s", described(backend.report()))
+        log.info("%s", described(backend.report().within(self.limits)))
         return backend
 
     def _start_ended(self, starting: asyncio.Task[Backend]) -> None:

@@ -185,7 +185,7 @@ class RoomSandbox:
     # The end.
 
     def report(self) -> Report:
-        return self._report()
+        return self._report().within(self.limits)
 
     async def close(self) -> None:
         """Whoever closes it, and be it for the second time, waits until it is closed."""
