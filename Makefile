@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup serve test check bench bench-sandbox bench-verl bench-toolserver soak docs clean
+.PHONY: setup serve test check bench bench-sandbox bench-verl bench-toolserver bench-placement bench-growth soak docs clean
 
 setup: .venv/ready
 
@@ -38,6 +38,9 @@ bench-toolserver: setup  # XAGENT=path of a checkout of XAgent
 
 bench-placement: setup
 	$(BIN)/python -m benchmarks.placement
+
+bench-growth: setup  # GROWTH="--rows bash --sizes 64,1024" for a part of it
+	$(BIN)/python -m benchmarks.growth $(GROWTH)
 
 soak: setup
 	$(BIN)/python -m benchmarks.verl_soak
