@@ -39,7 +39,10 @@ _SECONDS = 900.0
 PAGE = Place(Path(__file__).parents[1] / "docs" / "growth.md", "<!-- growth:begin -->", "<!-- growth:end -->")
 
 _ENVIRONMENT = str(Path(__file__).with_name("environment.py"))
-_PYTHON = "<python>print(6 * 7)</python>"
+_SAID = "forty42"
+"""What is to be in an answer. A bare number might be there by chance, in an id."""
+_PYTHON = "<python>print('forty' + str(6 * 7))</python>"
+_ECHO = "echo forty$((6 * 7))"
 _TESTS = {"inputs": ["6"], "outputs": ["42"]}
 _numbers = itertools.count()
 
@@ -205,14 +208,14 @@ async def node(connection: Connection, tally: Tally) -> str:
     if cookie is None:
         tally.add(head, right=False)
         return ""
-    call = {"tool_name": "shell_command_executor", "arguments": {"command": "echo $((6 * 7))"}}
+    call = {"tool_name": "shell_command_executor", "arguments": {"command": _ECHO}}
     while True:
         status, head, text = await connection.post("/execute_tool", call, f"Cookie: {cookie[1]}\r\n")
         if status != 450:
             break
         again = json.loads(text)["detail"]
         call = {"tool_name": again["next_calling"], "arguments": again["arguments"]}
-    tally.add(head + text, status == 200 and "42" in text)
+    tally.add(head + text, status == 200 and _SAID in text)
     return cookie[1]
 
 
@@ -234,7 +237,7 @@ def session(environment: str, tool: str, given: dict[str, Any], expected: str) -
 _ORS_END = ended("/delete", "X-Session-ID: {}\r\n")
 ROWS = (
     Row("base", "verl action, nothing to do", ["--tools", "base"], verl("x", "turn 0", last=True)),
-    Row("python_code", "verl action", ["--tools", "python_code"], verl(_PYTHON, "42", last=True)),
+    Row("python_code", "verl action", ["--tools", "python_code"], verl(_PYTHON, _SAID, last=True)),
     Row(
         "python_oj",
         "verl action, one test",
@@ -246,10 +249,10 @@ ROWS = (
         "bash",
         "verl trajectory that stays",
         ["--tools", "bash_terminal"],
-        verl("<bash>echo $((6 * 7))</bash>", "42", last=False),
+        verl(f"<bash>{_ECHO}</bash>", _SAID, last=False),
         finish,
     ),
-    Row("ipython", "verl trajectory that stays", ["--tools", "ipython_code"], verl(_PYTHON, "42", last=False), finish),
+    Row("ipython", "verl trajectory that stays", ["--tools", "ipython_code"], verl(_PYTHON, _SAID, last=False), finish),
     Row(
         "workspace",
         "ToolServer node that stays",
@@ -261,14 +264,14 @@ ROWS = (
         "ors",
         "ORS session without a sandbox",
         [_ENVIRONMENT],
-        each(session("echo", "echo", {"text": "42"}, "42")),
+        each(session("echo", "echo", {"text": _SAID}, _SAID)),
         _ORS_END,
     ),
     Row(
         "ors_sandbox",
         "ORS session with a sandbox",
         ["--tools", "bash_terminal"],
-        each(session("toolbox", "bash_terminal", {"command": "echo $((6 * 7))"}, "42")),
+        each(session("toolbox", "bash_terminal", {"command": _ECHO}, _SAID)),
         _ORS_END,
     ),
 )
