@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup serve test check bench bench-key bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
+.PHONY: setup serve test check bench bench-growth bench-key bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
 
 setup: .venv/ready
 
@@ -41,6 +41,9 @@ bench-key: setup
 
 bench-placement: setup
 	$(BIN)/python -m benchmarks.placement
+
+bench-growth: setup  # GROWTH="--rows bash --sizes 64,1024" for a part of it
+	$(BIN)/python -m benchmarks.growth $(GROWTH)
 
 soak: setup
 	$(BIN)/python -m benchmarks.verl_soak

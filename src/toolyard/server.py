@@ -7,6 +7,7 @@ import gc
 import importlib
 import logging
 import os
+import resource
 import socket
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
@@ -38,6 +39,7 @@ from toolyard.placement.template import ProcessLimits
 from toolyard.protocols import ALWAYS, PROTOCOLS, RUN_CODE
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime, by_name
+from toolyard.sandboxes.places import PER_PROCESSOR
 from toolyard.sandboxes.provider import Provider
 from toolyard.settings import Settings, SettingsError, is_loopback
 from toolyard.tools.data_files import use_data_dirs
@@ -45,6 +47,9 @@ from toolyard.tools.environment import named_toolsets
 from toolyard.tools.sandboxed import SandboxedToolset
 
 log = logging.getLogger("toolyard.server")
+
+_FILES_MOST = 2**20
+"""What Linux lets a process open, whatever else is said."""
 
 
 class Server:
@@ -93,6 +98,8 @@ class Server:
         logs.configure(settings.log_format, settings.log_level)
         if not (is_loopback(host) or settings.api_key or settings.allow_anonymous):
             log.warning("%s can be reached from other machines, and no key is asked for", host)
+        if settings.sandbox_network == "host" and not (settings.api_key or settings.allow_anonymous):
+            log.warning("programs in sandboxes have this host's network: they reach this server, which asks for no key")
         log.info("serving %s on http://%s:%d", ", ".join(self.runtime.environments), host, port)
         tune_process()
         self.serve(*listen_all(host, port, settings.gateways))
@@ -194,7 +201,12 @@ def protocol_of(settings: Settings) -> type[asyncio.Protocol]:
 
 
 def tune_process() -> None:
-    """For a process that does nothing but serve: let the garbage collector look less often, and at less."""
+    """For a process that does nothing but serve: let it open as many files as it may, and let the garbage collector
+    look less often, and at less."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES_MOST if hard == resource.RLIM_INFINITY else min(hard, _FILES_MOST)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     gc.collect()
     gc.freeze()  # what is loaded now stays
     gc.set_threshold(50_000, 20, 20)  # sessions come and go by the thousand, and few are part of a cycle
@@ -317,6 +329,7 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
         settings.min_isolation,
         limits=settings.sandbox_limits(),
         image=settings.sandbox_image,
+        at_once=places_in_actor(settings) if settings.placement == "ray" else settings.sandboxes_at_once,
     )
     load = model_of(settings)
     folders = data_dirs_of(settings)
@@ -346,6 +359,13 @@ def ray_placement(served: Served, limits: ProcessLimits, settings: Settings) -> 
     return placement
 
 
+def places_in_actor(settings: Settings) -> int:
+    """Of the sandboxes that a node of the cluster makes at once, those of one actor; 0: what is usual for its node."""
+    if settings.sandboxes_at_once or settings.ray_actors == 1 or settings.ray_inside != "local":
+        return settings.sandboxes_at_once
+    return PER_PROCESSOR  # there is an actor for each processor
+
+
 def sandboxes_of(settings: Settings, *, ready: int = 0) -> Provider:
     return Provider(
         settings.sandbox,
@@ -353,6 +373,7 @@ def sandboxes_of(settings: Settings, *, ready: int = 0) -> Provider:
         limits=settings.sandbox_limits(),
         ready=ready,
         image=settings.sandbox_image,
+        at_once=settings.sandboxes_at_once,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_h
 from toolyard.core.errors import ToolyardError
 from toolyard.sandboxes.base import Level, Network
 from toolyard.sandboxes.base import Limits as SandboxLimits
+from toolyard.sandboxes.places import usual as usual_places
 
 T = TypeVar("T")
 
@@ -74,7 +75,11 @@ class Settings:
     ray_inside: Literal["local", "process", "pool"] = knob("local", "where sessions live in an actor, as --placement")
     # Who
     api_key: str = knob("", "key that clients must send, as X-API-Key or as Authorization: Bearer")
-    allow_anonymous: bool = knob(False, "listen on a non-loopback address although no key is asked for")
+    allow_anonymous: bool = knob(
+        False,
+        "ask for no key although others can reach the server: on a non-loopback address, or from sandboxes with "
+        "--sandbox-network host",
+    )
     allow_host: tuple[str, ...] = knob(
         (),
         "a name, or name:port, by which clients reach this server (repeatable); needed beside loopback names where no "
@@ -150,6 +155,13 @@ class Settings:
         _SANDBOX.network, "what a sandbox reaches: nothing, itself, or all that this host does"
     )
     sandbox_image: str = knob("", "container image for docker and podman, if not a plain one with Python")
+    sandboxes_at_once: int = knob(
+        0,
+        "sandboxes that are being made, or that run one piece of code, at the same time; others wait their turn; "
+        "0: 8 for each processor",
+        zero=True,
+        divided=True,
+    )
     sandboxes_ready: int = knob(2, "sandboxes to keep ready for whoever asks next", zero=True, divided=True)
     # verl-tool's wire
     verl_request_seconds: float = knob(
@@ -210,6 +222,15 @@ class Settings:
                 f"variable TOOLYARD_API_KEY), or say --allow-anonymous if everybody who can reach it may use it"
             )
 
+    def check_sandbox_network(self) -> None:
+        """Refuse to let programs in sandboxes use the server as its clients do, unless told so."""
+        if self.sandbox_network == "host" and not (self.api_key or self.allow_anonymous):
+            raise SettingsError(
+                "with --sandbox-network host, programs in sandboxes reach this server, and no key is asked for. Set "
+                "--api-key (or the variable TOOLYARD_API_KEY), or say --allow-anonymous (TOOLYARD_ALLOW_ANONYMOUS=1) "
+                "if they may use it"
+            )
+
     def pick(self, group: type[T]) -> T:
         """The values that a group of options, such as Limits, consists of."""
         names = [f.name for f in dataclasses.fields(group)]  # type: ignore[arg-type]  # groups are dataclasses
@@ -220,7 +241,8 @@ class Settings:
         if self.gateways == 1:
             return self
         pool = self.pool_processes or os.cpu_count() or 1
-        whole = dataclasses.replace(self, pool_processes=pool)
+        places = self.sandboxes_at_once or usual_places()
+        whole = dataclasses.replace(self, pool_processes=pool, sandboxes_at_once=places)
         divided = [knob_.name for knob_ in dataclasses.fields(self) if knob_.metadata["divided"]]
         return dataclasses.replace(whole, **{name: -(-getattr(whole, name) // self.gateways) for name in divided})
 

@@ -111,7 +111,9 @@ def serve(flags: Flags, unused: Sequence[str]) -> None:
         log.info("  - %s: %s", name, "active 🟢" if name in (*names, "finish") else "inactive ⚪")
     # Without any tool, trajectories can still be finished, and every text is invalid.
     environment = toolbox(toolsets or [toolset_named("finish")], block_lists=True)
-    server = Server([environment], settings=settings_of(flags))
+    settings = settings_of(flags)
+    settings.check_sandbox_network()
+    server = Server([environment], settings=settings)
     sockets = listen_all(server.settings.host, server.settings.port, server.settings.gateways)
     where = f"{server.settings.host}:{sockets[0].getsockname()[1]}"
     log.info("Starting async server on %s", where)

@@ -244,6 +244,11 @@ def test_what_is_wrong_with_a_target_is_said_in_one_paragraph(toolyard, tmp_path
     ("args", "variables", "said"),
     [
         (["--host", "0.0.0.0"], {}, "no key is asked for. Set --api-key"),
+        (
+            ["--sandbox-network", "host"],
+            {},
+            "programs in sandboxes reach this server, and no key is asked for. Set --api",
+        ),
         (["--protocol", "smtp"], {}, f"there is no protocol 'smtp'; there are {', '.join(PROTOCOLS)}"),
         ([], {"TOOLYARD_PORT": "http"}, "TOOLYARD_PORT is 'http'; it must be a whole number"),
         (["--port", "70000"], {}, "port is 70000; it must be from 0 to 65535"),
@@ -260,6 +265,14 @@ def test_what_is_wrong_with_a_setting_is_said_in_one_paragraph(toolyard, tmp_pat
         process = toolyard("serve", "tiny.py", **variables)
     assert process.wait() == 2
     assert said in " ".join(process.output.split())
+
+
+@pytest.mark.parametrize("insisting", [["--api-key", "k"], ["--allow-anonymous"]])
+def test_the_log_says_that_sandboxes_with_the_hosts_network_have_no_wall_there(toolyard, insisting):
+    process = toolyard("serve", "--tools", "python_code", "--port", "0", "--sandbox-network", "host", *insisting)
+    url_of(process)
+    assert "; network: none, all that this host reaches; " in process.output
+    assert "network namespace" not in process.output
 
 
 def test_a_port_in_use_is_said_so(toolyard, tmp_path):

@@ -209,6 +209,16 @@ def test_what_is_wrong_is_said_in_one_paragraph(command, args, said):
     assert "Traceback" not in wrong.output
 
 
+def test_programs_that_reach_the_server_need_a_key_or_somebody_who_insists(command):
+    refused = command("--port", "0", "--tool_type", "python_code", TOOLYARD_SANDBOX_NETWORK="host")
+    assert refused.wait() == 2
+    assert "programs in sandboxes reach this server, and no key is asked for" in " ".join(refused.output.split())
+    more = {"TOOLYARD_SANDBOX_NETWORK": "host", "TOOLYARD_ALLOW_ANONYMOUS": "1"}
+    insisted = command("--port", "0", "--tool_type", "python_code", **more)
+    assert insisted.url
+    assert "network: none, all that this host reaches" in insisted.output
+
+
 def test_help_names_every_flag(command):
     asked = command("--help")
     assert asked.wait() == 0

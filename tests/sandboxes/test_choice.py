@@ -184,18 +184,17 @@ async def test_who_needs_a_sandbox_once_goes_on_before_that_is_gone():
 
 
 async def test_who_is_faster_than_sandboxes_end_waits_for_them():
-    left = []
-    all_there = asyncio.Barrier(40)
+    there = []
 
     async def work(sandboxes: Provider) -> None:
         async with sandboxes.open_once():
-            await all_there.wait()
-        left.append(sandboxes.count[0])
+            there.append(sandboxes.count[0])
 
-    async with Provider("native", ready=0) as sandboxes:
+    async with Provider("native", ready=0, at_once=4) as sandboxes:
         await sandboxes.start()
         await asyncio.gather(*(work(sandboxes) for _ in range(40)))
-    assert sum(count <= 16 for count in left) >= 40 - 16
+    assert len(there) == 40
+    assert max(there) <= 4, "those that are ending count too"
 
 
 async def test_a_sandbox_that_cannot_be_closed_in_the_end_is_in_the_log_and_not_in_the_result(caplog, monkeypatch):
@@ -414,3 +413,19 @@ def test_a_model_reads_what_was_written_and_how_it_ended(result, text, metadata)
     assert output.text == text
     assert output.metadata == {"isolation": "L3", **metadata}
     assert output.reward is None
+
+
+@pytest.mark.parametrize(("backend", "usual"), [("native", "network namespace"), ("subprocess", "none")])
+async def test_a_sandbox_with_the_hosts_network_says_so_and_others_of_its_server_do_not(
+    backend, usual, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("toolyard"), "propagate", True)
+    async with Provider(backend, "L0", ready=0) as sandboxes:
+        async with await sandboxes.open() as box:
+            assert box.report().layers["network"] == usual
+        assert not [record for record in caplog.records if "this host's network" in record.getMessage()]
+        for _ in range(2):
+            async with await sandboxes.open(Limits(network="host")) as box:
+                assert box.report().layers["network"] == "none, all that this host reaches"
+        assert sandboxes.report.layers["network"] == usual
+    assert len([record for record in caplog.records if "this host's network" in record.getMessage()]) == 1

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import resource
+import signal
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
@@ -15,8 +19,10 @@ from tests.sandboxes import backends
 from tests.sandboxes.test_lone import children
 from toolyard.core.errors import SandboxError, SandboxUnavailable
 from toolyard.sandboxes.base import Limits, Profile, Sandbox
+from toolyard.sandboxes.native import backend as native_backend
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.cgroups import name_of_broker, own_hierarchies
+from toolyard.sandboxes.native.pool import Pool
 from toolyard.sandboxes.provider import Provider, execute, interpreter_once, open_sandbox
 
 pytestmark = pytest.mark.anyio
@@ -207,3 +213,72 @@ def groups_of(broker: int) -> set[str]:
 
 def _directories(path: str) -> Sequence[os.DirEntry[str]]:
     return [entry for entry in os.scandir(path) if entry.is_dir()] if os.path.isdir(path) else []
+
+
+FULL = """
+import asyncio, json
+from tests.wires.verl_wire import Trainer
+from toolyard.testing import running
+async def main(url):
+    async with Trainer(url) as trainer:
+        seen = await trainer.batch([str(i) for i in range(48)], ["<bash>echo 42</bash>"] * 48)
+        served = [i for i, one in enumerate(seen) if isinstance(one.observation, str)]
+        refused = [one.observation for one in seen if not isinstance(one.observation, str)]
+        again = await trainer.batch([str(i) for i in served], ["<bash>echo 42</bash>"] * len(served))
+        await trainer.batch([str(i) for i in served[:5]], [""] * 5, finish=[True] * 5)
+        new = await trainer.batch(["a", "b", "c"], ["<bash>echo 42</bash>"] * 3)
+        return len(served), refused, all("42" in one.text for one in again), all("42" in one.text for one in new)
+with running([], tools="bash_terminal") as server:
+    print(json.dumps(asyncio.run(main(server.url))))
+"""
+
+
+def test_sessions_that_cannot_have_a_sandbox_are_refused_before_one_is_made_and_those_that_have_one_go_on():
+    command = ["bash", "-c", 'ulimit -Sn 300; exec "$0" -c "$1"', sys.executable, FULL]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    served, refused, going_on, recovered = json.loads(done.stdout)
+    assert 10 < served < 30
+    assert going_on
+    assert recovered
+    assert len(refused) == 48 - served
+    for one in refused:
+        assert (one["reason"], one["retryable"], one["reward"]) == ("lost", True, None)
+        assert "there is no room for another sandbox now: " in one["error"]
+        assert "of the 300 files that the server may open (ulimit -n)" in one["error"]
+
+
+def test_a_process_that_serves_may_open_as_many_files_as_the_system_lets_it():
+    program = "import resource; from toolyard.server import tune_process; tune_process()"
+    program += "; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    command = ["bash", "-c", 'ulimit -Sn 256; ulimit -Hn 1000; exec "$0" -c "$1"', sys.executable, program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "(1000, 1000)\n"
+
+
+async def test_a_broker_that_does_not_end_leaves_no_groups(anyio_backend, monkeypatch):
+    before = children(os.getpid())
+    backend = NativeBackend(ready=0, templates=1)
+    await backend.start()
+    (broker,) = set(children(os.getpid())) - {*before}
+    paths = [f"{hierarchy.own}/{name_of_broker(broker)}" for hierarchy in own_hierarchies()]
+    monkeypatch.setattr(native_backend, "_SECONDS", 0.2)
+    os.kill(broker, signal.SIGSTOP)
+    await backend.close()
+    assert not list(filter(os.path.exists, paths))
+    assert broker not in children(os.getpid())
+
+
+async def test_a_pool_may_be_closed_by_several_at_once(anyio_backend):
+    backend = NativeBackend(ready=0, templates=1)
+    await backend.start()
+    try:
+        pool = Pool(lambda: backend._make_alone(Limits(), "plain"), 3)
+        await (await pool.take()).close()
+        async with asyncio.timeout(20):
+            while len(pool) < 3:
+                await asyncio.sleep(0.01)
+        await asyncio.gather(pool.close(), pool.close())
+        assert backend.count() == (0, 0)
+    finally:
+        await backend.close()

@@ -162,7 +162,7 @@ import asyncio, socket, sys
 from toolyard.sandboxes.base import Limits
 from toolyard.sandboxes.lending import borrow
 async def main():
-    backend = await borrow(socket.socket(fileno=int(sys.argv[1])), Limits())
+    _, backend = await borrow(socket.socket(fileno=int(sys.argv[1])), Limits())
     interpreters = [await backend.open_interpreter() for _ in range(3)]
     running = [asyncio.ensure_future(one.exec("while True: pass", timeout=60)) for one in interpreters]
     await asyncio.wait(running, timeout=0.3)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -39,6 +40,11 @@ async def backend(anyio_backend: str):
         ("import pandas, sympy, numpy", "analytic"),
         ("import scipy", "scientific"),
         ("import numpy, sympy\nfrom scipy import stats", "scientific"),
+        ("import os, \\\n    numpy.linalg as la", "numeric"),
+        ("x = 1; import numpy", "numeric"),
+        ("try: import numpy\nexcept ImportError: pass", "numeric"),
+        ("\tfrom scipy.stats import (\n    norm,\n)", "scientific"),
+        ("import os  # not numpy", "plain"),
         ("from . import numpy", "plain"),
         ("numpy = 1", "plain"),
         ("import", "plain"),
@@ -48,6 +54,24 @@ async def backend(anyio_backend: str):
 )
 def test_the_smallest_profile_that_has_loaded_what_is_imported_is_chosen(code: str, profile: str):
     assert profiles.smallest(code) == profile
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import numpy\n" + "x = [1, 2, 3]\n" * 60_000,
+        "numpy" + ";" * 800_000,
+        "numpy" + "\nimport " * 100_000,
+        "numpy\nimport " + "a," * 400_000,
+        "numpy\nimport " + " " * 800_000,
+        "numpy: " + "\t" * 400_000 + ":" + "\t" * 400_000,
+    ],
+    ids=["program", "semicolons", "imports", "names", "spaces", "tabs"],
+)
+def test_what_a_model_wrote_holds_nobody_up_however_long_it_is(code: str):
+    began = time.process_time()
+    profiles.smallest(code)
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize(

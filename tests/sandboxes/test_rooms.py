@@ -520,3 +520,37 @@ async def test_limits_of_one_program_are_within_those_of_its_sandbox(stand_in):
             assert wide[:2] == [b"100", b"1000"]
             narrow = replace(small, open_files=70, memory_bytes=100 * 2**20)
             assert (await box.run(show, limits=narrow)).stdout.split() == [b"70", b"1000", b"102400"]
+
+
+# The end of a room.
+
+
+async def test_who_closes_a_sandbox_a_second_time_waits_until_it_is_closed(temporary):
+    async with started(SubprocessBackend()) as backend:
+        box = await backend.open()
+        await box.start(["sleep", f"1234.25{os.getpid()}"])
+        first = asyncio.ensure_future(box.close())
+        await asyncio.sleep(0)
+        await box.close()
+        assert sleeping(f"1234.25{os.getpid()}") == []
+        assert os.listdir(temporary) == []
+        await first
+
+
+async def test_a_program_that_cannot_be_ended_does_not_keep_its_room(temporary, monkeypatch):
+    async with started(SubprocessBackend()) as backend:
+        box = await backend.open()
+        running = asyncio.ensure_future(box.run(["sleep", f"1234.5{os.getpid()}"]))
+        assert await until(lambda: sleeping(f"1234.5{os.getpid()}"))
+        kill = box._room.kill
+
+        async def fails_once(program):
+            monkeypatch.setattr(box._room, "kill", kill)
+            raise OSError("it does not end")
+
+        monkeypatch.setattr(box._room, "kill", fails_once)
+        with pytest.raises(OSError, match="it does not end"):
+            await box.close()
+        assert os.listdir(temporary) == []
+        await asyncio.gather(running, return_exceptions=True)
+        assert await until(lambda: not sleeping(f"1234.5{os.getpid()}"))

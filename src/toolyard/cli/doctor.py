@@ -118,6 +118,7 @@ def address(settings: Settings) -> Finding:
     where = f"{settings.host} port {settings.port}"
     try:
         settings.check_exposure()
+        settings.check_sandbox_network()
         listen(settings.host, settings.port).close()
     except SettingsError as error:
         return Finding("address", "FAIL", sentence(str(error)))

@@ -40,6 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     settings = Settings.read(vars(args))
     settings.check_exposure()
+    settings.check_sandbox_network()
     if not args.reload:
         serve(args.targets, settings)
         return 0

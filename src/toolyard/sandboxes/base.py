@@ -168,6 +168,15 @@ class Report:
     """By name of a layer (files, network, processes, memory, system calls …): what enforces it, or 'none'."""
     missing: Sequence[Missing] = field(default_factory=tuple)
 
+    def within(self, limits: Limits) -> Report:
+        """What holds for a sandbox with these limits: one that has the host's network has no wall there."""
+        if limits.network != "host":
+            return self
+        return dataclasses.replace(self, layers={**self.layers, "network": HOST_NETWORK})
+
+
+HOST_NETWORK = "none, all that this host reaches"
+
 
 class Process(Protocol):
     """A program that goes on beside everything else in its sandbox, until it ends, is killed, or the sandbox is closed.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from toolyard.core.errors import SandboxLost
+from toolyard.core.errors import SandboxError, SandboxLost
 from toolyard.sandboxes import choice, profiles
 from toolyard.sandboxes.base import (
     Backend,
@@ -25,13 +25,13 @@ from toolyard.sandboxes.base import (
     Report,
     Sandbox,
 )
+from toolyard.sandboxes.capacity import shortage
+from toolyard.sandboxes.places import OwnPlaces, Places, has_place, in_place
 
 log = logging.getLogger("toolyard.sandbox")
 
 T = TypeVar("T")
-
-_ENDING_MOST = 16
-"""Sandboxes that come to their end while nobody waits for it. Who is faster than the kernel waits for one of them."""
+S = TypeVar("S", bound=Interpreter)
 
 
 class Provider:
@@ -49,7 +49,9 @@ class Provider:
         limits: Limits | None = None,
         ready: int = 2,
         image: str = "",
+        at_once: int = 0,
     ) -> None:
+        """`at_once` sandboxes, at most, are made or used once at the same time; 0: a few for each processor."""
         choice.check_name(backend)
         self.limits = limits or Limits()
         """Of a sandbox for which nothing else is asked."""
@@ -57,20 +59,24 @@ class Provider:
         self._minimum = minimum
         self._ready = ready
         self._image = image
+        self._at_once = at_once
+        self._places: Places = OwnPlaces(at_once)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: asyncio.Task[Backend] | None = None
         self._backend: Backend | None = None
         self._before: Provider | None = None
-        self.lender: Callable[[Limits], Awaitable[Backend | None]] | None = None
-        """Who may have a backend for this process, so that it needs none of its own."""
+        self.lender: Callable[[Limits], Awaitable[tuple[Places, Backend | None]]] | None = None
+        """Who has places for this process, and may have a backend, so that it needs none of its own."""
+        self._making = 0
+        self._told_of_network = False
         self._ending: set[asyncio.Task[None]] = set()
         self.failed: float | None = None
         """When it could not be started, if that was the last that was tried."""
 
     @property
     def report(self) -> Report | None:
-        """The isolation in force; None as long as nobody has needed any."""
-        return self._backend.report() if self._backend is not None else None
+        """The isolation in force for who asks for nothing else; None as long as nobody has needed any."""
+        return self._backend.report().within(self.limits) if self._backend is not None else None
 
     @property
     def count(self) -> tuple[int, int] | None:
@@ -83,24 +89,44 @@ class Provider:
 
     async def start(self) -> Report:
         """Choose a backend and start it, if that has not been done."""
-        return (await self._started()).report()
+        return (await self._started()).report().within(self.limits)
 
     async def backend(self) -> Backend:
         """The one that was chosen, started."""
         return await self._started()
 
     async def open(self, limits: Limits | None = None, profile: Profile = "plain") -> Sandbox:
-        return await (await self._started()).open(limits or self.limits, profile=profile)
+        """It has a place while it is made, and none when it is there. Raises `SandboxError`, before anything is made,
+        if there is no room for it."""
+        backend = await self._started()
+        places = await self._place()
+        try:
+            if problem := shortage(sum(self.count or ()) + self._making):
+                raise SandboxError(f"there is no room for another sandbox now: {problem}")
+            return await self._made(backend, limits or self.limits, profile)
+        finally:
+            _give_back(places)
+
+    async def _made(self, backend: Backend, limits: Limits, profile: Profile) -> Sandbox:
+        self._tell_of_network(limits)
+        self._making += 1
+        try:
+            with in_place():
+                return await backend.open(limits, profile=profile)
+        finally:
+            self._making -= 1
+
+    @property
+    def places(self) -> Places:
+        return self._places
 
     @asynccontextmanager
     async def open_once(self, limits: Limits | None = None, profile: Profile = "plain") -> AsyncIterator[Sandbox]:
         """A sandbox for one piece of work. Who did it goes on with the result; what is left of it ends meanwhile."""
-        sandbox = await self.open(limits, profile)
-        try:
+        backend = await self._started()
+        self._tell_of_network(limits or self.limits)
+        async with self._once(lambda: backend.open(limits or self.limits, profile=profile)) as sandbox:
             yield sandbox
-        finally:
-            self._end(sandbox)
-        await self._catch_up()
 
     @asynccontextmanager
     async def interpreter_once(
@@ -108,22 +134,50 @@ class Provider:
     ) -> AsyncIterator[Interpreter]:
         """The same for one piece of Python, if that is all that the work is: it needs less than a whole sandbox."""
         backend = await self._started()
-        opens = backend.open_interpreter if isinstance(backend, Interpreting) else backend.open
-        interpreter: Interpreter = await opens(limits or self.limits, profile=profile)
-        try:
+        opens: Callable[..., Awaitable[Interpreter]] = backend.open
+        if isinstance(backend, Interpreting):
+            opens = backend.open_interpreter
+        self._tell_of_network(limits or self.limits)
+        async with self._once(lambda: opens(limits or self.limits, profile=profile)) as interpreter:
             yield interpreter
-        finally:
-            self._end(interpreter)
-        await self._catch_up()
 
-    def _end(self, used: Interpreter) -> None:
+    @asynccontextmanager
+    async def _once(self, opens: Callable[[], Awaitable[S]]) -> AsyncGenerator[S]:
+        """It has its place until it has ended: a place is free when there is room for the next one."""
+        places = await self._place()
+        with in_place():
+            try:
+                used = await opens()
+            except BaseException:
+                _give_back(places)
+                raise
+            try:
+                yield used
+            finally:
+                self._end(used, places)
+
+    def _tell_of_network(self, limits: Limits) -> None:
+        """Once, when an environment asks for more than the operator set."""
+        if limits.network == "host" and self.limits.network != "host" and not self._told_of_network:
+            self._told_of_network = True
+            log.warning(
+                "an environment asks for sandboxes with this host's network: programs in them reach all that this host "
+                "does, this server too. Without --api-key they may use it"
+            )
+
+    async def _place(self) -> Places | None:
+        """Wait for a place; None for work that is part of some that has one. The caller gives it back."""
+        if has_place():
+            return None
+        places = self._places
+        await places.take()
+        return places
+
+    def _end(self, used: Interpreter, places: Places | None) -> None:
         ending = asyncio.ensure_future(used.close())
         self._ending.add(ending)
         ending.add_done_callback(self._ended)
-
-    async def _catch_up(self) -> None:
-        while len(self._ending) > _ENDING_MOST:
-            await asyncio.wait(self._ending, return_when=asyncio.FIRST_COMPLETED)
+        ending.add_done_callback(lambda _: _give_back(places))
 
     def _ended(self, ending: asyncio.Task[None]) -> None:
         self._ending.discard(ending)
@@ -179,13 +233,15 @@ class Provider:
             raise
 
     async def _start(self) -> Backend:
-        backend = None if self.lender is None else await self.lender(self.limits)
+        backend: Backend | None = None
+        if self.lender is not None:
+            self._places, backend = await self.lender(self.limits)
         if backend is None:
             backend = await choice.start(
                 self._choice, self._minimum, limits=self.limits, ready=self._ready, image=self._image
             )
         self._backend = backend
-        log.info("%s", described(backend.report()))
+        log.info("%s", described(backend.report().within(self.limits)))
         return backend
 
     def _start_ended(self, starting: asyncio.Task[Backend]) -> None:
@@ -197,6 +253,7 @@ class Provider:
         running = asyncio.get_running_loop()
         if self._loop is not None and self._loop.is_closed():  # nobody closed us; what was there went with its loop
             self._loop = self._backend = self._starting = None
+            self._places = OwnPlaces(self._at_once)
         if self._loop is None:
             self._loop = running
         elif self._loop is not running:
@@ -276,6 +333,11 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
         work.close()
         raise
     return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+def _give_back(places: Places | None) -> None:
+    if places is not None:
+        places.give_back()
 
 
 def described(report: Report) -> str:

@@ -146,7 +146,7 @@ class NativeBackend:
         self._templates.clear()
         if self._broker is not None:
             self._broker.channel.close()
-        if self._process is not None and await asyncio.to_thread(self._process.wait, _SECONDS) != 0:
+        if self._process is not None and not await asyncio.to_thread(_has_ended_well, self._process):
             await asyncio.to_thread(self._groups.remove)  # the broker could not
         self._groups.close()
 
@@ -368,6 +368,16 @@ class NativeBackend:
     @property
     def _memory_enforced(self) -> bool:
         return bool(self._support["memory"][0])
+
+
+def _has_ended_well(process: subprocess.Popen[bytes]) -> bool:
+    """Wait for a broker. One that does not end by itself is killed, and its sandboxes with it."""
+    try:
+        return process.wait(_SECONDS) == 0
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return False
 
 
 def _own_programs() -> Sequence[str]:

@@ -52,9 +52,8 @@ class Pool(Generic[S]):
     async def close(self) -> None:
         self._filling.cancel()
         await asyncio.gather(self._filling, return_exceptions=True)
-        for sandbox in self._ready:
-            await sandbox.close()
-        self._ready.clear()
+        while self._ready:  # others may take one, or close the pool as well, while one of them ends
+            await self._ready.popleft().close()
 
     async def _fill(self) -> None:
         while True:

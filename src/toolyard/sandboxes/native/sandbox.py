@@ -64,7 +64,7 @@ class NativeSandbox:
         return self._closing is None and not self._guest.lost
 
     def report(self) -> Report:
-        return self._ground.report()
+        return self._ground.report().within(self.limits)
 
     # Programs.
 

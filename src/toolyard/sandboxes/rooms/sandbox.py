@@ -43,7 +43,7 @@ class RoomSandbox:
         self._processes: set[Running] = set()
         self._python = Python(room, limits, profile, self._level, self._check_open)
         self._bash = Bash(room, limits, self._level, self._check_open)
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     async def run(
         self,
@@ -185,25 +185,31 @@ class RoomSandbox:
     # The end.
 
     def report(self) -> Report:
-        return self._report()
+        return self._report().within(self.limits)
 
     async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            await asyncio.shield(self._free())
+        """Whoever closes it, and be it for the second time, waits until it is closed."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._free())
+        await asyncio.shield(self._closing)
 
     async def _free(self) -> None:
-        await self._end_programs()
-        await self._python.end()
-        await self._bash.end()
-        await self._room.close()
-        self._on_close(self)
+        """The room is closed whatever becomes of the programs in it: that ends them too."""
+        try:
+            await self._end_programs()
+            await self._python.end()
+            await self._bash.end()
+        finally:
+            try:
+                await self._room.close()
+            finally:
+                self._on_close(self)
 
     def _level(self) -> Level:
         return self._report().level
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closing is not None:
             raise SandboxLost("the sandbox is closed")
 
     async def __aenter__(self) -> Self:
