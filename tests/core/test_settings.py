@@ -12,6 +12,7 @@ from toolyard.settings import Settings, SettingsError
 NUMBERS = [field.name for field in dataclasses.fields(Settings) if type(field.default) in (int, float)]
 ZERO_MEANS_SOMETHING = {
     "drain_seconds",
+    "max_connections",
     "max_queued_calls",
     "pool_processes",
     "port",
@@ -21,6 +22,7 @@ ZERO_MEANS_SOMETHING = {
     "ray_cpus",
     "replay_bytes",
     "replay_seconds",
+    "sandboxes_at_once",
     "sandboxes_ready",
     "starting_seconds",
     "verl_repeat_seconds",

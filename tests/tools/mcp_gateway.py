@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 from mcp.server.mcpserver import Image, MCPServer
-from mcp.types import BlobResourceContents, EmbeddedResource, ResourceLink
+from mcp.types import BlobResourceContents, EmbeddedResource, ImageContent, ResourceLink
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -89,6 +89,11 @@ def text_server() -> MCPServer:
     async def same(text: str) -> str:
         """Say the same."""
         return text
+
+    @server.tool(structured_output=False)
+    async def sketch() -> list[Any]:
+        """Draw, and say nothing."""
+        return [ImageContent(type="image", data=base64.b64encode(PIXEL).decode(), mime_type="image/png")]
 
     @server.tool(structured_output=False)
     async def point() -> list[Any]:

@@ -231,6 +231,11 @@ async def test_pictures_come_as_pictures_if_the_trainer_reads_them(trainer):
     }
 
 
+async def test_beside_a_lone_picture_there_is_a_line_of_text(trainer):
+    seen = await trainer.act(call("sketch", server="text"))
+    assert seen.observation == wrapped("[an image: image/png]")
+
+
 PICTURE = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
 BITS = "[notes://bits: application/octet-stream, about 3 bytes that are not shown]"
 

@@ -206,6 +206,11 @@ async def test_a_picture_is_sent_only_to_whoever_sent_one(trainer, name):
     assert seeing.observation == {"obs": answered("<image>"), "image": "data:image/png;base64,aGk="}
 
 
+async def test_beside_a_lone_picture_there_is_a_line_of_text(trainer, name):
+    lone = await trainer.act(name, call("see", alone=True))
+    assert lone.observation == answered("[an image: image/png]")
+
+
 async def test_a_task_of_its_own_tools_is_driven_by_text(trainer, name):
     extra = {"environment": "mathenv", "task_spec": {"extra": True}}
     assert (await trainer.act(name, call("dyn", x="5"), extra)).text == answered("dyn got 5")

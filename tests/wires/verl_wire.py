@@ -153,9 +153,10 @@ class Steps(Environment):
         return ToolOutput(blocks=[TextBlock(text=f"{number}!")], reward=right, finished=last)
 
     @tool
-    async def see(self) -> ToolOutput:
+    async def see(self, alone: bool = False) -> ToolOutput:
         """A picture."""
-        return ToolOutput(blocks=[TextBlock(text="<image>"), ImageBlock(data="aGk=", mimeType="image/png")])
+        words = [] if alone else [TextBlock(text="<image>")]
+        return ToolOutput(blocks=[*words, ImageBlock(data="aGk=", mimeType="image/png")])
 
     @tool
     async def given(self, word: Annotated[str, Given()] = "none", free: Annotated[str, Given(open=True)] = "") -> str:

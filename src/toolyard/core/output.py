@@ -215,6 +215,14 @@ def _picture_type(value: object) -> str:
     return next((mime for signature, mime in _SIGNATURES.items() if value.startswith(signature)), "")
 
 
+def named_images(blocks: Blocks) -> str:
+    """One line for whoever reads only text, such as `[an image: image/png]`; empty if there is no image."""
+    kinds = [block.mimeType for block in blocks if isinstance(block, ImageBlock)]
+    if not kinds:
+        return ""
+    return f"[an image: {kinds[0]}]" if len(kinds) == 1 else f"[{len(kinds)} images: {', '.join(kinds)}]"
+
+
 def snapshot(output: ToolOutput) -> tuple[ToolOutput, int]:
     """The output as it is now, whatever its author does to the objects in it later; and about how many bytes it takes.
 

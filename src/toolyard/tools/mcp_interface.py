@@ -14,7 +14,7 @@ from urllib.parse import quote
 from toolyard.core.environment import Environment, Toolset
 from toolyard.core.errors import ServiceUnavailable
 from toolyard.core.forms import tagged
-from toolyard.core.output import JsonObject, TextBlock, ToolOutput
+from toolyard.core.output import JsonObject, TextBlock, ToolOutput, named_images
 from toolyard.core.tool import Given, tool
 
 try:
@@ -167,7 +167,8 @@ class McpInterface(Toolset):
         if name.startswith(_HELPER):
             return ToolOutput(blocks=[TextBlock(text=_shortened(await _help(client, name)))])
         result = await client.call_tool(name, dict(arguments))
-        return ToolOutput(blocks=[TextBlock(text=_shortened(_text(result))), *mcp_resources.pictures_of(result)])
+        pictures = list(mcp_resources.pictures_of(result))
+        return ToolOutput(blocks=[TextBlock(text=_shortened(_text(result)) or named_images(pictures)), *pictures])
 
     async def _client(self, server: str) -> Client:
         if server not in self._connections:

@@ -14,7 +14,7 @@ import orjson
 
 from toolyard.core.encoding import encode
 from toolyard.core.messages import GroupScore
-from toolyard.core.output import Blocks, CallResult, ImageBlock, TextBlock, ToolFailure, ToolOutput
+from toolyard.core.output import CallResult, TextBlock, ToolFailure, ToolOutput, named_images
 
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -75,7 +75,7 @@ def for_openreward(outcome: CallResult | Sequence[GroupScore]) -> bytes:
         case ToolFailure() if outcome.retryable:
             return error(outcome.message, outcome.reason)
         case ToolOutput() if only_images(outcome):
-            beside = [*outcome.blocks, TextBlock(text=_named_images(outcome.blocks))]
+            beside = [*outcome.blocks, TextBlock(text=named_images(outcome.blocks))]
             return _events(_success(outcome.model_copy(update={"blocks": beside})))
         case _:
             return result(outcome)
@@ -85,12 +85,6 @@ def only_images(output: ToolOutput) -> bool:
     """Whether whoever reads only text would see nothing of it."""
     blocks = output.blocks
     return bool(blocks) and blocks[0].type == "image" and all(block.type == "image" for block in blocks)
-
-
-def _named_images(blocks: Blocks) -> str:
-    """One line that says what is there, such as `[an image: image/png]`."""
-    kinds = ", ".join(block.mimeType for block in blocks if isinstance(block, ImageBlock))
-    return f"[an image: {kinds}]" if len(blocks) == 1 else f"[{len(blocks)} images: {kinds}]"
 
 
 def scores(outcome: CallResult | Sequence[GroupScore]) -> bytes:

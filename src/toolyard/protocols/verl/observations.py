@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from toolyard.core.forms import EVERYTHING, Form
-from toolyard.core.output import CallResult, ImageBlock, ToolFailure, ToolOutput
+from toolyard.core.output import CallResult, ImageBlock, ToolFailure, ToolOutput, named_images
 
 Observation: TypeAlias = str | Mapping[str, Any]
 
@@ -27,7 +27,7 @@ def observe(result: CallResult, form: Form, text: str, *, with_images: bool) -> 
     """The result of a call, written after the text that asked for it."""
     if isinstance(result, ToolFailure):
         return _failed(result, form, text)
-    written = form.answer(text, result.text)
+    written = form.answer(text, result.text or named_images(result.blocks))
     metadata = result.metadata or {}
     more = _shown(metadata, form) if metadata else {}
     if result.reward is not None:
