@@ -117,7 +117,11 @@ def site(page: Callable[[], str]) -> Iterator[int]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = page().encode()
-            self.send_response(200)
+            if self.path.startswith("/leads-to/"):
+                self.send_response(302)
+                self.send_header("Location", self.path.removeprefix("/leads-to/"))
+            else:
+                self.send_response(200)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -169,6 +173,28 @@ def test_a_page_of_another_origin_runs_nothing_reads_nothing_and_makes_nothing(p
         assert all(made[name] == "error" for name in ("image", "script", "style", "socket", "events"))
         assert not seen.opened
         assert not seen.called
+        assert seen.sandboxes == 0
+
+
+@pytest.mark.parametrize("host", ["[::ffff:127.0.0.1]", "0.0.0.0"])
+def test_an_address_to_which_browsers_do_not_say_where_a_page_is_from_makes_nothing(page: Page, host: str):
+    image = '<!doctype html><img src="SERVER/get_cookie" onerror="window.outcome = {}">'
+    address = [""]
+    with attacked() as (server, seen), site(lambda: image.replace("SERVER", address[0])) as port:
+        address[0] = server.url.replace("127.0.0.1", host)
+        page.goto(f"http://evil.example:{port}/")
+        outcome(page)
+        assert not seen.opened
+        assert seen.sandboxes == 0
+
+
+def test_somebody_who_types_an_address_that_redirects_here_makes_nothing(page: Page):
+    with attacked() as (server, seen), site(str) as port:
+        answer = page.goto(f"http://evil.example:{port}/leads-to/{server.url}/get_cookie")
+        assert answer is not None
+        assert answer.url == f"{server.url}/get_cookie"
+        assert answer.status == 403
+        assert not seen.opened
         assert seen.sandboxes == 0
 
 

@@ -13,7 +13,7 @@ from toolyard.cli._settings import add_knob
 from toolyard.gate import Allowed, Gate
 from toolyard.http_protocol import GatheringProtocol
 from toolyard.retriever import OPTIONS, TOPK, TOPK_MOST, Retriever
-from toolyard.server import is_local, listen, tune_process
+from toolyard.server import are_local, listen, tune_process
 from toolyard.settings import Settings, SettingsError, flag_of, is_loopback
 from toolyard.tools.corpus import read_corpus
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         corpus = read_corpus(args.corpus)
         tune_process()
         gate = Gate(Retriever(corpus, topk=args.topk), OPTIONS, allowed)
-        if is_local(socket):
+        if are_local([socket]):
             gate.require_known_host()
         config = uvicorn.Config(
             gate,
