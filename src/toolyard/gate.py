@@ -19,6 +19,9 @@ PAGES = frozenset({"/"})
 
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _KNOWN_MOST = 1024
+_LOOPBACK = ipaddress.IPv6Address("::1")
+_NOT_KEPT: Headers = [(b"cache-control", b"no-store")]
+"""With a refusal. A cache would give it to others, who are let in."""
 _SHOWN_MOST = 200
 _EXPOSED = b"Retry-After, X-Backend-State, X-Process-Time, Content-Disposition"
 """Headers of our answers that a page of an allowed origin may read, beside those that every page may."""
@@ -39,7 +42,7 @@ class Gate:
         self._app = app
         self._options = options
         self._hosts = frozenset(host.lower() for host in allowed.allow_host)
-        self._origins = frozenset(origin.lower() for origin in allowed.allow_origin)
+        self._origins = frozenset(without_default_port(origin.lower()) for origin in allowed.allow_origin)
         self._checks_host = bool(self._hosts)
         self._known: set[bytes] = set()
         """Values of `Host` that were admitted."""
@@ -68,7 +71,7 @@ class Gate:
         await self._app(scope, receive, send)
 
     def _check_host(self, headers: Mapping[bytes, bytes]) -> None:
-        if not self._checks_host or (value := headers.get(b"host")) is None or value in self._known:
+        if not self._checks_host or not (value := headers.get(b"host")) or value in self._known:
             return
         host = value.decode("latin-1").strip().lower()
         name = without_port(host)
@@ -77,8 +80,9 @@ class Gate:
                 421,
                 f"this server does not answer to the name {host[:_SHOWN_MOST]!r}. If that is a name of this server, "
                 f"start it with --allow-host {name[:_SHOWN_MOST]}",
+                _NOT_KEPT,
             )
-        if len(self._known) < _KNOWN_MOST:
+        if len(self._known) < _KNOWN_MOST and len(value) <= _SHOWN_MOST:
             self._known.add(value)
 
     def _check_page(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Headers:
@@ -91,11 +95,7 @@ class Gate:
         if is_own(origin, headers.get(b"host", b"").decode("latin-1").strip().lower()):
             return ()
         if origin not in self._origins:
-            raise HttpError(
-                403,
-                f"a web page of {origin[:_SHOWN_MOST]!r} may not use this server. If it should, start the server with "
-                f"--allow-origin {origin[:_SHOWN_MOST]}",
-            )
+            raise foreign(origin[:_SHOWN_MOST])
         return cors_headers(headers[b"origin"])
 
     def _check_site(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
@@ -106,7 +106,17 @@ class Gate:
             403,
             "a web page of another site may not use this server. If it should, let the page ask with fetch() in CORS "
             "mode, and start the server with --allow-origin and the page's origin",
+            _NOT_KEPT,
         )
+
+
+def foreign(origin: str) -> HttpError:
+    """What a page is told whose origin is not allowed. None is told to allow `null`: every page can have that one."""
+    how = f"--allow-origin {origin}"
+    if origin == "null":  # a file, or a frame in a sandbox
+        how = "--allow-origin and the address of a web server that the page is loaded from"
+    told = f"a web page of {origin!r} may not use this server. If it should, start the server with {how}"
+    return HttpError(403, told, _NOT_KEPT)
 
 
 def without_port(host: str) -> str:
@@ -116,13 +126,22 @@ def without_port(host: str) -> str:
 
 
 def is_loopback_name(name: str) -> bool:
-    """Whether a name means this machine itself, and nobody can make it mean another."""
+    """Whether a name means this machine itself, and nobody can make it mean another.
+
+    These are the names to which browsers send `Sec-Fetch-Site` over plain HTTP. `[::ffff:127.0.0.1]` is none of them.
+    """
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
-        return ipaddress.ip_address(name.removeprefix("[").removesuffix("]")).is_loopback
+        address = ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
     except ValueError:
         return False
+    return address == _LOOPBACK if isinstance(address, ipaddress.IPv6Address) else address.is_loopback
+
+
+def without_default_port(origin: str) -> str:
+    """As browsers write it."""
+    return origin.removesuffix(_DEFAULT_PORTS.get(origin.partition("://")[0], ""))
 
 
 def is_own(origin: str, host: str) -> bool:

@@ -156,7 +156,7 @@ class Server:
             timeout_graceful_shutdown=10,  # for answers under way; what takes long has been drained before
             log_config=None,
         )
-        if not self.settings.api_key and all(map(is_local, sockets)):
+        if not self.settings.api_key and are_local(sockets):
             self._gate.require_known_host()
         self._placement.prepare()
         self._uvicorn = _DrainingFirst(config, self.runtime, self._start_sandboxes, on_start, drain)
@@ -280,9 +280,13 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return opened
 
 
-def is_local(opened: socket.socket) -> bool:
-    """Whether only this machine, and so its browsers, can reach a socket over the network."""
-    return opened.family in (socket.AF_INET, socket.AF_INET6) and is_loopback(opened.getsockname()[0])
+def are_local(sockets: Sequence[socket.socket]) -> bool:
+    """Whether this machine, and so its browsers, can reach sockets over the network, and no other machine can.
+
+    Others, such as those with a path, are in reach of no browser, and do not count.
+    """
+    reached = [opened for opened in sockets if opened.family in (socket.AF_INET, socket.AF_INET6)]
+    return bool(reached) and all(is_loopback(opened.getsockname()[0]) for opened in reached)
 
 
 def protocols_of(settings: Settings, *, runs_code: bool) -> Sequence[str]:

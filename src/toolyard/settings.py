@@ -18,8 +18,8 @@ from toolyard.sandboxes.places import usual as usual_places
 
 T = TypeVar("T")
 
-_HOST = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?")
-_ORIGIN = re.compile(r"null|[A-Za-z][A-Za-z0-9+.-]*://" + _HOST.pattern)
+_HOST = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?", re.ASCII)
+_ORIGIN = re.compile(r"file://|[A-Za-z][A-Za-z0-9+.-]*://" + _HOST.pattern, re.ASCII)
 
 _SANDBOX = SandboxLimits(output_bytes=2**20)
 
@@ -208,11 +208,15 @@ class Settings:
         for host in self.allow_host:
             if not _HOST.fullmatch(host):
                 raise SettingsError(
-                    f"allow_host is {host!r}; it must be a name, such as tools.example or tools.example:8080"
+                    f"allow_host is {host!r}; it must be a name, such as tools.example or tools.example:8080, and in "
+                    f"ASCII, as clients send it"
                 )
         for origin in self.allow_origin:
             if not _ORIGIN.fullmatch(origin):
-                raise SettingsError(f"allow_origin is {origin!r}; it must be an origin, such as http://localhost:6274")
+                raise SettingsError(
+                    f"allow_origin is {origin!r}; it must be an origin, such as http://localhost:6274, and in ASCII, "
+                    f"as browsers send it. Neither * nor null is one: that would let in every page"
+                )
 
     def check_exposure(self) -> None:
         """Refuse to be reachable from other machines by anybody, unless told so."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse
@@ -108,6 +110,11 @@ def test_no_route_of_any_wire_answers_to_a_name_that_a_page_made_up(plain, metho
         *("rebound.example:{port}", "127.0.0.1.rebound.example", "localhost.rebound.example", "notlocalhost"),
         *("169.254.169.254", "10.0.0.1", "0.0.0.0:{port}", "[::]", "[::ffff:10.0.0.1]"),
         *("localhost@rebound.example", "localhost:80:80", "."),
+        *(
+            "[::ffff:127.0.0.1]",
+            "[::ffff:7f00:1]:{port}",
+            "[::1%rebound.example]",
+        ),  # no browser sends Sec-Fetch-Site there
     ],
 )
 def test_a_name_that_only_looks_like_this_machine_is_another(plain, host):
@@ -125,6 +132,37 @@ def test_every_name_of_loopback_is_answered_at_any_port_so_tunnels_work(plain, h
 
 def test_a_request_without_a_host_comes_from_no_browser(plain):
     assert ask(plain.url, host="").status == 200
+
+
+def test_a_host_that_is_empty_comes_from_no_browser_either(plain):
+    with closing(HTTPConnection(plain.url.removeprefix("http://"), timeout=10)) as connection:
+        connection.putrequest("GET", "/health", skip_host=True)
+        connection.putheader("Host", "")
+        connection.endheaders()
+        assert connection.getresponse().status == 200
+
+
+def test_long_names_of_this_machine_are_answered_and_take_no_memory(plain):
+    for number in range(20):
+        assert ask(plain.url, host=f"{number}{'a' * 50_000}.localhost").status == 200
+    assert sum(map(len, plain.server._gate._known)) < 10_000
+
+
+def test_a_socket_with_a_path_does_not_open_the_one_on_loopback_to_any_name(tmp_path):
+    server = Server([MathEnv])
+    with socket.socket(socket.AF_UNIX) as by_path, socket.create_server(("127.0.0.1", 0)) as on_loopback:
+        by_path.bind(str(tmp_path / "socket"))
+        started = threading.Event()
+        thread = threading.Thread(target=server.serve, args=(by_path, on_loopback), kwargs={"on_start": started.set})
+        thread.start()
+        try:
+            assert started.wait(30)
+            url = f"http://127.0.0.1:{on_loopback.getsockname()[1]}"
+            assert ask(url, host="rebound.example").status == 421
+            assert ask(url, host="localhost").status == 200
+        finally:
+            server.stop()
+            thread.join()
 
 
 def test_a_name_that_is_allowed_is_answered_and_loopback_still_is(server):
@@ -233,6 +271,31 @@ def test_a_link_on_another_site_leads_to_a_page_for_people_and_nowhere_else(serv
     assert ask(server.url, path="/", **link | {"Sec_Fetch_Mode": "no-cors"}).status == 403
 
 
+def test_no_address_that_a_browser_opens_makes_a_node(server):
+    """Whoever types the address of another site may be redirected by it, and the browser does not say so."""
+    typed = {"Sec_Fetch_Site": "none", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    for path in ("/get_cookie", "/get_cookies", "/toolserver/get_cookie"):
+        answer = ask(server.url, path=path, **typed)
+        assert answer.status == 403
+        assert answer.headers["set-cookie"] is None
+    assert not server.server.runtime.sessions
+
+
+def test_no_cache_keeps_a_refusal_for_those_who_are_let_in(server):
+    refused = [
+        ask(server.url, host="rebound.example"),
+        ask(server.url, Origin="https://evil.example"),
+        ask(server.url, Sec_Fetch_Site="cross-site"),
+    ]
+    assert [answer.headers["cache-control"] for answer in refused] == ["no-store"] * 3
+
+
+def test_nobody_is_told_to_allow_the_origin_that_every_page_can_have(server):
+    told = said(ask(server.url, Origin="null"))
+    assert "--allow-origin" in told
+    assert "--allow-origin null" not in told
+
+
 def test_a_refused_request_has_done_nothing(server):
     ask(server.url, "POST", "/create_session", Origin="https://evil.example")
     ask(server.url, "GET", "/get_cookie", Sec_Fetch_Site="cross-site")
@@ -246,6 +309,20 @@ def test_a_key_does_not_let_a_foreign_page_in():
 
 
 # Pages of an origin that is allowed.
+
+
+@pytest.mark.parametrize(
+    ("allowed", "sent"),
+    [
+        ("http://Studio.example:80", "http://studio.example"),
+        ("https://studio.example:443", "https://studio.example"),
+        ("file://", "file://"),
+        ("vscode-webview://0a1b-2c", "vscode-webview://0a1b-2c"),
+    ],
+)
+def test_an_origin_is_let_in_however_the_operator_writes_it(allowed, sent):
+    with running([MathEnv], allow_origin=(allowed,)) as one:
+        assert ask(one.url, Origin=sent).headers["access-control-allow-origin"] == sent
 
 
 def test_a_page_of_an_allowed_origin_may_read_every_answer_even_an_error(server):
@@ -325,6 +402,9 @@ def test_the_retriever_has_the_same_gate(tmp_path):
         ({"allow_origin": ("localhost:6274",)}, "allow_origin is 'localhost:6274'; it must be an origin"),
         ({"allow_origin": ("http://localhost:6274/",)}, "must be an origin"),
         ({"allow_origin": ("*",)}, "must be an origin"),
+        ({"allow_origin": ("null",)}, "must be an origin"),
+        ({"allow_host": ("b\u00fccher.example",)}, "in ASCII, as clients send it"),
+        ({"allow_origin": ("http://b\u00fccher.example",)}, "in ASCII, as browsers send it"),
     ],
 )
 def test_a_list_that_would_never_match_is_refused_at_the_start(settings, words):

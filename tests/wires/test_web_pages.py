@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from starlette.types import Receive, Scope, Send
 
 from tests.browser.site import chromium
 from tests.worlds import MathEnv
@@ -92,10 +93,18 @@ class Seen:
         self._server = server
         self.opened: list[str] = []
         self.called: list[str] = []
+        self.let_in: list[str] = []
+        """Paths of requests that got through the gate. Of nodes, which `/get_cookie` makes, nothing else tells."""
+        gate = server.server._gate
+        self._inside, gate._app = gate._app, self._witness
         journal = server.server.runtime.journal
         journal.opened.append(lambda spec: self.opened.append(spec.environment))
         journal.answered.append(lambda spec, tool, *_: self.called.append(tool))
         journal.answered_at_once.append(lambda calls, _: self.called.extend(tool for _, tool in calls))
+
+    async def _witness(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.let_in.append(scope["path"])
+        await self._inside(scope, receive, send)
 
     @property
     def sandboxes(self) -> int:
@@ -117,7 +126,11 @@ def site(page: Callable[[], str]) -> Iterator[int]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = page().encode()
-            self.send_response(200)
+            if self.path.startswith("/leads-to/"):
+                self.send_response(302)
+                self.send_header("Location", self.path.removeprefix("/leads-to/"))
+            else:
+                self.send_response(200)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -169,6 +182,27 @@ def test_a_page_of_another_origin_runs_nothing_reads_nothing_and_makes_nothing(p
         assert all(made[name] == "error" for name in ("image", "script", "style", "socket", "events"))
         assert not seen.opened
         assert not seen.called
+        assert not seen.let_in
+        assert seen.sandboxes == 0
+
+
+def test_an_address_to_which_browsers_do_not_say_where_a_page_is_from_makes_nothing(page: Page):
+    image = '<!doctype html><img src="SERVER/get_cookie" onerror="window.outcome = {}">'
+    address = [""]
+    with attacked() as (server, seen), site(lambda: image.replace("SERVER", address[0])) as port:
+        address[0] = server.url.replace("127.0.0.1", "[::ffff:127.0.0.1]")
+        page.goto(f"http://evil.example:{port}/")
+        outcome(page)
+        assert not seen.let_in
+
+
+def test_somebody_who_types_an_address_that_redirects_here_makes_nothing(page: Page):
+    with attacked() as (server, seen), site(str) as port:
+        answer = page.goto(f"http://evil.example:{port}/leads-to/{server.url}/get_cookie")
+        assert answer is not None
+        assert answer.url == f"{server.url}/get_cookie"
+        assert answer.status == 403
+        assert not seen.opened
         assert seen.sandboxes == 0
 
 
@@ -184,6 +218,7 @@ def test_a_page_whose_name_was_bound_anew_runs_nothing_and_reads_only_that_it_ma
         assert all("--allow-host rebound.example" in made[name] for name in ("preflight", "simple", "read", "cookie"))
         assert not seen.opened
         assert not seen.called
+        assert not seen.let_in
         assert seen.sandboxes == 0
 
 

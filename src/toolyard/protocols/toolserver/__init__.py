@@ -154,6 +154,8 @@ class ToolServer(BaseRoute):
     async def get_cookie(self, request: Request) -> None:
         if HEAD in request.scope:  # who asks for a head does not mean to make a node
             raise HttpError(405, "Method Not Allowed", [(b"allow", b"GET, POST")])
+        if request.header(b"sec-fetch-mode") == "navigate":  # whoever typed an address may have been redirected to this
+            raise answers.refused(403, "a browser makes no node by opening this address; a program has to ask for it")
         bound = await self._bound(bodies.parse_binding(await request.body()))
         node, prompt = await self._nodes.create(bound)
         answer: dict[str, object] = {"message": "add cookie", "version": _VERSION}
