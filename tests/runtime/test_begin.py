@@ -11,7 +11,7 @@ import pytest
 
 from tests.runtime.test_runtime import World, runtime_of, settled, spec
 from toolyard import tool
-from toolyard.core.errors import Overloaded, SessionClosed
+from toolyard.core.errors import CallConflict, Overloaded, SessionClosed
 from toolyard.core.output import AskAgain, ToolFailure
 from toolyard.runtime.life import State
 from toolyard.runtime.session import Session
@@ -275,7 +275,9 @@ async def test_a_ticket_of_a_tool_that_never_waits_is_done_and_can_be_found_agai
         call = session.call_here("long", {}, "mine")
         assert call.done
         assert call.result.text == "x" * 1000
-        assert session.call_here("end", {}, "mine") is call
+        assert session.call_here("long", {}, "mine") is call
+        with pytest.raises(CallConflict, match="'mine' names another call"):
+            session.call_here("end", {}, "mine")
         assert session.find("mine") is call
         assert (runtime.calls, session.running) == (0, 0)
 

@@ -82,7 +82,7 @@ class Wrong(RoomSandbox):
         return [self] * count if self.fault == "is its own branch" else await super().fork(count)
 
     async def close(self) -> None:
-        closed = self._closed
+        closed = self._closing is not None
         await super().close()
         if self.fault == "leaves a directory behind" and not closed:
             self._room._directory.mkdir()

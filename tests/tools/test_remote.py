@@ -39,7 +39,7 @@ async def trainer() -> AsyncIterator[Trainer]:
 
 
 @contextmanager
-def saying(*answers: bytes) -> Iterator[str]:
+def saying(*answers: bytes, hung_up: threading.Semaphore | None = None) -> Iterator[str]:
     """A server that reads a request on each connection, says these bytes, and hangs up."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
@@ -56,6 +56,8 @@ def saying(*answers: bytes) -> Iterator[str]:
                 while b'"queries"' not in received:
                     received += connection.recv(65536)
                 connection.sendall(answer)
+            if hung_up is not None:
+                hung_up.release()
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -239,10 +241,12 @@ async def test_what_was_sent_is_not_sent_again_when_a_kept_connection_dies(
 async def test_a_connection_that_was_closed_while_nobody_used_it_hinders_nobody(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with saying(KEPT, KEPT, KEPT) as url:  # which does not say that it hangs up
+    hung_up = threading.Semaphore(0)
+    with saying(KEPT, KEPT, KEPT, hung_up=hung_up) as url:  # which does not say that it will
         monkeypatch.setenv("RETRIEVER_URL", url)
         for _ in range(3):
             assert (await trainer.act("<search>x</search>", "t-closed")).observation == SEEN
+            assert await asyncio.to_thread(hung_up.acquire, timeout=10)
         await trainer.finish("t-closed")
 
 

@@ -235,7 +235,7 @@ async def test_it_works_in_the_workspace_of_the_session(shell):
     assert await said(shell, "echo on") == "on\n"
 
 
-@pytest.mark.parametrize("limits", [Limits(processes=2), Limits(memory_bytes=2**20, open_files=64)])
+@pytest.mark.parametrize("limits", [Limits(processes=2), Limits(memory_bytes=2**16, open_files=64)])
 async def test_where_there_is_no_room_for_a_shell_that_is_told(limits):
     async with Provider("subprocess" if limits.processes > 2 else "native", "L0", limits=limits):
         shell = ShellEnv(Shells())
