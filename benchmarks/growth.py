@@ -1,8 +1,8 @@
 """What one of many costs: actions, calls, sessions and nodes, for 16 to 10,000 at once. It should not grow.
 
-`python -m benchmarks.growth` measures everything, which takes a while; `--rows bash,ipython --sizes 16,64` a part. With
-`--write FILE.json` figures are kept, and those of several runs are put together in the table of `docs/growth.md` by
-`--write-docs`.
+`python -m benchmarks.growth` measures everything within a quarter of an hour; `--rows bash,ipython --sizes 16,64` a
+part. With `--write FILE.json` figures are kept, and those of several runs are put together in the table of
+`docs/growth.md` by `--write-docs`. What there was no time for is shown as not measured.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import itertools
 import json
 import re
 import resource
+import signal
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,17 @@ ALLOWED = 1.5
 """So much dearer may one of many be than one of few."""
 _BASE = 64
 """The size that others are compared with: with fewer, the processors wait."""
-_TRIES = 3
-"""For sizes up to a few hundred; the cheapest counts, since others use the machine, too."""
-_SECONDS = 900.0
-"""For one size of one row."""
+_TRIES = {256: 5, 1024: 3}
+"""Of sizes up to these; larger ones have a single try, which is a mean of thousands already. Medians count, and never
+the cheapest: that of five would be cheaper than a single one."""
+_MINUTES = 14.0
+"""For everything. What a try will take is told by those before it: one that would be too late is not begun, and its
+size is not measured."""
+_ROW_SECONDS = 260.0
+"""For one row, so that it leaves time for the others."""
+_SECONDS = 300.0
+"""For one try, which is an error."""
+NOT_MEASURED = "not measured"
 
 PAGE = Place(Path(__file__).parents[1] / "docs" / "growth.md", "<!-- growth:begin -->", "<!-- growth:end -->")
 
@@ -45,6 +54,7 @@ _PYTHON = "<python>print('forty' + str(6 * 7))</python>"
 _ECHO = "echo forty$((6 * 7))"
 _TESTS = {"inputs": ["6"], "outputs": ["42"]}
 _numbers = itertools.count()
+"""Ids of trajectories and sessions: in words that no answer has."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +65,12 @@ class Figure:
     size: int
     answered: int
     lost: int
-    """Refused by the server, with a reason that blames nobody."""
+    """Refused by the server, which blames nobody and says that it is worth trying again."""
     wrong: int
     """Answered with something else than what is right. There should be none."""
     wall: float
     cpu: float
-    """Seconds for all, of the server and everything that it started."""
+    """Seconds for all, refused ones included, of the server and everything that it started."""
     said: str
     """What the first that was lost was told."""
 
@@ -104,16 +114,18 @@ class Tally:
     wrong: int = 0
     said: str = ""
 
-    def add(self, text: str, right: bool) -> None:
-        """`text` is the whole answer: JSON, in which a reason stands if the server says that it is its own fault."""
+    def add(self, right: bool, refused: bool, text: str) -> None:
         if right:
             self.answered += 1
-        elif '"retryable":true' in text.replace(" ", "") or "Retry-After" in text or "retry-after" in text:
-            self.lost += 1
-            self.said = self.said or text[:300]
-        else:
-            self.wrong += 1
-            self.said = self.said or text[:300]
+            return
+        self.lost += refused
+        self.wrong += not refused
+        self.said = self.said or text[:300]
+
+
+def is_refusal(head: str, text: str) -> bool:
+    """Whether the server says that it is its own fault: by a header, or in the answer itself."""
+    return bool(re.search(r"(?im)^retry-after:", head) or re.search(r'"retryable": ?true', text.replace("\\", "")))
 
 
 Work = Callable[[int, int, Tally], Awaitable[Sequence[str]]]
@@ -130,6 +142,11 @@ class Row:
     end: End | None = None
 
 
+def said(text: str, expected: str) -> bool:
+    """Whether a word stands in an answer, as a word of its own."""
+    return re.search(rf"(?<![\w-]){re.escape(expected)}(?![\w-])", text) is not None
+
+
 def verl(action: str, expected: str, *, last: bool, extra: object = None) -> Work:
     """One request with so many actions, each of a trajectory of its own."""
 
@@ -144,8 +161,8 @@ def verl(action: str, expected: str, *, last: bool, extra: object = None) -> Wor
         if status != 200:
             raise SystemExit(f"{count} actions were answered {status}: {text[:500]}")
         for one in json.loads(text)["observations"]:
-            written = one if isinstance(one, str) else json.dumps(one)
-            tally.add(written, expected in (one if isinstance(one, str) else str(one.get("obs", ""))))
+            seen = {"obs": one} if isinstance(one, str) else one
+            tally.add(said(seen["obs"], expected), seen.get("retryable") is True, json.dumps(one))
         return [] if last else ids
 
     return work
@@ -196,17 +213,19 @@ def ended(path: str, header: str) -> End:
 
 
 async def run_code(connection: Connection, tally: Tally) -> str:
-    _, head, text = await connection.post("/run_code", {"code": "print(6 * 7)", "language": "python"})
-    tally.add(head + text, '"stdout":"42\\n"' in text)
+    asked = {"code": "print('forty' + str(6 * 7))", "language": "python"}
+    status, head, text = await connection.post("/run_code", asked)
+    ran = (json.loads(text).get("run_result") or {}) if status == 200 else {}
+    tally.add(ran.get("stdout") == f"{_SAID}\n", (status == 200 and not ran) or is_refusal(head, text), text)
     return ""
 
 
 async def node(connection: Connection, tally: Tally) -> str:
     """A node that holds a sandbox: it has run a command."""
-    _, head, _ = await connection.post("/get_cookie")
+    _, head, text = await connection.post("/get_cookie")
     cookie = re.search(r"set-cookie: (node_id=\w+)", head)
     if cookie is None:
-        tally.add(head, right=False)
+        tally.add(False, is_refusal(head, text), head + text)
         return ""
     call = {"tool_name": "shell_command_executor", "arguments": {"command": _ECHO}}
     while True:
@@ -215,7 +234,7 @@ async def node(connection: Connection, tally: Tally) -> str:
             break
         again = json.loads(text)["detail"]
         call = {"tool_name": again["next_calling"], "arguments": again["arguments"]}
-    tally.add(head + text, status == 200 and _SAID in text)
+    tally.add(status == 200 and said(text.replace("\\n", " "), _SAID), is_refusal(head, text), text)
     return cookie[1]
 
 
@@ -228,12 +247,15 @@ def session(environment: str, tool: str, given: dict[str, Any], expected: str) -
         )
         if status == 200:
             _, head, text = await connection.post(f"/{environment}/call", {"name": tool, "input": given}, header)
-        tally.add(head + text, status == 200 and expected in text)
+        right = status == 200 and said(text.replace("\\n", " "), expected)
+        tally.add(right, is_refusal(head, text) or ORS_LOST in text, text)
         return sid
 
     return one
 
 
+ORS_LOST = "there is no room for another sandbox now"
+"""How a call over ORS is told of it: in an event of the stream, without a header."""
 _ORS_END = ended("/delete", "X-Session-ID: {}\r\n")
 ROWS = (
     Row("base", "verl action, nothing to do", ["--tools", "base"], verl("x", "turn 0", last=True)),
@@ -277,10 +299,15 @@ ROWS = (
 )
 
 
-def measured(row: Row, server: Started, meter: Meter, size: int) -> Figure:
-    """The cheapest of a few tries."""
-    tries = _TRIES if size <= 256 else 1
-    return min((asyncio.run(_measure(row, server, meter, size)) for _ in range(tries)), key=lambda one: one.cpu)
+def tries_of(size: int) -> int:
+    return next((tries for most, tries in _TRIES.items() if size <= most), 1)
+
+
+def median(tries: Sequence[Figure]) -> Figure:
+    """By processor time. What was lost or wrong in any of them counts."""
+    middle = sorted(tries, key=lambda one: one.cpu)[len(tries) // 2]
+    worst = max(tries, key=lambda one: (one.wrong, one.lost))
+    return replace(middle, answered=worst.answered, lost=worst.lost, wrong=worst.wrong, said=worst.said)
 
 
 async def _measure(row: Row, server: Started, meter: Meter, size: int) -> Figure:
@@ -299,42 +326,70 @@ def _servers_cpu(meter: Meter) -> float:
     return meter.cpu().processes - time.process_time()
 
 
-def figures(rows: Sequence[Row], sizes: Sequence[int]) -> Iterator[Figure]:
+def figures(rows: Sequence[Row], sizes: Sequence[int], minutes: float) -> Iterator[Figure]:
+    end = time.monotonic() + 60 * minutes
     with metering() as meter:
         for row in rows:
             with running(serving(*row.serve)) as server:
-                asyncio.run(_measure(row, server, meter, 16))  # what any number of them needs is there from now on
-                for size in sizes:
-                    figure = measured(row, server, meter, size)
-                    progress(told(figure))
-                    yield figure
+                asyncio.run(_measure(row, server, meter, _BASE))  # what any number of them needs is there from now on
+                yield from _of_row(row, server, meter, sizes, min(end, time.monotonic() + _ROW_SECONDS))
+
+
+def _of_row(row: Row, server: Started, meter: Meter, sizes: Sequence[int], deadline: float) -> Iterator[Figure]:
+    """All tries of one size, then those of the next larger one."""
+    each_ = 0.0
+    for size in sorted(sizes):
+        needed = tries_of(size) * size * each_
+        if time.monotonic() + needed > deadline:
+            progress(f"{row.name} {size}: {NOT_MEASURED}, it would take about {needed:.0f} s")
+            continue
+        began = time.monotonic()
+        tries = [asyncio.run(_measure(row, server, meter, size)) for _ in range(tries_of(size))]
+        each_ = (time.monotonic() - began) / len(tries) / size
+        progress(told(median(tries)))
+        yield median(tries)
 
 
 def told(one: Figure) -> str:
     each_ = f"{one.wall / one.size * 1e3:.2f} ms, {one.cpu / one.size * 1e3:.2f} ms of processor time each"
-    return f"{one.row} {one.size}: {each_}, {one.lost} lost, {one.wrong} wrong {one.said}"
+    return f"{one.row} {one.size}: {each_}, {one.lost} refused, {one.wrong} wrong {one.said}"
 
 
 def table(found: Sequence[Figure]) -> str:
-    """A line for each row: processor time of one, by how many there are at once."""
-    sizes = sorted({one.size for one in found})
-    head = ["processor time of one, ms", *(f"{size:,}" for size in sizes), "growth", "lost or refused"]
+    """A line for each row: processor time of one that was asked for, by how many there are at once."""
+    sizes = sorted({one.size for one in found} | {*SIZES})
+    head = ["processor time of one, ms", *(f"{size:,}" for size in sizes), "growth", "refused", "wrong"]
     return aligned([head, *(_line(row, found, sizes) for row in ROWS if any(one.row == row.name for one in found))])
 
 
 def _line(row: Row, found: Sequence[Figure], sizes: Sequence[int]) -> Sequence[str]:
     of_row = {one.size: one for one in found if one.row == row.name}
-    costs = {size: one.cpu / one.answered for size, one in of_row.items() if one.answered}
-    base = costs.get(_BASE) or next(iter(costs.values()), 0.0)
-    growth = max((cost / base for size, cost in costs.items() if size >= _BASE), default=0.0)
-    lost = [f"{one.lost + one.wrong:,} of {size:,}" for size, one in sorted(of_row.items()) if one.lost + one.wrong]
-    cells = [f"{costs[size] * 1e3:.2f}" if size in costs else "–" for size in sizes]
-    return [f"{row.name}: {row.what}", *cells, f"{growth:.2f}x", "; ".join(lost) or "0"]
+    cells = [_cell(of_row[size]) if size in of_row else NOT_MEASURED for size in sizes]
+    refused = [f"{one.lost:,} of {size:,}" for size, one in sorted(of_row.items()) if one.lost]
+    wrong = [f"{one.wrong:,} of {size:,}" for size, one in sorted(of_row.items()) if one.wrong]
+    return [f"{row.name}: {row.what}", *cells, growth(of_row), "; ".join(refused) or "0", "; ".join(wrong) or "0"]
+
+
+def _cell(one: Figure) -> str:
+    """Per item asked for; per item answered as well, where some were refused."""
+    asked = f"{one.cpu / one.size * 1e3:.2f}"
+    if one.answered in (0, one.size):
+        return asked
+    return f"{asked} ({one.cpu / one.answered * 1e3:.2f} per answer)"
+
+
+def growth(of_row: Mapping[int, Figure]) -> str:
+    """The dearest size against the base. Refusals are cheap, so where there are some, those that are answered count."""
+    costs = {size: one.cpu / one.answered for size, one in of_row.items() if one.answered and size >= _BASE}
+    if _BASE not in costs or len(costs) == 1:
+        return NOT_MEASURED
+    return f"{max(costs.values()) / costs[_BASE]:.2f}x"
 
 
 def page(found: Sequence[Figure]) -> str:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    where = f"{processor()}, `ulimit -n` {files:,}; growth is the dearest size against {_BASE}, {ALLOWED:g}x at most."
+    how = f"Growth is the dearest size against {_BASE}, {ALLOWED:g}x at most."
+    where = f"{processor()}, `ulimit -n` {files:,}. {how}"
     why = {one.row: one.said for one in found if one.lost}
     notes = [f"- `{row}`, those beyond are told: {_reason(said)}" for row, said in why.items()]
     return "\n".join([table(found), "", f"`make bench-growth` on {where}", *([""] if notes else []), *notes])
@@ -350,6 +405,7 @@ def arguments() -> argparse.ArgumentParser:
     names = ",".join(row.name for row in ROWS)
     parser.add_argument("--rows", default=names, help=f"which, separated by commas ({names})")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="how many at once, separated by commas")
+    parser.add_argument("--minutes", type=float, default=_MINUTES, help="for everything; what is too late is left out")
     parser.add_argument("--write", type=Path, metavar="FILE", help="add the figures to those in this JSON file")
     parser.add_argument("--write-docs", action="store_true", help="replace the table in docs/growth.md")
     return parser
@@ -364,12 +420,13 @@ def kept(path: Path | None) -> dict[str, Figure]:
 def main() -> None:
     args = arguments().parse_args()
     check_platform()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which stops the server, as an interrupt does
     tune_process()  # as the server does: it opens as many files as it may
     if unknown := {*args.rows.split(",")} - {row.name for row in ROWS} - {""}:
         raise SystemExit(f"there are no rows {', '.join(sorted(unknown))}; there are {', '.join(r.name for r in ROWS)}")
     rows = [row for row in ROWS if row.name in args.rows.split(",")]
     found = kept(args.write)
-    for one in figures(rows, [int(size) for size in args.sizes.split(",")]):
+    for one in figures(rows, [int(size) for size in args.sizes.split(",")], args.minutes):
         found[f"{one.row} {one.size}"] = one
         if args.write is not None:
             args.write.write_text(json.dumps({key: asdict(each_) for key, each_ in found.items()}, indent=1))

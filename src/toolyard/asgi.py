@@ -134,6 +134,11 @@ class Request:
         waiting.close()  # type: ignore[attr-defined]
         return False
 
+    async def until_gone(self) -> None:
+        """Wait until the client hangs up. To be awaited between its body and our answer."""
+        while (await self._receive())["type"] != "http.disconnect":
+            continue
+
     async def start(self, headers: Headers) -> None:
         """Begin a stream; `write` goes on and `write(…, last=True)` ends it."""
         self.started = True

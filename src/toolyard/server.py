@@ -378,6 +378,7 @@ def sandboxes_of(settings: Settings, *, ready: int = 0) -> Provider:
         ready=ready,
         image=settings.sandbox_image,
         at_once=settings.sandboxes_at_once,
+        share=settings.gateways,
     )
 
 

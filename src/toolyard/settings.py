@@ -14,7 +14,6 @@ from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_h
 from toolyard.core.errors import ToolyardError
 from toolyard.sandboxes.base import Level, Network
 from toolyard.sandboxes.base import Limits as SandboxLimits
-from toolyard.sandboxes.places import usual as usual_places
 
 T = TypeVar("T")
 
@@ -158,7 +157,7 @@ class Settings:
     sandboxes_at_once: int = knob(
         0,
         "sandboxes that are being made, or that run one piece of code, at the same time; others wait their turn; "
-        "0: 8 for each processor",
+        "0: 8 for each processor, and up to 32 while processors are idle",
         zero=True,
         divided=True,
     )
@@ -245,8 +244,7 @@ class Settings:
         if self.gateways == 1:
             return self
         pool = self.pool_processes or os.cpu_count() or 1
-        places = self.sandboxes_at_once or usual_places()
-        whole = dataclasses.replace(self, pool_processes=pool, sandboxes_at_once=places)
+        whole = dataclasses.replace(self, pool_processes=pool)
         divided = [knob_.name for knob_ in dataclasses.fields(self) if knob_.metadata["divided"]]
         return dataclasses.replace(whole, **{name: -(-getattr(whole, name) // self.gateways) for name in divided})
 

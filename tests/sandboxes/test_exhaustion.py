@@ -262,11 +262,29 @@ async def test_a_broker_that_does_not_end_leaves_no_groups(anyio_backend, monkey
     await backend.start()
     (broker,) = set(children(os.getpid())) - {*before}
     paths = [f"{hierarchy.own}/{name_of_broker(broker)}" for hierarchy in own_hierarchies()]
-    monkeypatch.setattr(native_backend, "_SECONDS", 0.2)
+    monkeypatch.setattr(native_backend, "_ENDING_SECONDS", 0.2)
     os.kill(broker, signal.SIGSTOP)
     await backend.close()
     assert not list(filter(os.path.exists, paths))
     assert broker not in children(os.getpid())
+
+
+async def test_a_broker_that_neither_answers_nor_ends_is_replaced(anyio_backend, monkeypatch):
+    before = children(os.getpid())
+    backend = NativeBackend(ready=0, templates=1)
+    await backend.start()
+    try:
+        (broker,) = set(children(os.getpid())) - {*before}
+        paths = [f"{hierarchy.own}/{name_of_broker(broker)}" for hierarchy in own_hierarchies()]
+        os.kill(broker, signal.SIGSTOP)
+        assert backend._broker is not None
+        backend._broker.channel.close()
+        monkeypatch.setattr(native_backend, "_ENDING_SECONDS", 0.2)
+        assert await _opened_by(backend) == "42"
+        assert broker not in children(os.getpid())
+        assert not list(filter(os.path.exists, paths))
+    finally:
+        await backend.close()
 
 
 async def test_a_pool_may_be_closed_by_several_at_once(anyio_backend):

@@ -447,7 +447,7 @@ async def _be_deceived(role: Role) -> None:
     peer.setblocking(False)
     guest = Guest(ours, owner=-1)
     report = Report("native", "L3", {})
-    ground = Ground(report=lambda: report, owner=-1, memory_enforced=True, oom_kills=lambda: 0)
+    ground = Ground(lambda: report, owner=-1, memory_enforced=True, oom_kills=lambda: 0, check_room=lambda _: None)
 
     async def end() -> None:
         guest.close()

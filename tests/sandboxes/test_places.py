@@ -16,6 +16,7 @@ from tests.wires.verl_wire import Observed, Trainer
 from toolyard import Client, Environment, Split, TextBlock, ToolOutput, tool
 from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes.base import Limits
+from toolyard.sandboxes.places import OwnPlaces, usual
 from toolyard.sandboxes.provider import Provider, execute, interpreter_once, open_once, open_sandbox
 from toolyard.testing import running
 
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.anyio
 
 NAP = "import time\nbegan = time.monotonic()\ntime.sleep({seconds})\nprint(began, time.monotonic())"
 """Says when it ran, by a clock that all processes of the machine share."""
+
+COMPUTE = NAP.replace("time.sleep({seconds})", "while time.process_time() < {seconds}: pass")
 
 
 def at_once(lives: Sequence[tuple[float, float]]) -> int:
@@ -122,6 +125,47 @@ async def test_who_came_first_is_served_first(anyio_backend):
         ran = await asyncio.gather(*(execute("import time; print(time.monotonic())") for _ in range(8)))
     times = [float(one.stdout) for one in ran]
     assert times == sorted(times)
+
+
+@pytest.mark.alone  # processors have to be idle, or those who wait have to wait
+async def test_programs_that_sleep_do_not_hold_up_the_others_while_processors_are_idle(anyio_backend):
+    async with Provider("native", ready=0):
+        asleep = [asyncio.ensure_future(execute("import time; time.sleep(25)", timeout=30)) for _ in range(usual() + 4)]
+        try:
+            async with asyncio.timeout(20):
+                assert (await execute("6 * 7")).value == "42"
+            assert not any(one.done() for one in asleep)
+        finally:
+            for one in asleep:
+                one.cancel()
+            await asyncio.wait(asleep)
+
+
+@pytest.mark.alone
+async def test_programs_that_compute_get_no_more_places_than_usual(anyio_backend):
+    """Or each would use up its time limit while it waits for the others."""
+    async with Provider("native", ready=0):
+        ran = await asyncio.gather(*(execute(COMPUTE.format(seconds=0.15)) for _ in range(2 * usual())))
+    assert at_once([life(one.stdout) for one in ran]) <= 1.5 * usual() + 1  # processors may be idle when it begins
+
+
+async def test_places_that_were_given_beyond_the_usual_are_not_given_again(anyio_backend):
+    places = OwnPlaces(share=1)
+    for _ in range(usual()):
+        await places.take()
+    waiting = [asyncio.ensure_future(places.take()) for _ in range(4)]
+    await asyncio.sleep(0)
+    places._admit(usual() + 2)
+    await asyncio.sleep(0)
+    assert [one.done() for one in waiting] == [True, True, False, False]
+    waiting.pop().cancel()
+    for _ in range(2):
+        places.give_back()
+    await asyncio.sleep(0)
+    assert not waiting[-1].done()
+    places.give_back()
+    async with asyncio.timeout(5):
+        await waiting[-1]
 
 
 @pytest.mark.parametrize("opens", [interpreter_once, open_once])

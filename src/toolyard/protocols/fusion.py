@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import HttpError, HttpOptions, Request, decode
+from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, decode
 from toolyard.core.errors import SandboxError, WorkspaceError
 from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes import languages
@@ -70,6 +70,7 @@ class Options(HttpOptions):
     protocol: tuple[str, ...]
     max_concurrent_calls: int
     max_queued_calls: int
+    call_seconds: float
 
 
 def routes(runtime: Runtime, options: Options) -> list[BaseRoute]:
@@ -116,11 +117,32 @@ class Fusion(BaseRoute):
             raise HttpError(503, f"{self._requests} programs are waiting or running", [(b"retry-after", b"1")])
         self._requests += 1
         try:
-            async with self._turn:
-                outcome = await self._answer(asked)
+            outcome = await self._wanted(request, asked)
         finally:
             self._requests -= 1
         await request.answer_json(outcome)
+
+    async def _wanted(self, request: Request, asked: RunCode) -> Outcome:
+        """Its outcome, unless that takes too long, and unless the client hangs up: then the program ends, or leaves the
+        queue."""
+        seconds = self._options.call_seconds
+        running = asyncio.ensure_future(self._in_turn(asked))
+        leaving = asyncio.ensure_future(request.until_gone())
+        try:
+            await asyncio.wait((running, leaving), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                return running.result()
+            if leaving.done():
+                raise Disconnected
+            return answer("SandboxError", f"no answer within {seconds:g} s, so it was stopped; it may only have waited")
+        finally:
+            running.cancel()
+            leaving.cancel()
+            await asyncio.wait((running, leaving))
+
+    async def _in_turn(self, asked: RunCode) -> Outcome:
+        async with self._turn:
+            return await self._answer(asked)
 
     async def _answer(self, asked: RunCode) -> Outcome:
         """What is not the program's fault is a SandboxError: clients then try again, and say so in the end."""

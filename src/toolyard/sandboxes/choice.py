@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 
 from toolyard.core.errors import SandboxError, SandboxUnavailable
+from toolyard.sandboxes import capacity
 from toolyard.sandboxes.base import Backend, Level, Limits, Report, at_least
 
 BACKENDS: Mapping[str, str] = {
@@ -37,7 +38,7 @@ def make(name: str, *, limits: Limits | None = None, ready: int = 0, image: str 
     kind: Callable[..., Backend] = getattr(importlib.import_module(module), made)
     match name:
         case "native":
-            return kind(limits=limits, ready=ready)
+            return kind(limits=limits, ready=ready, check_room=capacity.check)
         case "docker" | "podman":
             return kind(name, image=image) if image else kind(name)
         case _:

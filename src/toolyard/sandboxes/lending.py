@@ -17,6 +17,7 @@ from dataclasses import asdict
 from typing import Any
 
 from toolyard.core.errors import SandboxError, SandboxUnavailable, describe
+from toolyard.sandboxes import capacity
 from toolyard.sandboxes.base import Backend, Limits, Missing, Profile, Report
 from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.backend import Helper, NativeBackend
@@ -152,7 +153,7 @@ class LentPlaces:
 
 class Borrowed(NativeBackend):
     def __init__(self, lender: Channel, limits: Limits) -> None:
-        super().__init__(limits=limits, ready=0)
+        super().__init__(limits=limits, ready=0, check_room=capacity.check)
         self._lender = lender
 
     async def is_offered(self) -> bool:

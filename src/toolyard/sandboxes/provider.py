@@ -8,11 +8,12 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar, Token
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from toolyard.core.errors import SandboxError, SandboxLost
-from toolyard.sandboxes import choice, profiles
+from toolyard.core.errors import SandboxLost
+from toolyard.sandboxes import capacity, choice, profiles
 from toolyard.sandboxes.base import (
     Backend,
     Counted,
@@ -25,7 +26,6 @@ from toolyard.sandboxes.base import (
     Report,
     Sandbox,
 )
-from toolyard.sandboxes.capacity import shortage
 from toolyard.sandboxes.places import OwnPlaces, Places, has_place, in_place
 
 log = logging.getLogger("toolyard.sandbox")
@@ -50,8 +50,10 @@ class Provider:
         ready: int = 2,
         image: str = "",
         at_once: int = 0,
+        share: int = 1,
     ) -> None:
-        """`at_once` sandboxes, at most, are made or used once at the same time; 0: a few for each processor."""
+        """`at_once` sandboxes, at most, are made or used once at the same time; 0: a few for each processor, of which
+        this is one of `share` users."""
         choice.check_name(backend)
         self.limits = limits or Limits()
         """Of a sandbox for which nothing else is asked."""
@@ -59,8 +61,8 @@ class Provider:
         self._minimum = minimum
         self._ready = ready
         self._image = image
-        self._at_once = at_once
-        self._places: Places = OwnPlaces(at_once)
+        self._new_places = partial(OwnPlaces, at_once, share=share)
+        self._places: Places = self._new_places()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: asyncio.Task[Backend] | None = None
         self._backend: Backend | None = None
@@ -101,8 +103,7 @@ class Provider:
         backend = await self._started()
         places = await self._place()
         try:
-            if problem := shortage(sum(self.count or ()) + self._making):
-                raise SandboxError(f"there is no room for another sandbox now: {problem}")
+            capacity.check(sum(self.count or ()) + self._making, self._making)
             return await self._made(backend, limits or self.limits, profile)
         finally:
             _give_back(places)
@@ -253,7 +254,7 @@ class Provider:
         running = asyncio.get_running_loop()
         if self._loop is not None and self._loop.is_closed():  # nobody closed us; what was there went with its loop
             self._loop = self._backend = self._starting = None
-            self._places = OwnPlaces(self._at_once)
+            self._places = self._new_places()
         if self._loop is None:
             self._loop = running
         elif self._loop is not running:

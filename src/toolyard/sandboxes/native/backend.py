@@ -34,7 +34,9 @@ from toolyard.sandboxes.native.zygote import FIRST_UID
 S = TypeVar("S", bound=Rehearsed)
 
 _SECONDS = 60.0
-"""For a helper process to get ready, or to go."""
+"""For a helper process to get ready."""
+_ENDING_SECONDS = 60.0
+"""For it to go."""
 _UIDS_PER_SERVER = 2**16
 
 
@@ -58,13 +60,25 @@ class Helper:
 
 
 class NativeBackend:
-    """`limits` are the usual ones. `ready` sandboxes with those are kept for each profile that has been asked for."""
+    """`limits` are the usual ones. `ready` sandboxes with those are kept for each profile that has been asked for.
+
+    `check_room` is told how many sandboxes there are and how many of them are being made. It raises `SandboxError` if
+    there is no room for another one.
+    """
 
     name = "native"
 
-    def __init__(self, *, limits: Limits | None = None, ready: int = 2, templates: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        ready: int = 2,
+        templates: int | None = None,
+        check_room: Callable[[int, int], None] = lambda count, making: None,
+    ) -> None:
         self._limits = limits or Limits()
         self._ready = ready
+        self._check_room_beside = check_room
         self._templates_each = templates or min(os.cpu_count() or 1, 4)
         self._process: subprocess.Popen[bytes] | None = None
         self._broker: Helper | None = None
@@ -161,7 +175,8 @@ class NativeBackend:
 
     async def _launch(self) -> None:
         if self._process is not None:  # an earlier one, which is gone
-            await asyncio.to_thread(self._process.wait, _SECONDS)
+            if not await asyncio.to_thread(_has_ended_well, self._process):
+                await asyncio.to_thread(self._groups.remove)  # the broker could not
             self._groups.close()
         ours, theirs = pair()
         with theirs:
@@ -312,6 +327,7 @@ class NativeBackend:
             limits,
             self._ground(root.oom_kills, owner),
             end=end,
+            on_branched=self._sandboxes.add,
             on_closed=self._sandboxes.discard,
             interpreter=interpreter,
         )
@@ -363,7 +379,10 @@ class NativeBackend:
         return Root(made.fds[0], self._groups.group(made.header["group"]), number, template.channel)
 
     def _ground(self, oom_kills: Callable[[], int], owner: int) -> Ground:
-        return Ground(self.report, owner, self._memory_enforced, oom_kills)
+        return Ground(self.report, owner, self._memory_enforced, oom_kills, self._check_room)
+
+    def _check_room(self, more: int) -> None:
+        self._check_room_beside(len(self._sandboxes) + more - 1, more - 1)
 
     @property
     def _memory_enforced(self) -> bool:
@@ -373,7 +392,7 @@ class NativeBackend:
 def _has_ended_well(process: subprocess.Popen[bytes]) -> bool:
     """Wait for a broker. One that does not end by itself is killed, and its sandboxes with it."""
     try:
-        return process.wait(_SECONDS) == 0
+        return process.wait(_ENDING_SECONDS) == 0
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -36,6 +36,7 @@ class NativeSandbox:
         ground: Ground,
         *,
         end: Callable[[], Awaitable[None]],
+        on_branched: Callable[[NativeSandbox], None] = lambda _: None,
         on_closed: Callable[[NativeSandbox], None] = lambda _: None,
         parent: NativeSandbox | None = None,
         interpreter: Program | None = None,
@@ -44,6 +45,7 @@ class NativeSandbox:
         self._guest = guest
         self._ground = ground
         self._end = end
+        self._on_branched = on_branched
         self._on_closed = on_closed
         self._parent = parent
         self._python = Python(guest, limits, ground, interpreter)
@@ -232,6 +234,7 @@ class NativeSandbox:
     async def _fork(self, count: int) -> Sequence[NativeSandbox]:
         branches: list[NativeSandbox] = []
         async with self._python.turn:
+            self._ground.check_room(count)
             try:
                 for _ in range(count):
                     branches.append(await self._branch())
@@ -271,8 +274,18 @@ class NativeSandbox:
             guest.close()
             await self._guest.end_branch(number)
 
-        branch = NativeSandbox(guest, self.limits, self._ground, end=end, parent=self, interpreter=forked)
+        branch = NativeSandbox(
+            guest,
+            self.limits,
+            self._ground,
+            end=end,
+            on_branched=self._on_branched,
+            on_closed=self._on_closed,
+            parent=self,
+            interpreter=forked,
+        )
         self._branches.add(branch)
+        self._on_branched(branch)
         return branch
 
     async def _place_for(self, interpreter: Program, guest: Guest, theirs: socket) -> int:

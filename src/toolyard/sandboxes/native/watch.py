@@ -29,6 +29,8 @@ class Ground:
     """By a cgroup."""
     oom_kills: Callable[[], int]
     """How often the kernel has ended something in the sandbox because of its memory."""
+    check_room: Callable[[int], None]
+    """Raises `SandboxError` if there is no room for so many branches more."""
 
     def unenforced(self) -> Ground:
         """For a program that may have less memory than the sandbox, which no cgroup knows of."""

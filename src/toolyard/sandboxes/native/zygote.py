@@ -100,7 +100,7 @@ class Zygote:
             if woken in ready:
                 os.read(woken, 4096)
                 self._reap()
-            for other in [other for fd, other in self._others.items() if fd in ready]:
+            for other in [self._others[fd] for fd in ready if fd in self._others]:
                 try:
                     self._answer(other)
                 except (wire.Closed, OSError):  # gone, or does not listen: it must not keep the rest of us waiting
@@ -225,9 +225,9 @@ class Zygote:
     def _unthrottle(self, number: int) -> None:
         """Let a sandbox die that was killed, and that has used up the processor time for it. Its group is used no more.
         Without limits it would still have to wait if the machine is busy; that does no harm."""
-        for born in self._born.values():
+        for born in [born for born in self._born.values() if born.number == number]:
             with contextlib.suppress(OSError):  # the broker is gone, and the group with it
-                if born.number == number and born.group.throttled():
+                if born.group.throttled():
                     born.unthrottled = True
                     born.group.unthrottle()
 

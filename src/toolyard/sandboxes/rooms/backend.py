@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 
 from toolyard.core.errors import SandboxUnavailable
+from toolyard.sandboxes import capacity
 from toolyard.sandboxes.base import Limits, Profile, Report
 from toolyard.sandboxes.rooms.room import Room
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
@@ -27,6 +28,9 @@ class RoomBackend(ABC):
             raise SandboxUnavailable("the sandbox has not been started")
         return self._report
 
+    def count(self) -> tuple[int, int]:
+        return len(self._sandboxes), 0
+
     async def close(self) -> None:
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
 
@@ -37,6 +41,7 @@ class RoomBackend(ABC):
             profile,
             report=self.report,
             again=lambda: self.open(limits, profile=profile),
+            check_room=lambda more: capacity.check(len(self._sandboxes) + more - 1, more - 1),
             on_close=self._sandboxes.discard,
         )
         self._sandboxes.add(sandbox)

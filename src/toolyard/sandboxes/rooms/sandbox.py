@@ -20,7 +20,8 @@ from toolyard.sandboxes.rooms.room import Room, Watch, end, naming, unstarted
 
 
 class RoomSandbox:
-    """`again` makes another one of its kind, in which nothing has run yet; a fork needs it."""
+    """`again` makes another one of its kind, in which nothing has run yet; a fork needs it. `check_room` raises
+    `SandboxError` if there is no room for so many more."""
 
     def __init__(
         self,
@@ -30,12 +31,14 @@ class RoomSandbox:
         *,
         report: Callable[[], Report],
         again: Callable[[], Awaitable[RoomSandbox]],
+        check_room: Callable[[int], None],
         on_close: Callable[[RoomSandbox], None],
     ) -> None:
         self.limits = limits
         self._room: Any = room  # rooms of one backend are of one kind, but that is more than types can say
         self._report = report
         self._again = again
+        self._check_room = check_room
         self._on_close = on_close
         self._files = asyncio.Lock()
         """What is written by one is not mixed with what another writes, or reads, at the same time."""
@@ -158,6 +161,7 @@ class RoomSandbox:
         self._check_open()
         async with self._python.turn, self._bash.turn:
             self._check_open()
+            self._check_room(count)
             branches: list[RoomSandbox] = []
             try:
                 for _ in range(count):
