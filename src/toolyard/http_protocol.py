@@ -348,6 +348,13 @@ class GatheringProtocol(HttpToolsProtocol):
 
     # Ends.
 
+    def shutdown(self) -> None:
+        """The server stops. It does not wait for the rest of a body, which may never come."""
+        if self.look() is Phase.BODY:
+            self._refuse(503, "This server stops.", _LATER)
+        else:
+            super().shutdown()
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
 
