@@ -18,6 +18,8 @@ _LEAVING_SECONDS = 2.0
 """For a client that has been refused, to read why."""
 _PRESSED_SECONDS = 2.0
 """For the progress of a body while others wait for the memory that it has."""
+_STUCK_SECONDS = 5.0
+"""For the progress of an answer while others wait for its connection."""
 _PIECE = 256 * 1024
 """Bytes that one read of a connection brings at most."""
 _TURNED_AWAY_MOST = 32
@@ -49,7 +51,9 @@ class Phase(IntEnum):
     """It sends the rest of a body that has been answered."""
     BODY = 3
     IDLE = 4
-    WAITING = 5
+    READING = 5
+    """It has to read of its answer before anything else happens. Who reads on and on is not given up."""
+    WAITING = 6
     """For us. It may do so for ever."""
 
 
@@ -79,7 +83,7 @@ class Connection(Protocol):
 class Watch:
     """How long one connection has been doing what it does."""
 
-    __slots__ = ("_mark", "_sent", "_stuck", "_turn", "connection", "given_up", "phase", "since")
+    __slots__ = ("_mark", "_sent", "_turn", "connection", "given_up", "phase", "since", "stuck")
 
     def __init__(self, connection: Connection, now: float) -> None:
         self.connection = connection
@@ -89,7 +93,8 @@ class Watch:
         """When this phase began, or brought something, or was first seen: never before it began."""
         self._turn = 0
         self._mark = 0
-        self._stuck = now
+        self.stuck = now
+        """When the client last read something, or had nothing to read."""
         self._sent = 0
 
     def look(self, now: float, everyone: Connections) -> None:
@@ -106,15 +111,15 @@ class Watch:
         unsent, total = self.connection.unsent()
         if not unsent or total - unsent - self._sent >= _PROGRESS:
             self._sent = total - unsent
-            self._stuck = now
-        elif now - self._stuck > seconds:
+            self.stuck = now
+        elif now - self.stuck > seconds:
             self.connection.abort()
 
 
 class Connections:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
-        self._most = limits.max_connections or _descriptors() // 2
+        self._most = most_connections(limits.max_connections)
         self._open: dict[Connection, Watch] = {}
         """The oldest first."""
         self._given_up = 0
@@ -138,6 +143,7 @@ class Connections:
             Phase.REST: limits.body_seconds,
             Phase.BODY: limits.body_seconds,
             Phase.IDLE: limits.keep_alive_seconds,
+            Phase.READING: float("inf"),  # `unread_seconds` bounds it
             Phase.WAITING: float("inf"),
         }
 
@@ -194,6 +200,8 @@ class Connections:
         for watch in self._open.values():
             if not watch.given_up and (phase := watch.connection.look()) is not Phase.WAITING:
                 since = watch.since if phase is watch.phase else self._now
+                if phase is Phase.READING and self._now - watch.stuck < _STUCK_SECONDS:
+                    continue
                 found.append((phase, since, len(found), watch))
         del found[-1:]  # the one that has just come
         some = len(self._open) // 16
@@ -246,6 +254,12 @@ class Connections:
             self._let_go()
 
 
-def _descriptors() -> int:
+def most_connections(wanted: int) -> int:
+    """Of a process: what is wanted, or half of its open files."""
+    return wanted or open_files() // 2
+
+
+def open_files() -> int:
+    """That a process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _ENDLESS if soft == resource.RLIM_INFINITY else soft

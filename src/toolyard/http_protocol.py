@@ -8,7 +8,10 @@ protocol (`Upgrade`) are ignored.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import re
+import sys
+import termios
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -84,6 +87,8 @@ class GatheringProtocol(HttpToolsProtocol):
 
     _known: Known | None = None
     """The request before this one, on this connection."""
+    _current: RequestResponseCycle | None = None
+    """The request that is answered now, or was answered last. `cycle` is the one that came last: it may wait."""
     _begun = 0
     """Requests that the parser has seen the beginning of. `turn` counts those that it has seen the end of."""
     turn = 0
@@ -115,6 +120,8 @@ class GatheringProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._everyone.forget(self)
+        self.pipeline.clear()
+        self._end_current()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -198,6 +205,7 @@ class GatheringProtocol(HttpToolsProtocol):
             self._be_deaf()
         else:
             super().on_headers_complete()
+            self.headers = []  # for trailers, which are no headers: a proxy in front of us has not checked them
             self.flow.is_held = bool(self.pipeline)  # uvicorn has paused it
 
     def on_body(self, body: bytes) -> None:
@@ -268,6 +276,7 @@ class GatheringProtocol(HttpToolsProtocol):
         self._start_asgi_task(self.cycle, self.app)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._current = cycle
         cycle.scope[ANSWER] = partial(answer, cycle)  # type: ignore[literal-required]  # a key of ours
         super()._start_asgi_task(cycle, app)
 
@@ -281,14 +290,26 @@ class GatheringProtocol(HttpToolsProtocol):
             return Phase.HEAD
         if not cycle.response_complete:
             sends = cycle.more_body and not (self.flow.read_paused or self.pipeline or cycle.waiting_for_100_continue)
-            return Phase.BODY if sends else Phase.WAITING
+            if sends:
+                return Phase.BODY
+            return Phase.READING if self.flow.write_paused else Phase.WAITING
         cycle.body.clear()  # an application may answer without having read it
         if self.turn == self._begun:
-            return Phase.IDLE
+            return Phase.READING if self.transport.get_write_buffer_size() else Phase.IDLE
         return Phase.REST if "path" in self.scope else Phase.HEAD
 
     def unsent(self) -> tuple[int, int]:
-        return self.transport.get_write_buffer_size(), self.transport.written
+        unsent = self.transport.get_write_buffer_size()
+        return unsent + (self._unacknowledged() if unsent else 0), self.transport.written
+
+    def _unacknowledged(self) -> int:
+        """Bytes that the system holds. It takes more of ours only when a client has read much of them, maybe minutes
+        after it read some."""
+        try:
+            found = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        except OSError:  # it was closed, or the system does not tell
+            return 0
+        return int.from_bytes(found, sys.byteorder)
 
     def expire(self, phase: Phase, *, pressed: bool) -> None:
         if self.transport.is_closing():
@@ -305,6 +326,9 @@ class GatheringProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def give_up(self, phase: Phase) -> None:
+        if self.transport.get_write_buffer_size():  # closed, it would keep its place until all of that is read
+            self.abort()
+            return
         if self.transport.is_closing():
             return
         if phase is Phase.BODY or (phase is Phase.HEAD and self._begun > self.turn):
@@ -324,6 +348,13 @@ class GatheringProtocol(HttpToolsProtocol):
 
     # Ends.
 
+    def shutdown(self) -> None:
+        """The server stops. It does not wait for the rest of a body, which may never come."""
+        if self.look() is Phase.BODY:
+            self._refuse(503, "This server stops.", _LATER)
+        else:
+            super().shutdown()
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
 
@@ -334,12 +365,8 @@ class GatheringProtocol(HttpToolsProtocol):
         self._is_refused = True
         self._uncount()
         self.pipeline.clear()
-        cycle = self.cycle
-        is_begun = cycle is not None and cycle.response_started and not cycle.response_complete
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
-        if is_begun:
+        current = self._end_current()
+        if current is not None and current.response_started:
             self.transport.close()
             return
         start = head(status, (*self.server_state.default_headers, _PLAIN, *headers))
@@ -348,6 +375,15 @@ class GatheringProtocol(HttpToolsProtocol):
         self.transport.write_eof()
         self.flow.is_held = False
         self.flow.resume_reading()
+
+    def _end_current(self) -> RequestResponseCycle | None:
+        """Tell a request that is not answered yet that nobody waits for it."""
+        current = self._current
+        if current is None or current.response_complete:
+            return None
+        current.disconnected = True
+        current.message_event.set()
+        return current
 
     def _throw_away(self, size: int) -> None:
         self._stretch += size

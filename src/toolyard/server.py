@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from toolyard import logs
 from toolyard.adapters import adapt, session_toolsets, with_tools
 from toolyard.asgi import Door, HttpOptions, Within
-from toolyard.connections import ConnectionLimits, Connections
+from toolyard.connections import ConnectionLimits, Connections, open_files
 from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
 from toolyard.core.meaning import Model
@@ -110,6 +110,11 @@ class Server:
 
         With several gateways this is for the main thread only, of a process without others.
         """
+        if (most := self.settings.part().max_connections) >= (files := open_files()):
+            log.warning(
+                "max_connections lets a process have %d connections, but ulimit -n lets it have %d open files",
+                *(most, files),
+            )
         if self.settings.gateways == 1:
             self._serve_here(sockets, on_start, self.runtime.drain)
         else:

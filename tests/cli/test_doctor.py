@@ -115,11 +115,20 @@ def test_few_open_files_are_compared_with_the_sessions_there_may_be():
     done = examine(files=400)
     assert done.returncode == 0
     (found,) = grades(done.stdout)["open files"]
-    assert found.startswith("low 400 at once: enough for 300 connections, or 100 sessions with a process")
+    assert found.startswith("low 400 at once: enough for 200 connections, or 100 sessions with a process")
     assert "--max-sessions is 20,000" in found
     assert "-> ulimit -n " in found
     assert done.stdout.splitlines()[-1].endswith("Before many sessions, look at open files.")
     assert grades(examine(files=400, TOOLYARD_MAX_SESSIONS="300").stdout)["open files"] == ["ok 400 at once"]
+
+
+def test_a_number_of_connections_that_open_files_do_not_allow_is_said():
+    done = examine(files=400, TOOLYARD_MAX_SESSIONS="100", TOOLYARD_MAX_CONNECTIONS="5000")
+    (found,) = grades(done.stdout)["open files"]
+    assert found.startswith("low 400 at once: enough for 300 connections, or 100 sessions")
+    assert "--max-connections 5,000" in found
+    within = examine(files=400, TOOLYARD_MAX_SESSIONS="100", TOOLYARD_MAX_CONNECTIONS="250")
+    assert grades(within.stdout)["open files"] == ["ok 400 at once"]
 
 
 def test_a_setting_that_makes_no_sense_is_said_as_everywhere():

@@ -229,6 +229,23 @@ def test_a_server_without_a_descriptor_for_one_more_neither_spins_nor_says_so_ag
             assert time.monotonic() < ends
 
 
+@pytest.mark.parametrize(("most", "is_said"), [(1600, True), (400, False)])
+def test_more_connections_than_open_files_are_said_at_the_start(tmp_path: Path, most: int, is_said: bool):
+    with serving(2, tmp_path, files=500, more=f"--max-connections {most}") as (_, command):
+        assert ("ulimit -n lets it have 500 open files" in command.output) == is_said, command.output
+
+
+def test_half_a_body_is_refused_when_the_server_stops_and_does_not_hold_it_up(tmp_path: Path):
+    half = KINDS["half a body"].replace(b"mathenv", b"plain")
+    with serving(1, tmp_path, more="--body-seconds 60") as (port, command), opened(port, half) as sock:
+        sock.settimeout(GONE_WITHIN)
+        assert answers(port)  # so it has read some of the other, too
+        command.process.terminate()
+        assert sock.recv(65536).startswith(b"HTTP/1.1 503 Service Unavailable")
+        command.wait()
+        assert "Traceback" not in command.output
+
+
 def answers(port: int) -> bool:
     try:
         Ordinary(port).ask(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import struct
 import threading
@@ -31,8 +32,8 @@ OPTIONS = HttpOptions(**{**dict.fromkeys(HttpOptions.__dataclass_fields__, ""), 
 
 
 class App:
-    """Says how long a body is. `/slow` takes its time, `/block` everybody's, `/long` and `/stream` say a lot, `/refuse`
-    reads no body."""
+    """Says how long a body is. `/slow` takes its time, `/block` everybody's, `/long` and `/stream` say a lot,
+    `/endless` goes on until its client has gone, `/refuse` reads no body, `/x-a` says that header."""
 
     def __init__(self) -> None:
         self.at_once = 0
@@ -55,6 +56,14 @@ class App:
             time.sleep(1.5 * SLOW)  # noqa: ASYNC251  # as an environment may
         if path == "/slow":
             await asyncio.sleep(SLOW)
+        if path == "/endless":
+            await request.start(())
+            while not request.is_gone():
+                await request.write(b"more")
+                await asyncio.sleep(TIME / 20)
+            return
+        if path == "/x-a":
+            body = bytes(int(request.header(b"x-a")))
         if path == "/stream":
             await request.start(())
             for _ in range(64):
@@ -284,6 +293,33 @@ def test_clients_that_reset_their_connections_leave_nothing_in_the_log(
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
+@pytest.mark.parametrize("next_", [b"", head("/"), head("/") * 3])
+def test_a_stream_ends_when_its_client_goes_whatever_waits_behind_it(app: App, address: Address, next_: bytes):
+    with connected(address) as sock:
+        sock.sendall(head("/endless"))
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
+        sock.sendall(next_)
+        sock.recv(65536)
+        sock.recv(65536)
+    eventually(lambda: app.at_once == 0)
+
+
+def test_a_refusal_is_not_written_into_a_stream(app: App, address: Address):
+    with connected(address) as sock:
+        sock.sendall(head("/endless"))
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
+        sock.sendall(head("/") + b"\0\r\n\r\n")
+        assert b"HTTP/1.1" not in rest(sock)
+    eventually(lambda: app.at_once == 0)
+
+
+def test_trailers_are_no_headers(address: Address):
+    with connected(address) as sock:
+        start = b"POST /x-a HTTP/1.1\r\nTransfer-Encoding: chunked\r\nX-A: 2\r\n\r\n"
+        sock.sendall(start + b"1\r\nx\r\n0\r\nX-A: 77\r\n\r\n")
+        assert sock.recv(65536).endswith(b"\r\n\r\n2")
+
+
 # Too many connections.
 
 
@@ -316,6 +352,41 @@ def test_when_all_wait_for_answers_one_more_is_told_when_to_come_again_and_none_
         assert b"\r\nretry-after: " in refused
         for sock in waiting:
             assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize(
+    "then", [b"", b"POST / HT", head(length=100) + b"half", b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n"]
+)
+def test_clients_that_do_not_read_their_answers_keep_no_more_places_than_there_are(then: bytes):
+    long = {"head_seconds": 60, "body_seconds": 60, "unread_seconds": 60}
+    with serving(App(), max_connections=4, **long) as address, ExitStack() as stack:
+        assert b"200 OK" in asks(address)  # it has begun, and has open what it needs
+        before = open_files()
+        for _ in range(80):
+            sock = stack.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(address)
+            suppressed(sock.sendall, head("/long") + then)
+            suppressed(sock.recv, 1)  # the answer is under way
+        eventually(lambda: open_files() - before - 80 <= 5)  # the one that asked may have been there
+        eventually(lambda: b"200 OK" in (suppressed(asks, address) or b""))
+
+
+def test_who_reads_a_long_answer_on_and_on_is_not_cut_for_others():
+    with serving(App(), max_connections=1, unread_seconds=3) as address, connected(address) as sock:
+        sock.sendall(head("/long"))
+        received, ends = len(sock.recv(1)), time.monotonic() + 7
+        while time.monotonic() < ends:  # more than the time after which one that does not read makes room
+            received += len(sock.recv(2**16))
+            assert b"503 Service Unavailable" in asks(address)
+            time.sleep(0.2)
+        while received < LONG:
+            received += len(sock.recv(2**20))
+
+
+def open_files() -> int:
+    """Of this process, which is the server and all of its clients."""
+    return len(os.listdir("/proc/self/fd"))
 
 
 # Memory.

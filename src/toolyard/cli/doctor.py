@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias
 from toolyard.browser.chromium import find_chromium
 from toolyard.browser.chromium import missing as browser_missing
 from toolyard.cli.sandbox import Tried, is_offered, try_each, unheard
+from toolyard.connections import most_connections, open_files
 from toolyard.core.errors import SandboxError
 from toolyard.sandboxes import BACKENDS
 from toolyard.sandboxes.languages import NO_PROGRAM, TOOLCHAINS, Toolchain, problem_of
@@ -246,14 +247,18 @@ def installed(package: str) -> str | None:
 def files(settings: Settings) -> Finding:
     """Each connection is one; a session in a process of its own is two more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= settings.max_sessions + _SPARE_FILES:
-        return Finding("open files", "ok", f"{soft:,} at once")
-    room = max(soft - _SPARE_FILES, 0)
+    connections = most_connections(settings.part().max_connections)
+    room = max(open_files() - _SPARE_FILES, 0)
+    if room >= max(settings.max_sessions, connections):
+        return Finding("open files", "ok", f"{soft:,} at once" if soft != resource.RLIM_INFINITY else "any number")
+    connections = min(connections, room)
     return Finding(
         "open files",
         "low",
-        f"{soft:,} at once: enough for {room:,} connections, or {room // 3:,} sessions with a process and a connection "
-        f"each; --max-sessions is {settings.max_sessions:,}",
+        f"{soft:,} at once: enough for {connections:,} connections, or {min(connections, room // 3):,} sessions with a "
+        f"process and a connection each; --max-sessions is {settings.max_sessions:,}"
+        + f", --max-connections {settings.max_connections:,}"
+        * (settings.max_connections > 0),
         f"ulimit -n {max(65_536, 4 * settings.max_sessions)}, or LimitNOFILE= of the service"
         + f" (up to {hard:,} without being root)" * (hard != resource.RLIM_INFINITY),
     )

@@ -17,6 +17,7 @@
       SessionClosed           the session ended while somebody waited for it
       Overloaded              a limit is reached; try again later
       SandboxError            untrusted code could not be run, through no fault of its own
+        NoRoom                there is no room for another sandbox now; try again later
         SandboxUnavailable    this host cannot isolate as well as was asked for
         SandboxLost           the sandbox died or was closed
         CannotFork            something in the session cannot be copied
@@ -115,6 +116,10 @@ class Overloaded(ToolyardError):
 
 class SandboxError(ToolyardError):
     """The sandbox could not do its work. What the code in it did wrong is a result, and never this."""
+
+
+class NoRoom(SandboxError):
+    """There are as many sandboxes as there can be; try again later. Nothing was made."""
 
 
 class SandboxUnavailable(SandboxError):

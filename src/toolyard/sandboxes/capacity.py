@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from toolyard.core.errors import SandboxError
+from toolyard.core.errors import NoRoom
 from toolyard.sandboxes.groups import LimitedGroup, groups_around, number, statistic
 
 DESCRIPTORS_EACH = 12
@@ -42,10 +42,10 @@ class Readings(NamedTuple):
 
 
 def check(count: int, making: int = 0) -> None:
-    """Raise `SandboxError` if one more beside `count` of them has no room. `making` of those are not there yet."""
+    """Raise `NoRoom` if one more beside `count` of them has no room. `making` of those are not there yet."""
     files = Bound(_descriptors_used(), resource.getrlimit(resource.RLIMIT_NOFILE)[0], "")
     if problem := next(shortages(count, making, files, _recent.read()), ""):
-        raise SandboxError(f"there is no room for another sandbox now: {problem}")
+        raise NoRoom(f"there is no room for another sandbox now: {problem}")
 
 
 def is_tight() -> bool:

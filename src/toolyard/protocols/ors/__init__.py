@@ -22,6 +22,7 @@ from toolyard.core.errors import (
     CannotFork,
     DefinitionError,
     EnvironmentNotFound,
+    NoRoom,
     NotSupported,
     Overloaded,
     SessionClosed,
@@ -429,6 +430,8 @@ def as_http(error: ToolyardError, verbosity: Verbosity) -> HttpError:
             return HttpError(410, str(error))
         case Overloaded():
             return HttpError(503, str(error), [(b"retry-after", b"%d" % error.retry_after)])
+        case NoRoom():
+            return HttpError(503, str(error), [(b"retry-after", b"5")])
         case NotSupported():
             return HttpError(400, str(error))
         case CannotFork():
