@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.core.errors import SandboxError
+from toolyard.core.errors import NoRoom
 from toolyard.sandboxes import capacity
 from toolyard.sandboxes.base import Limits
 from toolyard.sandboxes.capacity import Bound, Readings, shortages
@@ -109,7 +109,7 @@ def test_version_1_tells_its_quota_and_has_no_limit_of_memory_beyond_all_memory(
 
 ASKING = """
 import asyncio, json, os, resource, sys, time
-from toolyard.core.errors import SandboxError
+from toolyard.core.errors import NoRoom
 from toolyard.sandboxes import capacity
 from toolyard.sandboxes.provider import Provider, open_sandbox
 async def main(limit):
@@ -123,7 +123,7 @@ async def main(limit):
             try:
                 await opens()
                 told.append("")
-            except SandboxError as error:
+            except NoRoom as error:
                 told.append([type(error).__name__, str(error), provider.count])
         limit(None)
         return told
@@ -141,7 +141,7 @@ def asked(program: str, *arguments: str) -> list:
 def check_refused(outcomes: list, why: str) -> None:
     assert len(outcomes) == 2
     for kind, text, count in outcomes:
-        assert kind == "SandboxError"
+        assert kind == "NoRoom"
         assert text.startswith("there is no room for another sandbox now: ")
         assert why in text
         assert count == [1, 0]  # nothing more was made
@@ -234,9 +234,9 @@ async def test_a_fork_of_a_native_sandbox_is_refused_before_anything_is_made(any
     async with Provider("native", ready=0) as provider, await open_sandbox(Limits()) as box:
         await box.exec("x = 6")
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        with pytest.raises(SandboxError, match="there is no room for another sandbox now: ") as refused:
+        with pytest.raises(NoRoom, match="there is no room for another sandbox now: ") as refused:
             await box.fork(most // capacity.DESCRIPTORS_EACH)
-        assert type(refused.value) is SandboxError
+        assert type(refused.value) is NoRoom
         assert provider.count == (1, 0)
         assert (await box.exec("x * 7")).value == "42"
 
