@@ -121,6 +121,8 @@ class SandboxError(ToolyardError):
 class NoRoom(SandboxError):
     """There are as many sandboxes as there can be; try again later. Nothing was made."""
 
+    retry_after = 5
+
 
 class SandboxUnavailable(SandboxError):
     """There can be no sandbox here; the message says what is missing and how to get it."""

@@ -428,10 +428,8 @@ def as_http(error: ToolyardError, verbosity: Verbosity) -> HttpError:
             return HttpError(404, str(error))
         case SessionClosed():
             return HttpError(410, str(error))
-        case Overloaded():
+        case Overloaded() | NoRoom():
             return HttpError(503, str(error), [(b"retry-after", b"%d" % error.retry_after)])
-        case NoRoom():
-            return HttpError(503, str(error), [(b"retry-after", b"5")])
         case NotSupported():
             return HttpError(400, str(error))
         case CannotFork():

@@ -9,6 +9,7 @@ from typing import Any
 from toolyard.asgi import HttpError
 from toolyard.core.errors import (
     EnvironmentNotFound,
+    NoRoom,
     NotSupported,
     Overloaded,
     RequestError,
@@ -69,7 +70,7 @@ def as_http(error: ToolyardError) -> HttpError:
             return refused(404, str(error))
         case RequestError():
             return refused(400, str(error))
-        case Overloaded():
+        case Overloaded() | NoRoom():
             overloaded = refused(503, str(error))
             overloaded.headers = [(b"retry-after", b"%d" % error.retry_after)]
             return overloaded

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 from toolyard import Client
+from toolyard.loading import WORKSPACE, load_targets
 from toolyard.testing import running
 from toolyard.tools.bash_terminal import BashTerminal
 from toolyard.tools.environment import toolbox
@@ -42,3 +43,17 @@ def test_a_fork_that_has_no_room_is_answered_503_and_leaves_the_session_as_it_wa
         assert answer.headers["retry-after"] == "5"
         assert "ulimit -n" in answer.json()["error"]
         assert "7" in session.call_tool("bash_terminal", {"command": "echo $x"}).text
+
+
+@pytest.mark.usefixtures("few_files")
+def test_a_node_that_has_no_room_is_answered_503_with_the_time_to_wait():
+    workspace = load_targets([WORKSPACE]).environments
+    with running(workspace) as server, httpx2.Client(base_url=server.url, timeout=60) as client:
+        for _ in range(40):
+            client.cookies.clear()
+            node = client.post("/get_cookie")
+            if node.is_error:
+                break
+        assert node.status_code == 503, node.text
+        assert node.headers["retry-after"] == "5"
+        assert "ulimit -n" in node.text
