@@ -379,8 +379,9 @@ def _cell(one: Figure) -> str:
 
 
 def growth(of_row: Mapping[int, Figure]) -> str:
-    """The dearest size against the base. Refusals are cheap, so where there are some, those that are answered count."""
-    costs = {size: one.cpu / one.answered for size, one in of_row.items() if one.answered and size >= _BASE}
+    """The dearest size against the base, of those where nothing was refused: a refusal costs something other than an
+    answer, so a mean of both says nothing of either."""
+    costs = {size: one.cpu / size for size, one in of_row.items() if one.answered == size and size >= _BASE}
     if _BASE not in costs or len(costs) == 1:
         return NOT_MEASURED
     return f"{max(costs.values()) / costs[_BASE]:.2f}x"
@@ -388,7 +389,10 @@ def growth(of_row: Mapping[int, Figure]) -> str:
 
 def page(found: Sequence[Figure]) -> str:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    how = f"Growth is the dearest size against {_BASE}, {ALLOWED:g}x at most."
+    how = (
+        f"Growth is the dearest size against {_BASE}, {ALLOWED:g}x at most, of sizes where nothing was refused. Where "
+        f"something was, the time per answer contains that of the refusals."
+    )
     where = f"{processor()}, `ulimit -n` {files:,}. {how}"
     why = {one.row: one.said for one in found if one.lost}
     notes = [f"- `{row}`, those beyond are told: {_reason(said)}" for row, said in why.items()]

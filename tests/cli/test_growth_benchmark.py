@@ -74,6 +74,11 @@ def test_growth_without_a_base_is_not_measured():
     assert growth({64: figure(64, 64.0), 1024: figure(1024, 2048.0)}) == "2.00x"
 
 
+def test_growth_is_told_of_sizes_where_nothing_was_refused():
+    of_row = {64: figure(64, 64.0), 256: figure(256, 307.2), 1024: figure(1024, 5000.0, lost=1000)}
+    assert growth(of_row) == "1.20x"
+
+
 def test_refused_items_are_shown_with_the_cost_of_those_that_are_answered():
     text = table([figure(64, 0.64), figure(1024, 10.24, lost=512)])
     assert "10.00 (20.00 per answer)" in text
