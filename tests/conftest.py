@@ -40,8 +40,10 @@ def _sendable(value: Any) -> Any:
             return value.encode(errors="backslashreplace").decode()
         case dict():
             return {name: _sendable(one) for name, one in value.items()}
-        case list() | tuple():
+        case list():
             return [_sendable(one) for one in value]
+        case tuple():  # why a test was skipped is one, and pytest wants it back as such
+            return tuple(_sendable(one) for one in value)
     return value
 
 
