@@ -247,14 +247,22 @@ async def test_a_root_keeps_paths_below_it(
     assert seen.text == wrapped(" 0\n 5")
 
 
-async def test_a_trainer_names_no_file_where_the_operator_named_no_directory(stranger: Trainer, database: Path) -> None:
+async def test_a_trainer_names_no_file_where_the_operator_named_no_directory(
+    stranger: Trainer, database: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     refused = "below a directory that the operator named with --data-dir or the variable TOOLYARD_DATA_DIR."
-    for path in (str(database), "/nowhere.sqlite"):  # it does not tell which of them exists
+    for path in (
+        str(database),
+        f"{tmp_path}/one.sqlite",
+        f"{tmp_path}/two.sqlite",
+    ):  # it does not tell which of them exists
         seen = await stranger.act("<sql>SELECT * FROM people</sql>", db_path=path)
         assert seen.text == wrapped(f"The database file {path} does not exist {refused}")
     async with stranger.session(db_path=str(database)) as sid:
         output = (await stranger.call(sid, "sql", {"sql": "SELECT name FROM people"}, env="toolbox")).output
         assert output["blocks"][0]["text"].endswith(refused)
+    told = [record.getMessage() for record in caplog.records if record.name == "toolyard.sql"]
+    assert len([line for line in told if f"in {tmp_path}, and is refused" in line]) == 1
 
 
 async def test_a_path_may_be_below_the_folder_of_databases(

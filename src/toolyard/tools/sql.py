@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sqlite3
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, ClassVar
 from urllib.parse import quote
@@ -20,6 +22,8 @@ from toolyard.core.output import JsonObject, TextBlock, ToolOutput, cut_text
 from toolyard.core.tool import Given, tool
 from toolyard.tools.data_files import data_dirs, is_below, real_path
 from toolyard.tools.table_text import Value, table_text
+
+log = logging.getLogger("toolyard.sql")
 
 SECONDS = 5
 LONGEST = 9_000
@@ -156,10 +160,19 @@ class Database:
         """
         real = real_path(self.path)
         if self.folders is not None and not is_below(real, self.folders):
+            _warn_operator(os.path.dirname(real))
             raise FileNotFoundError(f"The database file {self.path} does not exist {_BELOW}")
         if not _is_file(real):
             raise FileNotFoundError(f"The database file {self.path} does not exist.")
         return real
+
+
+@lru_cache(64)
+def _warn_operator(folder: str) -> None:
+    """Once for each folder: only the model reads the refusal, and every trajectory of a run may get it."""
+    log.warning(
+        "a trainer names a database in %s, and is refused. To allow that, start the server with --data-dir", folder
+    )
 
 
 def _is_file(path: str) -> bool:
