@@ -36,7 +36,7 @@ class Toolset:
     catalogue: ClassVar[Mapping[str, ToolSpec]] = {}
     """Tools by name that are not listed because they are too many. They can be searched for, and `call_task_tool` runs
     them."""
-    hidden: ClassVar[Sequence[Hidden]] = ()
+    hidden: ClassVar[Sequence[Hidden]]
     """As `Environment.hidden`."""
     written_as: ClassVar[type | None] = None
     """The class of another framework that this one runs, if there is one."""
@@ -100,9 +100,11 @@ class Environment:
     toolsets: ClassVar[Sequence[type]] = ()
     uses_sandbox: ClassVar[bool] = False
     """It runs untrusted code: a server then has a sandbox ready before it answers anybody, or does not start."""
-    hidden: ClassVar[Sequence[Hidden]] = ()
+    hidden: ClassVar[Sequence[Hidden]]
     """Modules and paths that no sandbox of its server shows, beside its own package or file: tests and answers that
-    lie elsewhere. Paths start from the folder of the class's file. A subclass adds to what its parents hide."""
+    lie elsewhere. Paths start from the folder of the class's file. A subclass adds to what its parents hide.
+
+    It has no value here: a tool may be called `hidden`."""
     written_as: ClassVar[type | None] = None
     """As `Toolset.written_as`."""
     latch_finished: ClassVar[bool] = True
@@ -347,6 +349,8 @@ def _check_hooks(cls: type[Environment]) -> None:
 
 def _check_hidden(cls: type) -> None:
     hidden: object = getattr(cls, "hidden", ())
+    if inspect.isfunction(hidden):  # a tool of that name
+        return
     if not isinstance(hidden, list | tuple):
         raise DefinitionError(f"{cls.__qualname__}.hidden is {hidden!r}; it must be a list of modules and paths")
     for named in hidden:
