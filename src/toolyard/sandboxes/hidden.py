@@ -42,11 +42,6 @@ def hidden_by(classes: Iterable[type], *, missing_ok: bool = False) -> Sequence[
     return _outermost(path for cls in classes for path in hidden_paths(cls, missing_ok=missing_ok))
 
 
-def is_below(path: Path, folder: Path) -> bool:
-    """Whether it is the folder or lies in it."""
-    return path.is_relative_to(folder)
-
-
 # Classes.
 
 
@@ -90,7 +85,9 @@ def _on_disk(path: Path) -> Path | None:
 
 
 def _is_standard(name: str, where: Path) -> bool:
-    return name.partition(".")[0] in sys.stdlib_module_names and any(is_below(where, one) for one in _library())
+    return name.partition(".")[0] in sys.stdlib_module_names and any(
+        _real(where).is_relative_to(one) for one in _library()
+    )
 
 
 def _top(name: str, where: Path) -> Sequence[Path]:
@@ -163,7 +160,7 @@ def _named(named: Hidden, cls: type, *, missing_ok: bool) -> Iterator[Path]:
             f"class's file)"
         )
     for path in found:
-        if needed := [one for one in _needed() if is_below(one, _real(path))]:
+        if needed := [one for one in _needed() if one.is_relative_to(_real(path))]:
             raise DefinitionError(f"{where}, and {needed[0]} lies in it, without which nothing runs in a sandbox")
         yield path
 
@@ -222,7 +219,7 @@ def _needed() -> Sequence[Path]:
 def _around_what_is_needed(path: Path) -> Iterator[Path]:
     """The path; of a package that has the interpreter in it, as a project with its `.venv` does, all the rest."""
     real = _real(path)
-    if not any(is_below(one, real) for one in _needed()):
+    if not any(one.is_relative_to(real) for one in _needed()):
         yield path
     elif real.is_dir():
         for entry in real.iterdir():
@@ -233,6 +230,6 @@ def _outermost(paths: Iterable[Path]) -> Sequence[Path]:
     """Without those that lie in another one."""
     kept: list[Path] = []
     for path in sorted({path for path in paths if path.exists()}):
-        if not (kept and is_below(path, kept[-1])):
+        if not (kept and path.is_relative_to(kept[-1])):
             kept.append(path)
     return kept
