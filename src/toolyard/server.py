@@ -66,7 +66,8 @@ class Server:
         self, environments: Sequence[type], *, toolsets: Sequence[type] = (), settings: Settings | None = None
     ) -> None:
         self.settings = settings or Settings.read({})
-        with using(Installation.at(self.settings.sandbox_python)):
+        python = Installation.at(self.settings.sandbox_python)
+        with using(python):
             environments = with_tools(environments, named_toolsets(self.settings.tools))
         environments += apis_of(self.settings)
         if not environments:
@@ -76,9 +77,10 @@ class Server:
         load = model_of(self.settings)
         model = load() if load is not None else None  # before anything is forked, which then shares it
         part = self.settings.part()
-        self._placement = placement_of(part, self.environments, offered)
+        with using(python):
+            hidden = hidden_by([*self.environments, *offered])
+            self._placement = placement_of(part, self.environments, offered)
         self.runtime = Runtime(self.environments, self._placement, part.pick(Limits), toolsets=offered)
-        hidden = hidden_by([*self.environments, *offered])
         self.sandboxes = sandboxes_of(part, ready=part.sandboxes_ready, hidden=hidden)
         self._needs_sandbox = any(map(needs_sandbox, [*environments, *offered]))
         self.protocols = protocols_of(self.settings, runs_code=self._needs_sandbox)
@@ -337,6 +339,7 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
     if settings.placement == "local":
         return LocalPlacement(settings.threads)
     # It may be sent to other machines, so it holds what it needs and no more.
+    python = settings.sandbox_python
     provider = partial(
         Provider,
         settings.sandbox,
@@ -344,7 +347,7 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
         limits=settings.sandbox_limits(),
         image=settings.sandbox_image,
         at_once=places_in_actor(settings) if settings.placement == "ray" else settings.sandboxes_at_once,
-        python=settings.sandbox_python,
+        python=python,
         allow_visible_source=settings.allow_visible_source,
     )
     elsewhere = settings.placement == "ray"  # where the same classes may have other paths
@@ -357,7 +360,9 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
         use_data_dirs(folders)
         if load is not None:
             use_model(load())
-        provider(hidden=[*hidden, *hides()] if elsewhere else hidden).enter()
+        with using(Installation.at(python)):
+            found = [*hidden, *hides()] if elsewhere else hidden
+        provider(hidden=found).enter()
 
     served = Served(by_name(environments), {toolset.__name__: toolset for toolset in toolsets}, settings.threads, enter)
     limits = ProcessLimits(settings.process_memory_bytes, settings.process_cpu_seconds)

@@ -17,6 +17,7 @@ from types import ModuleType
 
 from toolyard.core.environment import Hidden, classes_of
 from toolyard.core.errors import DefinitionError
+from toolyard.sandboxes.installation import in_use
 
 _OURS = "toolyard"
 
@@ -25,8 +26,8 @@ def hidden_paths(environment: type, *, missing_ok: bool = False) -> Sequence[Pat
     """What sandboxes must not show because of this environment, as real paths that exist, sorted.
 
     That is the top-level package, or the single file with its bytecode, of every class of its ancestry and of its
-    toolsets that is neither Toolyard's nor the standard library's; the metadata of the distribution that installed it;
-    and what `hidden` names. Raises `DefinitionError` if `hidden` names something that is not there, unless
+    toolsets that is neither Toolyard's nor the standard library's; a copy of it that the Python of sandboxes has
+    installed; the metadata of the distribution that installed it; and what `hidden` names. Raises `DefinitionError` if `hidden` names something that is not there, unless
     `missing_ok`, or something without which no program runs.
     """
     found: set[Path] = set()
@@ -56,7 +57,8 @@ def _source(cls: type) -> Iterator[Path]:
         where = _file_of_code(cls)
     if where is None or _is_standard(name, where):
         return
-    for path in _with_belongings(_top(name, where)):
+    root, tops = _top(name, where)
+    for path in _with_belongings([*tops, *_copies(root, tops)]):
         yield from _around_what_is_needed(path)
 
 
@@ -90,14 +92,22 @@ def _is_standard(name: str, where: Path) -> bool:
     )
 
 
-def _top(name: str, where: Path) -> Sequence[Path]:
-    """The outermost package that is one distribution's own: not a namespace package, which many share."""
+def _top(name: str, where: Path) -> tuple[Path, Sequence[Path]]:
+    """The outermost package that is one distribution's own, not a namespace package, which many share; and the folder
+    that it is imported from."""
     if where.suffix not in (".py", ".pyc", ".so", ".pyd"):
-        return [where]  # an archive
+        return where.parent, [where]  # an archive
     folders = _packages(name, where)
+    root = (folders[-1] if folders else where).parent
     if regular := [folder for folder in folders if _is_regular(folder)]:
-        return [regular[-1]]
-    return _own_part(where.parent) if folders else [where]
+        return root, [regular[-1]]
+    return root, _own_part(where.parent) if folders else [where]
+
+
+def _copies(root: Path, tops: Sequence[Path]) -> Sequence[Path]:
+    """The same where packages are installed: who serves a checkout may have an older one there, too."""
+    places = [Path(folder) / top.relative_to(root) for folder in in_use().installed for top in tops]
+    return [place for place in places if place.exists()]
 
 
 def _packages(name: str, where: Path) -> Sequence[Path]:

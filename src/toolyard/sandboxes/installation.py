@@ -102,7 +102,9 @@ def _asked(path: str) -> Installation:
         raise SandboxUnavailable(f"sandbox_python is {path!r}, and {problem}")
     code = f"LIBRARIES = {LIBRARIES!r}\n{_TELL}\nimport json; print(json.dumps(told))"
     try:
-        done = subprocess.run([path, "-I", "-c", code], capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            [path, "-I", "-"], input=code, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
         told: Mapping[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SandboxUnavailable(f"sandbox_python is {path!r}, which cannot be run: {error}") from error
