@@ -27,8 +27,10 @@ def hidden_paths(environment: type, *, missing_ok: bool = False) -> Sequence[Pat
 
     That is the top-level package, or the single file with its bytecode, of every class of its ancestry and of its
     toolsets that is neither Toolyard's nor the standard library's; a copy of it that the Python of sandboxes has
-    installed; the metadata of the distribution that installed it; and what `hidden` names. Raises `DefinitionError` if `hidden` names something that is not there, unless
-    `missing_ok`, or something without which no program runs.
+    installed; the metadata of the distribution that installed it; and what `hidden` names.
+
+    Raises `DefinitionError` if `hidden` names something without which no program runs, or, unless `missing_ok`,
+    something that is not there.
     """
     found: set[Path] = set()
     for cls in classes_of(environment):
