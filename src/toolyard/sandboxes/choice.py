@@ -89,8 +89,8 @@ def _visible(report: Report, view: View | None) -> str:
         return ""
     few = view.hidden[0] + f" and {len(view.hidden) - 1} more" * (len(view.hidden) > 1)
     return (
-        f"the sandbox {report.backend!r} has no walls, so it cannot hide {few} from the programs that it runs: an agent could "
-        f"read the source of its environment, and hidden tests. If it may, as in development, say "
+        f"the sandbox {report.backend!r} has no walls, so it cannot hide {few} from the programs that it runs: an "
+        f"agent could read the source of its environment, and hidden tests. If it may, as in development, say "
         f"--allow-visible-source (TOOLYARD_ALLOW_VISIBLE_SOURCE=1)"
     )
 
