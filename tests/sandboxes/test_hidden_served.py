@@ -54,11 +54,13 @@ def check(session: Session) -> None:
     assert words(session, "python", code=code).strip() == "ModuleNotFoundError"
 
 
-@pytest.mark.parametrize("placement", ["local", "process", "pool"])
+@pytest.mark.parametrize("placement", ["local", "process", "pool", "ray"])
 def test_the_agent_of_an_installed_environment_finds_no_source_no_bytecode_and_no_data(
     placement: str, venv: Venv, served: type[Environment]
 ):
-    more = {"pool_processes": 1, "sandboxes_ready": 0, "sandbox_seconds": 60}
+    if placement == "ray":
+        pytest.importorskip("ray")
+    more = {"pool_processes": 1, "ray_actors": 1, "sandboxes_ready": 0, "sandbox_seconds": 60}
     with (
         running([served], placement=placement, sandbox_python=str(venv.python), **more) as server,
         Client(server.url) as client,
