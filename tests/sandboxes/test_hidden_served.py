@@ -79,6 +79,7 @@ def test_every_gateway_hides_it(venv: Venv):
     )
     try:
         url = command.until(r"http://127.0.0.1:\d+")[0]
+        command.until(r"sandboxes: native, isolation L3.*, 2 paths hidden, Python 3\.")
         for _ in range(2):  # whichever they come to
             with Client(url) as client, client.environments.get("served").session(split="train", index=0) as session:
                 check(session)
