@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -75,7 +76,7 @@ async def started(name: str, view: View) -> AsyncIterator[Backend]:
     backend: Backend
     match name:
         case "native":
-            backend = NativeBackend(view=view, templates=1, ready=0)
+            backend = NativeBackend(view=view, templates=1, ready=1)
         case "bubblewrap":
             backend = BubblewrapBackend(backends.bubblewrap()._program, view=view)
         case _:
@@ -134,6 +135,26 @@ async def test_a_library_that_would_load_something_hidden_into_a_template_does_w
     async with started("native", view) as backend, await backend.open(profile="symbolic") as box:
         executed = await box.exec("import sys\nsys.modules['sympy'].SEEN")
     assert executed.value == "[]"
+
+
+@pytest.mark.parametrize("name", WALLED)
+async def test_what_replaces_something_hidden_is_hidden_from_later_sandboxes_too(name: str, tmp_path: Path):
+    """As an upgrade does, or an editor."""
+    other = Venv.make(tmp_path / "venv")
+    folder, file = package(other.site, "acme_package"), module(other.site, "acme_module")
+    (other.site / "friendly.py").write_text("ANSWER = 'hello'\n")
+    async with started(name, View.of(str(other.python), [folder, file, other.site / "__pycache__"])) as backend:
+        assert (await tried(backend, other))[0] == []
+        shutil.copy(file, other.site / "new")
+        (other.site / "new").replace(file)
+        for path in (folder, other.site / "__pycache__"):
+            shutil.copytree(path, other.site / "new")
+            shutil.rmtree(path)
+            (other.site / "new").rename(path)
+        for _ in range(3):  # also those that are made in advance
+            found, words = await tried(backend, other)
+            assert found == []
+            assert words["friendly"] == "hello"
 
 
 async def test_a_profile_whose_library_is_hidden_is_refused_in_words(caplog: pytest.LogCaptureFixture):

@@ -86,12 +86,24 @@ class View:
             return "pip install it"
         return f"{self.python.executable} -m pip install {' '.join(absent)}"
 
+    def stamps(self) -> Sequence[tuple[int, int, int] | None]:
+        """By which one sees that something hidden was replaced."""
+        return [_stamp(path) for path in self.hidden]
+
     def places(self, shown: Iterable[str]) -> Sequence[str]:
         """Where what is hidden would be found inside, if these paths of the host are shown at the same place."""
         roots = [(root, os.path.realpath(root)) for root in shown if not os.path.islink(root)]
         return sorted(
             {root + path.removeprefix(real) for path in self.covered for root, real in roots if is_below(path, real)}
         )
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:  # it is gone
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
 def _without(python: Installation, lost: Sequence[str]) -> Installation:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from toolyard.core.errors import SandboxError, SandboxLost, SandboxUnavailable
-from toolyard.sandboxes import profiles
+from toolyard.sandboxes import host, profiles
 from toolyard.sandboxes.base import Limits, Profile, Report
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.native.cgroups import Groups
@@ -81,6 +81,7 @@ class NativeBackend:
         self._limits = limits or Limits()
         self._ready = ready
         self._view = view or View.usual()
+        self._stamps = self._view.stamps()
         self._check_room_beside = check_room
         self._templates_each = templates or min(os.cpu_count() or 1, 4)
         self._process: subprocess.Popen[bytes] | None = None
@@ -133,9 +134,20 @@ class NativeBackend:
         self._check_open()
         if not self._ready or limits != self._limits:
             return await make(limits, profile)
+        await self._forget_outdated()
         if profile not in pools:
             pools[profile] = Pool(lambda: make(limits, profile), self._ready)
         return await pools[profile].take()
+
+    async def _forget_outdated(self) -> None:
+        """Sandboxes that are ready do not hide what has replaced something hidden since."""
+        if (found := self._view.stamps()) != self._stamps:
+            self._stamps = found
+            outdated = self._all_pools()
+            self._pools.clear()
+            self._lone.clear()
+            for pool in outdated:
+                await pool.close()
 
     def report(self) -> Report:
         if self._report is None:
@@ -248,6 +260,7 @@ class NativeBackend:
         path = self._view.path([*map(place, python.bins)])
         config = {
             "closed": self._view.closed,
+            "covers": [*map(place, self._view.places((*host.PROGRAMS, *host.etc(), *python.prefixes)))],
             "environment": environment(path),
             "groups": self._groups.describe(),
             "hidden": self._view.hidden,

@@ -69,6 +69,29 @@ def cover(paths: Sequence[str]) -> None:
             syscalls.mount("/dev/null", path, flags=syscalls.MS_BIND)
 
 
+class Covers:
+    """What covers hidden paths of the template, renewed when somebody has replaced one of them on the host: to remove a
+    file takes away, everywhere, what is mounted over it."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._covered = {path: _identity(path) for path in paths}
+
+    def renew(self) -> None:
+        """Before a sandbox is made. One that is there already sees what is new."""
+        for path, covered in self._covered.items():
+            if (found := _identity(path)) != covered and found is not None:
+                cover([path])
+                self._covered[path] = _identity(path)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
 def enter(prefixes: Sequence[str]) -> None:
     """Make the template this process's root. `prefixes` are the interpreters that must be there."""
     root = _room(prefixes)

@@ -77,6 +77,7 @@ class Zygote:
         self._own_users = own_users
         template.cover(config["closed"])  # now: what is ours may lie there
         template.enter(config["prefixes"])
+        self._covers = template.Covers(config["covers"])
         _find_modules_again(config["packages"])
         self._rules = {tcp: Rules.make(tcp=tcp) for tcp in (True, False)}
         self._setups: dict[tuple[tuple[str, Any], ...], agent.Setup] = {}
@@ -167,6 +168,7 @@ class Zygote:
         if len(fds) < (_LONE_FILES if request["alone"] else _LONE_FILES + 1):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # for there was no room for all of them here
         host, files = (-1, fds) if request["alone"] else (fds[0], fds[1:])
+        self._covers.renew()
         caps = Caps(limits["memory_bytes"], limits["processes"], limits["cpus"])
         born = Born(number, owner, self._spares.take(str(number), caps), caps, request["alone"])
         group = born.group
