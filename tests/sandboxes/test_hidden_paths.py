@@ -13,9 +13,11 @@ from types import ModuleType
 
 import pytest
 
+from tests import adapters
 from tests.sandboxes.authored import module, package, record
 from toolyard import Environment, Toolset, tool
 from toolyard.core.errors import DefinitionError
+from toolyard.loading import load_targets
 from toolyard.sandboxes.hidden import hidden_by, hidden_paths
 from toolyard.sandboxes.installation import own, using
 from toolyard.server import Server
@@ -94,6 +96,13 @@ def test_an_archive_is_hidden_as_the_file_that_it_is(tmp_path: Path, load: Load,
         file.writestr("acme_zipped/__init__.py", f"{BODY}class Zipped(Environment): pass\n")
     monkeypatch.syspath_prepend(str(archive))
     assert hidden_paths(load("acme_zipped").Zipped) == [archive.resolve()]
+
+
+def test_a_class_of_another_framework_is_hidden_where_its_author_wrote_it(tmp_path: Path):
+    file = tmp_path.resolve() / "written_for_verl_tool.py"
+    file.write_text((Path(adapters.__file__).parent / file.name).read_text())
+    served = load_targets([str(file)]).environments
+    assert str(file) in Server(served).sandboxes.view.hidden
 
 
 def test_a_file_that_is_started_as_a_program_is_hidden(site: Path):

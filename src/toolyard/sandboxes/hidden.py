@@ -151,9 +151,15 @@ def _metadata(top: Path) -> Iterator[Path]:
     for folder in (top.parent, top.parent.parent):  # the latter for what lies in a namespace package
         start = top.relative_to(folder).as_posix()
         for record in (*folder.glob("*.dist-info/RECORD"), *folder.glob("*.egg-info/SOURCES.txt")):
-            lines = record.read_text(errors="replace").splitlines()
-            if any(line == start or line.startswith((f"{start}/", f"{start},")) for line in lines):
+            if any(line == start or line.startswith((f"{start}/", f"{start},")) for line in _lines(record)):
                 yield record.parent
+
+
+def _lines(path: Path) -> Sequence[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:  # somebody else's, whom nobody in a sandbox can read, either
+        return []
 
 
 # What an author names.
