@@ -6,14 +6,16 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.command import TOOLYARD
-from tests.sandboxes.authored import Venv
+from tests.sandboxes.authored import SECRET, Venv, package
 from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import Provider, execute, open_sandbox, profiles
+from toolyard.sandboxes.choice import make
 from toolyard.sandboxes.containers import ContainerBackend
 from toolyard.sandboxes.installation import OLDEST, Installation, own
 from toolyard.sandboxes.view import View
@@ -83,6 +85,27 @@ def test_the_servers_packages_are_not_there_where_both_share_a_prefix(venv: Venv
     view = View.of(str(venv.python))
     assert [Path(path) for path in view.closed] == [Path(path).resolve() for path in own().installed]
     assert View.of("").closed == ()
+
+
+@pytest.mark.parametrize("name", ["native", "bubblewrap", "landlock"])
+async def test_an_environment_among_the_servers_packages_is_hidden_with_all_of_them(name: str, tmp_path: Path):
+    """Where the Python of sandboxes shows the server's: as if that were installed in a folder of the former."""
+    made = Venv.make(tmp_path / "venv")
+    (made.site / "friendly.py").write_text("# friendly words")
+    server, inner = made.site / "server", package(made.site / "server", "acme_inside")
+    view = replace(View.of(str(made.python), [inner, inner / "tests"]), closed=[str(server)])
+    assert view.hidden == [str(inner)]
+    backend = make(name, view=view)
+    try:
+        await backend.start()
+        async with await backend.open() as box:
+            shown = await box.shell(f"find {made.site} /opt{made.site} -type f -exec cat {{}} +")
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    finally:
+        await backend.close()
+    assert b"friendly words" in shown.stdout
+    assert SECRET.encode() not in shown.stdout
 
 
 def others() -> Sequence[str]:

@@ -37,7 +37,7 @@ class View:
     def of(cls, python: str = "", hidden: Iterable[str | os.PathLike[str]] = (), *, told: bool = False) -> View:
         """`python` is a path, or nothing for that of the server."""
         installation = Installation.at(python)
-        paths = sorted({os.path.realpath(path) for path in hidden if os.path.exists(path)})
+        paths = _outermost(os.path.realpath(path) for path in hidden if os.path.exists(path))
         for path in paths:
             _check_harmless(path, installation)
         lost = [name for name, origin in installation.libraries.items() if _is_in(origin, paths)]
@@ -93,9 +93,18 @@ class View:
     def places(self, shown: Iterable[str]) -> Sequence[str]:
         """Where what is hidden would be found inside, if these paths of the host are shown at the same place."""
         roots = [(root, os.path.realpath(root)) for root in shown if not os.path.islink(root)]
-        return sorted(
-            {root + path.removeprefix(real) for path in self.covered for root, real in roots if is_below(path, real)}
+        return _outermost(
+            root + path.removeprefix(real) for path in self.covered for root, real in roots if is_below(path, real)
         )
+
+
+def _outermost(paths: Iterable[str]) -> Sequence[str]:
+    """Without those that lie in another one: nothing can be mounted over what is covered."""
+    kept: list[str] = []
+    for path in sorted(set(paths), key=lambda path: path.split("/")):
+        if not (kept and is_below(path, kept[-1])):
+            kept.append(path)
+    return kept
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:
