@@ -1,6 +1,6 @@
 """Right programs on a host in trouble: how many are answered right, how many are lost, and how many wrong.
 
-    python -m benchmarks.trouble [--at-once 10] [memory stopped blocked processes files]
+    python -m benchmarks.trouble [--at-once 4] [memory stopped blocked processes files]
 
 A call that is `lost` may be tried again. One that is wrong is blamed on the agent, and there must be none. Each kind of
 trouble comes from outside: a parent group with too little memory or too few processes, a server that is stopped or
@@ -18,7 +18,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +29,21 @@ from toolyard.client import AsyncClient
 from toolyard.client.errors import ToolLost
 from toolyard.sandboxes.native.cgroups import name_of_broker, own_hierarchies
 
-LIMIT_SECONDS = 1.5
-"""For each program."""
-STALL_SECONDS = 2.5
-BYTES = 100 * 2**20
+LIMIT_SECONDS = 4.0
+"""For each program. The machine may be busy, and that is not what this is about."""
+STALL_SECONDS = 6.0
+BYTES = 64 * 2**20
 """That each program holds, of the 256 MiB that it may."""
-PARENT_BYTES = 450 * 2**20
-PARENT_PROCESSES = 12
-FILES_LEFT = 40
+PARENT_SHARE = 0.4
+"""Of the memory that all of them would need."""
+PROCESSES_EACH = 1.6
+"""Fewer than a program needs with what is beside it."""
+FILES_EACH = 5
 
 PROGRAM = f"""
 import subprocess, time
 held = bytearray(b"x") * {BYTES}
-time.sleep(0.4)
+time.sleep(0.8)
 assert subprocess.run(["true"]).returncode == 0
 print(len(held) * 2)
 """
@@ -50,6 +52,8 @@ COMMAND = f"python3 -c '{PROGRAM.strip()}'"
 
 Way = Callable[[Started, int], Awaitable[str]]
 """Run the program once, and say whether the answer is right, lost or wrong."""
+Trouble = Callable[[Started, int], AbstractAsyncContextManager[None]]
+"""Make it, for a server that so many programs are sent to."""
 
 
 def told(text: str) -> str:
@@ -107,19 +111,21 @@ WAYS: Mapping[str, Way] = {
 
 
 @asynccontextmanager
-async def too_little_memory(server: Started) -> AsyncIterator[None]:
-    async with _limited(server, "memory", {1: "memory.limit_in_bytes", 2: "memory.max"}, PARENT_BYTES):
+async def too_little_memory(server: Started, count: int) -> AsyncIterator[None]:
+    async with _limited(
+        server, "memory", {1: "memory.limit_in_bytes", 2: "memory.max"}, int(count * BYTES * PARENT_SHARE)
+    ):
         yield
 
 
 @asynccontextmanager
-async def too_few_processes(server: Started) -> AsyncIterator[None]:
-    async with _limited(server, "pids", {1: "pids.max", 2: "pids.max"}, PARENT_PROCESSES):
+async def too_few_processes(server: Started, count: int) -> AsyncIterator[None]:
+    async with _limited(server, "pids", {1: "pids.max", 2: "pids.max"}, int(count * PROCESSES_EACH)):
         yield
 
 
 @asynccontextmanager
-async def stopped(server: Started) -> AsyncIterator[None]:
+async def stopped(server: Started, count: int) -> AsyncIterator[None]:
     """For longer than a program may take, when all of them have begun."""
     stopping = asyncio.ensure_future(_stop(server.pid))
     yield
@@ -136,7 +142,7 @@ async def _stop(pid: int) -> None:
 
 
 @asynccontextmanager
-async def blocked(server: Started) -> AsyncIterator[None]:
+async def blocked(server: Started, count: int) -> AsyncIterator[None]:
     """By the tool of another environment."""
 
     async def block() -> None:
@@ -150,9 +156,9 @@ async def blocked(server: Started) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def too_few_files(server: Started) -> AsyncIterator[None]:
+async def too_few_files(server: Started, count: int) -> AsyncIterator[None]:
     soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
-    most = max(map(int, os.listdir(f"/proc/{server.pid}/fd"))) + FILES_LEFT
+    most = max(map(int, os.listdir(f"/proc/{server.pid}/fd"))) + FILES_EACH * count
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (most, hard))
     try:
         yield
@@ -160,7 +166,7 @@ async def too_few_files(server: Started) -> AsyncIterator[None]:
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
-TROUBLES = {
+TROUBLES: Mapping[str, Trouble] = {
     "memory": too_little_memory,
     "stopped": stopped,
     "blocked": blocked,
@@ -196,12 +202,18 @@ def contender() -> Contender:
     return Contender("toolyard", "toolyard", Path(sys.executable), command, Path(__file__).parents[1])
 
 
-async def answers(server: Started, trouble: str, way: str, at_once: int) -> Counter[str]:
-    """How often each answer came; wrong ones with what was said."""
-    run = WAYS[way]
-    assert await run(server, -1) == "right", "it must work without trouble"
-    async with TROUBLES[trouble](server):
-        return Counter(await asyncio.gather(*(run(server, number) for number in range(at_once))))
+async def answers(server: Started, trouble: str, at_once: int) -> Mapping[str, Counter[str]]:
+    """How often each answer came, by way; wrong ones with what was said. All ways are in the same trouble."""
+    numbers = range(at_once)
+    for run in WAYS.values():
+        assert await run(server, -1) == "right", "it must work without trouble"
+    async with TROUBLES[trouble](server, at_once * len(WAYS)):
+        came = await asyncio.gather(*(asyncio.gather(*(run(server, n) for n in numbers)) for run in WAYS.values()))
+    return {way: Counter(answers) for way, answers in zip(WAYS, came, strict=True)}
+
+
+def wrong(answers: Counter[str]) -> Mapping[str, int]:
+    return {answer: count for answer, count in answers.items() if answer.startswith("wrong")}
 
 
 async def play(server: Started, troubles: Sequence[str], at_once: int) -> bool:
@@ -209,19 +221,17 @@ async def play(server: Started, troubles: Sequence[str], at_once: int) -> bool:
     well = True
     print(f"| trouble | way | right | lost | wrong |  of {at_once} each\n| --- | --- | --: | --: | --: |")
     for trouble in troubles:
-        for way in WAYS:
-            counted = await answers(server, trouble, way, at_once)
-            wrong = {answer: count for answer, count in counted.items() if answer.startswith("wrong")}
-            well = well and not wrong
-            row = (trouble, way, counted["right"], counted["lost"], sum(wrong.values()))
-            print(f"| {' | '.join(map(str, row))} |  {next(iter(wrong), '')}", flush=True)
+        for way, came in (await answers(server, trouble, at_once)).items():
+            row = (trouble, way, came["right"], came["lost"], sum(wrong(came).values()))
+            print(f"| {' | '.join(map(str, row))} |  {next(iter(wrong(came)), '')}", flush=True)
+            well = well and not wrong(came)
     return well
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Right programs on a host in trouble.")
     parser.add_argument("troubles", nargs="*", metavar="trouble", help=", ".join(TROUBLES))
-    parser.add_argument("--at-once", type=int, default=10)
+    parser.add_argument("--at-once", type=int, default=4)
     asked = parser.parse_args()
     with running(contender()) as server:
         raise SystemExit(not asyncio.run(play(server, asked.troubles or list(TROUBLES), asked.at_once)))

@@ -51,6 +51,10 @@ class Watch:
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
+    @property
+    def timed_out(self) -> bool:
+        return self._over.done() and self._over.result() == "wall"
+
     def begin(self) -> None:
         """To be called before something is begun that had to wait for its turn: its time counts from here."""
         if self._over.done():

@@ -38,6 +38,8 @@ _TRIAL_BYTES = 8 * 2**20
 _NEARLY_BYTES = 512 * 1024
 """How much less than its limit a group may have used when there was no memory for what it asked for: the kernel asks
 for several pages at once."""
+_STALLED_SECONDS = 0.02
+"""For want of memory, that the next who is in a group may find counted."""
 _HELD, _DID_NOT_HOLD = 0, 255
 _DELEGATE = "systemd-run --scope -p Delegate=yes, with --user if not root, or Delegate=yes in its unit"
 
@@ -112,6 +114,9 @@ class Strain(NamedTuple):
     """By the group's own limit of processes, or that of a group above."""
     processes_full: bool = False
     """Whether the group ever had as many processes as its own limit allows."""
+    memory_stalled: float = 0.0
+    """Seconds in which nothing in the group went on, for want of memory that is not its own limit's. Read only when
+    something took too long."""
 
     def out_of_memory(self, before: Strain) -> str:
         """Whose memory ran out since then, if something was killed for it: "own", "host" or empty."""
@@ -140,7 +145,7 @@ class Gauge:
         """To begin with: the kills as they are, and the rest as of the last `read()`, after which it seldom changes."""
         return self._last._replace(oom_kills=self._oom_kills())
 
-    def read(self) -> Strain:
+    def read(self, *, late: bool = False) -> Strain:
         """As it is now. A group that is gone stays as it was: another sandbox may have it by now."""
         if self._closed:
             return self._last
@@ -150,7 +155,9 @@ class Gauge:
                 full += 1
                 self._seen_full = 0 if self._group.forget_peak() else now
             refused = self._group.forks_refused()
-            self._last = Strain(kills, full, refused, bool(refused) and self._group.processes_full())
+            crowded = bool(refused) and self._group.processes_full()
+            stalled = self._group.memory_stalled() if late else self._last.memory_stalled
+            self._last = Strain(kills, full, refused, crowded, stalled)
         return self._last
 
     def close(self) -> None:
@@ -252,11 +259,19 @@ class Group:
                     return os.open(f"{self.name}/{_oom_file(tree)}", os.O_RDONLY, dir_fd=tree.fd)
         return -1
 
-    def strain(self) -> Strain:
+    def strain(self, *, late: bool = False) -> Strain:
         """Raises FileNotFoundError once the group is removed. Reads only what the answer depends on."""
-        kills = self.oom_kills()
-        refused = self.forks_refused()
-        return Strain(kills, self.memory_full() if kills else 0, refused, bool(refused) and self.processes_full())
+        kills, refused = self.oom_kills(), self.forks_refused()
+        full, crowded = self.memory_full() if kills else 0, bool(refused) and self.processes_full()
+        return Strain(kills, full, refused, crowded, self.memory_stalled() if late else 0.0)
+
+    def memory_stalled(self) -> float:
+        """As of `Strain`. Only version 2 knows, be its controllers in use or not; 0 if the own limit was reached."""
+        for tree in self._trees:
+            if tree.version == 2 and not self.memory_full():
+                found = re.search(r"^full .*total=(\d+)", self._read_if_there(tree, "memory.pressure"), re.MULTILINE)
+                return int(found[1]) / 1e6 if found else 0.0
+        return 0.0
 
     def memory_full(self) -> int:
         """Version 2 counts in `oom` what went wrong at this group's limit or below, never above. Version 1 only knows
@@ -299,7 +314,8 @@ class Group:
                 file = "memory.usage_in_bytes" if tree.version == 1 else "memory.current"
                 if int(self._read(tree, file)) > _LEFT_BYTES:
                     return False
-        return not self.memory_full() and not self.forks_refused() and not self.oom_kills() and not self.throttled()
+        refusals = self.memory_full() or self.oom_kills() or self.forks_refused() or self.throttled()
+        return not refusals and self.memory_stalled() < _STALLED_SECONDS
 
     def throttled(self) -> int:
         """In how many periods the group wanted more processor time than it was given."""

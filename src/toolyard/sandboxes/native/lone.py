@@ -106,6 +106,7 @@ class LoneKeeper:
         if self._root.ended:
             raise SandboxLost("the sandbox is closed")
         self._killed = True
+        stalled = self._root.strain_once(late=True).memory_stalled
         hung_up = bool(self.lost) and await self._root.is_gone(_EXITING_SECONDS)
         self._root.signal(signal.SIGKILL)
         ending = await self._root.ending()
@@ -114,16 +115,16 @@ class LoneKeeper:
             raise HostExhausted.of("memory")
         if hung_up and ending["code"] == -signal.SIGKILL and not ran_out:
             raise SandboxLost("the sandbox is gone: it was killed from outside")
-        self._strain = Strain(oom_kills=bool(ran_out), memory_full=bool(ran_out))
+        self._strain = Strain(oom_kills=bool(ran_out), memory_full=bool(ran_out), memory_stalled=stalled)
         return ending
 
     def glance(self) -> Strain:
         """Its group is new."""
         return Strain()
 
-    def strain(self) -> Strain:
+    def strain(self, *, late: bool = False) -> Strain:
         """As it was told when it ended, or as it is."""
-        return self._strain if self._killed else self._root.strain_once()
+        return self._strain if self._killed else self._root.strain_once(late=late)
 
     def is_full(self) -> bool:
         return self._root.is_full()

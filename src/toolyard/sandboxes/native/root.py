@@ -35,14 +35,14 @@ class Root:
         """What it is short of, to begin with."""
         return self._measured().glance()
 
-    def strain(self) -> Strain:
+    def strain(self, *, late: bool = False) -> Strain:
         """What it is short of now."""
-        return self._measured().read()
+        return self._measured().read(late=late)
 
-    def strain_once(self) -> Strain:
+    def strain_once(self, *, late: bool = False) -> Strain:
         """The same, for who asks only once."""
         with contextlib.suppress(OSError):
-            return self._group.strain()
+            return self._group.strain(late=late)
         return Strain()
 
     def is_full(self) -> bool:

@@ -17,6 +17,9 @@ from toolyard.sandboxes.endings import HostExhausted
 from toolyard.sandboxes.native.cgroups import Strain
 from toolyard.sandboxes.native.guest import Keeper, Program
 
+_STALLED_SHARE = 0.1
+"""Of its time, in which a program had to wait for memory of the host's: it might have been in time otherwise."""
+
 
 class Strained(Protocol):
     """The sandbox's control group, as far as it tells what there was too little of."""
@@ -24,8 +27,8 @@ class Strained(Protocol):
     def glance(self) -> Strain:
         """Before a program begins."""
 
-    def strain(self) -> Strain:
-        """After it has ended."""
+    def strain(self, *, late: bool = False) -> Strain:
+        """After it has ended, `late` if its time was over."""
 
     def is_full(self) -> bool:
         """Whether the sandbox had as many processes as it may."""
@@ -102,7 +105,9 @@ class Watch(watching.Watch):
         self._check_host()
 
     def _check_host(self) -> Strain:
-        now = self._ground.group.strain()
+        now = self._ground.group.strain(late=self.timed_out)
+        if self.timed_out and now.memory_stalled - self._before.memory_stalled > self._wall_seconds * _STALLED_SHARE:
+            raise HostExhausted.of("memory")
         if now.out_of_memory(self._before) == "host":
             raise HostExhausted.of("memory")
         if now.out_of_processes(self._before) == "host":
