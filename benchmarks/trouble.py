@@ -32,6 +32,8 @@ from toolyard.sandboxes.native.cgroups import name_of_broker, own_hierarchies
 LIMIT_SECONDS = 4.0
 """For each program. The machine may be busy, and that is not what this is about."""
 STALL_SECONDS = 6.0
+BEGUN_SECONDS = 1.2
+"""After which programs run that are sent now."""
 BYTES = 64 * 2**20
 """That each program holds, of the 256 MiB that it may."""
 PARENT_SHARE = 0.4
@@ -43,7 +45,7 @@ FILES_EACH = 5
 PROGRAM = f"""
 import subprocess, time
 held = bytearray(b"x") * {BYTES}
-time.sleep(0.8)
+time.sleep(1.5)
 assert subprocess.run(["true"]).returncode == 0
 print(len(held) * 2)
 """
@@ -133,7 +135,7 @@ async def stopped(server: Started, count: int) -> AsyncIterator[None]:
 
 
 async def _stop(pid: int) -> None:
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(BEGUN_SECONDS)
     os.kill(pid, signal.SIGSTOP)
     try:
         await asyncio.sleep(STALL_SECONDS)
@@ -146,7 +148,7 @@ async def blocked(server: Started, count: int) -> AsyncIterator[None]:
     """By the tool of another environment."""
 
     async def block() -> None:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(BEGUN_SECONDS)
         async with AsyncClient(_url(server)) as client, client.environment("blocking").session({}) as session:
             await session.call_tool("block", {"seconds": STALL_SECONDS})
 

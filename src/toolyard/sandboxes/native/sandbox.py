@@ -104,7 +104,7 @@ class NativeSandbox:
             moved = max(map(len, (stdin, stdout, stderr)))
             late = None if exceeded else watch.overran(ending["wall"], moved_bytes=moved)
             return Finished(
-                exit_code=-signal.SIGKILL if late else ending["code"],
+                exit_code=-signal.SIGKILL if "wall" in (exceeded, late) else ending["code"],
                 stdout=stdout,
                 stderr=stderr,
                 killed_by=exceeded or late or program.cut,

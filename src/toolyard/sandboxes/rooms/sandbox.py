@@ -85,7 +85,7 @@ class RoomSandbox:
         moved = max(moved, len(stdout), len(stderr))
         late = None if exceeded else watch.overran(ending.wall_seconds, moved_bytes=moved)
         usage = watch.usage(ending.cpu_seconds, ending.memory_bytes)
-        code = -signal.SIGKILL if late else ending.code
+        code = -signal.SIGKILL if "wall" in (exceeded, late) else ending.code  # it may have ended just then
         return Finished(code, stdout, stderr, exceeded or late, usage, self._level())
 
     async def _give_up(self, program: Program, feeding: asyncio.Future[None]) -> None:
