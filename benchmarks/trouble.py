@@ -31,7 +31,7 @@ from toolyard.sandboxes.native.cgroups import name_of_broker, own_hierarchies
 
 LIMIT_SECONDS = 4.0
 """For each program. The machine may be busy, and that is not what this is about."""
-STALL_SECONDS = 6.0
+STALL_SECONDS = 5.5
 BEGUN_SECONDS = 1.2
 """After which programs run that are sent now."""
 BYTES = 64 * 2**20
@@ -204,11 +204,15 @@ def contender() -> Contender:
     return Contender("toolyard", "toolyard", Path(sys.executable), command, Path(__file__).parents[1])
 
 
+async def warm_up(server: Started) -> None:
+    """Have it load what each way needs, and see that all is well without trouble."""
+    came = await asyncio.gather(*(run(server, -1) for run in WAYS.values()))
+    assert set(came) == {"right"}, came
+
+
 async def answers(server: Started, trouble: str, at_once: int) -> Mapping[str, Counter[str]]:
     """How often each answer came, by way; wrong ones with what was said. All ways are in the same trouble."""
     numbers = range(at_once)
-    for run in WAYS.values():
-        assert await run(server, -1) == "right", "it must work without trouble"
     async with TROUBLES[trouble](server, at_once * len(WAYS)):
         came = await asyncio.gather(*(asyncio.gather(*(run(server, n) for n in numbers)) for run in WAYS.values()))
     return {way: Counter(answers) for way, answers in zip(WAYS, came, strict=True)}
@@ -221,6 +225,7 @@ def wrong(answers: Counter[str]) -> Mapping[str, int]:
 async def play(server: Started, troubles: Sequence[str], at_once: int) -> bool:
     """Whether there was no wrong answer."""
     well = True
+    await warm_up(server)
     print(f"| trouble | way | right | lost | wrong |  of {at_once} each\n| --- | --- | --: | --: | --: |")
     for trouble in troubles:
         for way, came in (await answers(server, trouble, at_once)).items():
