@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 from toolyard.core.errors import SandboxLost, ToolyardError
 from toolyard.sandboxes.base import Entry, Executed, Finished, Limits, Report, Usage
 from toolyard.sandboxes.native import wire
+from toolyard.sandboxes.native.cgroups import Strain
 from toolyard.sandboxes.native.channel import Answer, Channel, loaded, pair
 from toolyard.sandboxes.native.guest import Guest
 from toolyard.sandboxes.native.sandbox import NativeSandbox
@@ -442,12 +443,27 @@ def test_a_hostile_agent_cannot_make_the_server_say_nonsense(loop: Callable[[Wor
     check()
 
 
+class Unstrained:
+    """A control group that is short of nothing."""
+
+    def glance(self) -> Strain:
+        return Strain()
+
+    def strain(self, *, late: bool = False) -> Strain:
+        return Strain()
+
+    def is_full(self) -> bool:
+        return False
+
+    is_out_of_memory = is_full
+
+
 async def _be_deceived(role: Role) -> None:
     ours, peer = pair()
     peer.setblocking(False)
     guest = Guest(ours, owner=-1)
     report = Report("native", "L3", {})
-    ground = Ground(lambda: report, owner=-1, memory_enforced=True, oom_kills=lambda: 0, check_room=lambda _: None)
+    ground = Ground(lambda: report, owner=-1, memory_enforced=True, group=Unstrained(), check_room=lambda _: None)
 
     async def end() -> None:
         guest.close()

@@ -208,9 +208,14 @@ async def test_a_directory_that_programs_made_unreadable_is_removed_all_the_same
     assert list(temporary.iterdir()) == []
 
 
+async def leave(program) -> None:
+    """As if it could not be killed."""
+
+
 async def test_a_program_that_cannot_be_ended_is_a_lost_sandbox_and_no_timeout_of_its_user(monkeypatch):
     async with started(SubprocessBackend()) as backend, await backend.open() as box:
-        monkeypatch.setattr(room, "_END_SECONDS", 0.0)  # and nothing is as fast as that
+        monkeypatch.setattr(room, "_END_SECONDS", 0.05)
+        monkeypatch.setattr(box._room, "kill", leave)
         with pytest.raises(SandboxLost, match="it does not end what it is to end"):
             await box.run(["sleep", "60"], timeout=0.1)
         monkeypatch.undo()

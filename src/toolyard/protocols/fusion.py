@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, decode
 from toolyard.core.errors import SandboxError, WorkspaceError
+from toolyard.core.stalls import first_of
 from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes import languages
 from toolyard.sandboxes.base import Finished, Limits, Sandbox
@@ -129,7 +130,7 @@ class Fusion(BaseRoute):
         running = asyncio.ensure_future(self._in_turn(asked))
         leaving = asyncio.ensure_future(request.until_gone())
         try:
-            await asyncio.wait((running, leaving), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await first_of((running, leaving), seconds)
             if running.done():
                 return running.result()
             if leaving.done():

@@ -37,6 +37,7 @@ class Call(Generic[R]):
         "asked",
         "began",
         "deadline",
+        "excused",
         "id",
         "kept",
         "name",
@@ -49,6 +50,8 @@ class Call(Generic[R]):
         self.name = name
         self.id = call_id or new_call_id()
         self.deadline = deadline
+        self.excused = 0.0
+        """Seconds that do not count, since this process stood still."""
         self.kept = kept
         """Its result may be asked for again."""
         self.asked: int | None = None
@@ -62,6 +65,11 @@ class Call(Generic[R]):
         self._begun = False
         self._ended: asyncio.Future[None] | None = None
         self._result: R | None = None
+
+    @property
+    def due(self) -> float:
+        """When it is stopped."""
+        return self.deadline + self.excused
 
     @property
     def done(self) -> bool:

@@ -34,6 +34,8 @@ from toolyard.runtime.together import Together, Wanted
 
 log = logging.getLogger("toolyard.runtime")
 
+_STALL_SECONDS = 1.0
+"""A sweep that is later than this shows that the whole process stood still."""
 _GOOD_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
 """What an environment may be called; clients take . and .. out of an address."""
 
@@ -268,12 +270,19 @@ class Runtime:
 
     async def _sweep(self) -> None:
         """The one clock of the server: deadlines, leases and kept results."""
+        stood_still = False
         while True:
             due = time.monotonic() + self.limits.sweep_seconds
             await asyncio.sleep(self.limits.sweep_seconds)
             now = time.monotonic()
+            late = max(now - due, 0.0)
             for told in self.journal.swept:
-                told(max(now - due, 0.0))
+                told(late)
+            if late > _STALL_SECONDS:
+                self.shared.excuse_calls(late)
+            stood_still = late > _STALL_SECONDS and not stood_still  # never twice: a busy server has deadlines too
+            if stood_still:  # read what came meanwhile first, or those who sent it look idle
+                continue
             self.shared.stop_late_calls(now)
             self.shared.kept.sweep(now)
             horizon = now - self.limits.idle_seconds

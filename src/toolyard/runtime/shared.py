@@ -39,7 +39,12 @@ class Shared:
 
     def stop_late_calls(self, now: float) -> None:
         """Stop calls past their deadline; after a while, give up those that go on all the same."""
-        for call, abandon in [(call, abandon) for call, abandon in self.calls.items() if call.deadline < now]:
+        for call, abandon in [(call, abandon) for call, abandon in self.calls.items() if call.due < now]:
             call.stop("timed_out")
-            if call.deadline + self.limits.teardown_seconds < now:
+            if call.due + self.limits.teardown_seconds < now:
                 abandon(call)
+
+    def excuse_calls(self, seconds: float) -> None:
+        """Give every call the time again in which this process stood still: nobody could take its result."""
+        for call in self.calls:
+            call.excused += min(seconds, self.limits.call_seconds)

@@ -184,6 +184,9 @@ class Process(Protocol):
     When it ends, everything that it started ends with it. What it writes is kept until it is read: as many bytes of
     each of standard output and error as `Limits.output_bytes` says. Then it is held back: it waits in its next write,
     nothing is lost, and nothing grows. So one that has a lot to say does not end before that is read.
+
+    If the host runs out of memory or processes and ends it, whoever writes, waits, or has read all that it wrote gets
+    `SandboxLost`: it did not end by itself.
     """
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections.abc import Callable, Coroutine
@@ -11,6 +10,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from toolyard.core.errors import ProcessError, SandboxLost
 from toolyard.sandboxes.base import Finished, Limit
+from toolyard.sandboxes.endings import HostExhausted
 from toolyard.sandboxes.pipes import AT_ONCE, Capture, send
 
 MEASURE_SECONDS = 0.5
@@ -49,6 +49,8 @@ class Running:
         self._turn = asyncio.Lock()
         self._sending: asyncio.Future[bool] | None = None
         self._supervising: asyncio.Task[None] | None = None
+        self._exhausted = ""
+        """What the host was short of, if that is why it ended."""
 
     def begin(self, ending: Coroutine[Any, Any, Ending], on_end: Callable[[Self], None]) -> Self:
         """`ending` waits for the program to end, or to be `unwanted` and then ends it, with all that it started."""
@@ -65,6 +67,7 @@ class Running:
         if len(data) > _WRITE_MOST:
             raise ProcessError(f"{len(data)} bytes are too many to be written at once: {_WRITE_MOST} are allowed")
         async with self._turn:
+            self._check_host()
             if self.exit_code is not None:
                 raise ProcessError(f"the program has ended with code {self.exit_code}")
             if self._program.stdin < 0:
@@ -88,6 +91,8 @@ class Running:
         while True:
             self._news.clear()
             stdout, stderr = self._stdout.pull(), self._stderr.pull()
+            if not (stdout or stderr):
+                self._check_host()
             if stdout or stderr or self.exit_code is not None:
                 return stdout, stderr
             try:
@@ -99,6 +104,7 @@ class Running:
     async def wait(self, seconds: float) -> bool:
         if self._supervising is not None:
             await asyncio.wait((self._supervising,), timeout=seconds)
+        self._check_host()
         return self.exit_code is not None
 
     async def kill(self) -> None:
@@ -107,11 +113,19 @@ class Running:
         if self._supervising is not None:
             await asyncio.shield(self._supervising)
 
+    def _check_host(self) -> None:
+        """When all that it wrote has been read: it did not end by itself, and what it did is no proof of anything."""
+        if self._exhausted:
+            raise HostExhausted(self._exhausted)
+
     async def _supervise(self, ending: Coroutine[Any, Any, Ending]) -> None:
         ended: Ending = -signal.SIGKILL, None
         try:
-            with contextlib.suppress(SandboxLost):  # and the program with it
-                ended = await ending
+            ended = await ending
+        except HostExhausted as error:
+            self._exhausted = str(error)
+        except SandboxLost:  # and the program with it
+            ended = -signal.SIGKILL, None
         finally:
             if self._sending is not None:
                 await _cancel(self._sending)  # before what it writes to is closed

@@ -81,6 +81,7 @@ class IPythonCode(SandboxedToolset):
         if not code or code.isspace():
             return _output(EMPTY, code)
         sandbox = await self._prepared()
+        self._is_prepared = False  # until it is known that this interpreter goes on
         executed = await sandbox.exec(code, timeout=SECONDS)
         self._is_prepared = not executed.state_lost
         return _output(told(executed), code, executed)

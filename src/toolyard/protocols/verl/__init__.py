@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from toolyard.asgi import PASSED, Headers, HttpError, HttpOptions, Request
 from toolyard.core.encoding import encode
+from toolyard.core.stalls import first_of
 from toolyard.protocols.verl import batches
 from toolyard.protocols.verl.observations import Told, lost
 from toolyard.protocols.verl.repeats import Repeats
@@ -118,8 +119,7 @@ class Verl(BaseRoute):
         if not (seconds := self._options.verl_request_seconds):
             return await work
         working = asyncio.ensure_future(work)
-        done, _ = await asyncio.wait((working,), timeout=seconds)
-        if done:
+        if await first_of((working,), seconds):
             return working.result()
         self._repeats.leave(body)
         self._late.add(working)

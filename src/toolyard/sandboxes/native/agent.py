@@ -361,6 +361,8 @@ class Agent:
                     os.write(3, json.dumps(ending_of(status, usage)).encode())
                     os._exit(0)
         except BaseException as error:  # it was not even begun, and must not pass for a program that did well
+            number = error.errno or 0 if isinstance(error, OSError) else 0
+            os.write(tells, json.dumps({"code": 126, "cpu": 0.0, "peak": 0, "unstarted": number}).encode())
             os.write(fds[2], f"toolyard: the program could not be started: {error}\n".encode())
         finally:
             os._exit(126)

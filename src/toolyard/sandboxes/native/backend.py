@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from toolyard.core.errors import SandboxError, SandboxLost, SandboxUnavailable
 from toolyard.sandboxes import host, profiles
 from toolyard.sandboxes.base import Limits, Profile, Report
+from toolyard.sandboxes.endings import is_short, no_room
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.native.cgroups import Groups
 from toolyard.sandboxes.native.channel import Channel, pair, without_room
@@ -28,7 +29,7 @@ from toolyard.sandboxes.native.probe import probe, unavailable
 from toolyard.sandboxes.native.root import Root
 from toolyard.sandboxes.native.sandbox import NativeSandbox
 from toolyard.sandboxes.native.template import place
-from toolyard.sandboxes.native.watch import Ground
+from toolyard.sandboxes.native.watch import Ground, Strained
 from toolyard.sandboxes.native.zygote import FIRST_UID
 from toolyard.sandboxes.view import View
 
@@ -344,7 +345,7 @@ class NativeBackend:
         sandbox = NativeSandbox(
             guest,
             limits,
-            self._ground(root.oom_kills, owner),
+            self._ground(root, owner),
             end=end,
             on_branched=self._sandboxes.add,
             on_closed=self._sandboxes.discard,
@@ -371,7 +372,7 @@ class NativeBackend:
         interpreter = LoneInterpreter(
             keeper,
             limits,
-            self._ground(keeper.oom_kills, owner),
+            self._ground(keeper, owner),
             on_closed=self._sandboxes.discard,
         )
         self._sandboxes.add(interpreter)
@@ -392,13 +393,15 @@ class NativeBackend:
             "make", fds=fds, sandbox=number, limits=told, alone=alone, interpreter=interpreter
         )
         if problem := made.header.get("failed"):
-            raise unavailable(str(problem), 0)
+            refused = OSError(made.header["errno"], str(problem))
+            raise no_room(refused) if is_short(refused) else unavailable(str(problem), 0)
         if not made.fds:
             raise without_room(os.strerror(errno.EMFILE))
         return Root(made.fds[0], self._groups.group(made.header["group"]), number, template.channel)
 
-    def _ground(self, oom_kills: Callable[[], int], owner: int) -> Ground:
-        return Ground(self.report, owner, self._memory_enforced, oom_kills, self._check_room)
+    def _ground(self, group: Strained, owner: int) -> Ground:
+        enforced = self._memory_enforced
+        return Ground(self.report, owner, enforced, group, self._check_room, counted=enforced)
 
     def _check_room(self, more: int) -> None:
         self._check_room_beside(len(self._sandboxes) + more - 1, more - 1)

@@ -35,6 +35,11 @@ _LEFT_BYTES = 2 * 2**20
 _TRIAL_SECONDS = 0.5
 """How long one limit may take to show that it holds. It needs some milliseconds, unless the machine is very busy."""
 _TRIAL_BYTES = 8 * 2**20
+_NEARLY_BYTES = 512 * 1024
+"""How much less than its limit a group may have used when there was no memory for what it asked for: the kernel asks
+for several pages at once."""
+_STALLED_SECONDS = 0.02
+"""For want of memory, that the next who is in a group may find counted."""
 _HELD, _DID_NOT_HOLD = 0, 255
 _DELEGATE = "systemd-run --scope -p Delegate=yes, with --user if not root, or Delegate=yes in its unit"
 
@@ -98,24 +103,74 @@ class Tree(NamedTuple):
     fd: int
 
 
-class Counter:
-    """One number of a group's statistics, through a descriptor that is kept open."""
+class Strain(NamedTuple):
+    """How often a group got less than it asked for, since it was made; 0 where this host does not tell."""
 
-    def __init__(self, fd: int, key: str) -> None:
-        self._fd = fd
-        self._key = key
+    oom_kills: int = 0
+    """Processes that the kernel ended for want of memory: the group's, that of a group above, or the host's."""
+    memory_full: int = 0
+    """How often the group reached its own limit of memory."""
+    forks_refused: int = 0
+    """By the group's own limit of processes, or that of a group above."""
+    processes_full: bool = False
+    """Whether the group ever had as many processes as its own limit allows."""
+    memory_stalled: float = 0.0
+    """Seconds in which nothing in the group went on, for want of memory that is not its own limit's. Read only when
+    something took too long."""
 
-    def read(self) -> int:
-        """0 if there is none, or no more."""
-        try:
-            return 0 if self._fd < 0 else _counter(os.pread(self._fd, 4096, 0).decode(), self._key)
-        except OSError:  # the group is gone
-            return 0
+    def out_of_memory(self, before: Strain) -> str:
+        """Whose memory ran out since then, if something was killed for it: "own", "host" or empty."""
+        if self.oom_kills <= before.oom_kills:
+            return ""
+        return "own" if self.memory_full > before.memory_full else "host"
+
+    def out_of_processes(self, before: Strain) -> str:
+        """The same of processes, if a fork was refused."""
+        if self.forks_refused <= before.forks_refused:
+            return ""
+        return "own" if self.processes_full else "host"
+
+
+class Gauge:
+    """The strain of a group whose programs come and go, read again and again through one descriptor."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._kills = group.oom_descriptor()
+        self._last = Strain()
+        self._seen_full = 0
+        self._closed = False
+
+    def glance(self) -> Strain:
+        """To begin with: the kills as they are, and the rest as of the last `read()`, after which it seldom changes."""
+        return self._last._replace(oom_kills=self._oom_kills())
+
+    def read(self, *, late: bool = False) -> Strain:
+        """As it is now. A group that is gone stays as it was: another sandbox may have it by now."""
+        if self._closed:
+            return self._last
+        with suppress(OSError):
+            kills, full = self._oom_kills(), self._last.memory_full
+            if kills > self._last.oom_kills and (now := self._group.memory_full()) > self._seen_full:
+                full += 1
+                self._seen_full = 0 if self._group.forget_peak() else now
+            refused = self._group.forks_refused()
+            crowded = bool(refused) and self._group.processes_full()
+            stalled = self._group.memory_stalled() if late else self._last.memory_stalled
+            self._last = Strain(kills, full, refused, crowded, stalled)
+        return self._last
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._closed = True
+        if self._kills >= 0:
+            os.close(self._kills)
+            self._kills = -1
+
+    def _oom_kills(self) -> int:
+        with suppress(OSError):  # the group is gone
+            if self._kills >= 0:
+                return _counter(os.pread(self._kills, 4096, 0).decode(), "oom_kill")
+        return self._last.oom_kills
 
 
 class Group:
@@ -190,20 +245,67 @@ class Group:
         return Usage(cpu_seconds, peak_bytes, self.oom_kills())
 
     def oom_kills(self) -> int:
-        """How many processes of the group the kernel ended for want of memory."""
+        """How many processes of the group the kernel ended for want of memory, its own or the host's."""
         for tree in self._trees:
             if "memory" in tree.controllers:
                 return _counter(self._read(tree, _oom_file(tree)), "oom_kill")
         return 0
 
-    def oom_counter(self) -> Counter:
-        """The same, to be asked again and again. Who has it closes it."""
-        with suppress(FileNotFoundError):  # removed
+    def oom_descriptor(self) -> int:
+        """For `Gauge`, which closes it; -1 if the group is gone, or nobody counts."""
+        with suppress(FileNotFoundError):
             for tree in self._trees:
                 if "memory" in tree.controllers:
-                    fd = os.open(f"{self.name}/{_oom_file(tree)}", os.O_RDONLY, dir_fd=tree.fd)
-                    return Counter(fd, "oom_kill")
-        return Counter(-1, "")
+                    return os.open(f"{self.name}/{_oom_file(tree)}", os.O_RDONLY, dir_fd=tree.fd)
+        return -1
+
+    def strain(self, *, late: bool = False) -> Strain:
+        """Raises FileNotFoundError once the group is removed. Reads only what the answer depends on."""
+        kills, refused = self.oom_kills(), self.forks_refused()
+        full, crowded = self.memory_full() if kills else 0, bool(refused) and self.processes_full()
+        return Strain(kills, full, refused, crowded, self.memory_stalled() if late else 0.0)
+
+    def memory_stalled(self) -> float:
+        """As of `Strain`. Only version 2 knows, be its controllers in use or not; 0 if the own limit was reached."""
+        for tree in self._trees:
+            if tree.version == 2 and not self.memory_full():
+                found = re.search(r"^full .*total=(\d+)", self._read_if_there(tree, "memory.pressure"), re.MULTILINE)
+                return int(found[1]) / 1e6 if found else 0.0
+        return 0.0
+
+    def memory_full(self) -> int:
+        """Version 2 counts in `oom` what went wrong at this group's limit or below, never above. Version 1 only knows
+        the most that was used at once: 1 if that is the limit, until `forget_peak()`."""
+        for tree in self._trees:
+            if "memory" in tree.controllers and tree.version == 2:
+                return _counter(self._read(tree, "memory.events"), "oom")
+            if "memory" in tree.controllers:
+                most = int(self._read(tree, "memory.limit_in_bytes"))
+                return int(self._peak(tree) >= most - _NEARLY_BYTES)
+        return 0
+
+    def forget_peak(self) -> bool:
+        """Let version 1 note anew the most memory that is used at once. False in version 2, which counts instead."""
+        for tree in self._trees:
+            if "memory" in tree.controllers and tree.version == 1:
+                self._write(tree, "memory.max_usage_in_bytes", 0)
+                return True
+        return False
+
+    def forks_refused(self) -> int:
+        """From Linux 6.11 on, version 2 counts here only what the group's own limit refused."""
+        for tree in self._trees:
+            if "pids" in tree.controllers:
+                return _counter(self._read_if_there(tree, "pids.events"), "max")
+        return 0
+
+    def processes_full(self) -> bool:
+        """Whether it ever had as many processes as it may. Where the kernel does not note that, take it for granted."""
+        for tree in self._trees:
+            if "pids" in tree.controllers:
+                most, peak = self._read(tree, "pids.max").strip(), self._read_if_there(tree, "pids.peak").strip()
+                return not peak or (most.isdigit() and int(peak) >= int(most))
+        return False
 
     def is_spotless(self) -> bool:
         """Nobody who comes into the group now would notice that others were in it before."""
@@ -212,7 +314,8 @@ class Group:
                 file = "memory.usage_in_bytes" if tree.version == 1 else "memory.current"
                 if int(self._read(tree, file)) > _LEFT_BYTES:
                     return False
-        return not self.oom_kills() and not self.throttled()
+        refusals = self.memory_full() or self.oom_kills() or self.forks_refused() or self.throttled()
+        return not refusals and self.memory_stalled() < _STALLED_SECONDS
 
     def throttled(self) -> int:
         """In how many periods the group wanted more processor time than it was given."""
@@ -287,6 +390,15 @@ class Group:
 
     def _read(self, tree: Tree, file: str) -> str:
         return _read(f"{self.name}/{file}", tree.fd)
+
+    def _read_if_there(self, tree: Tree, file: str) -> str:
+        """Empty if this kernel has no such file."""
+        try:
+            return self._read(tree, file)
+        except FileNotFoundError:
+            if not os.access(self.name, os.F_OK, dir_fd=tree.fd):
+                raise
+            return ""
 
 
 class Groups:

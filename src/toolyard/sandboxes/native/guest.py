@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from toolyard.core.errors import SandboxLost
+from toolyard.core.stalls import deadline
 from toolyard.sandboxes.base import Limit, Limits
 from toolyard.sandboxes.native import wire
 from toolyard.sandboxes.native.channel import Answer, Channel, pair, without_room
@@ -35,7 +36,7 @@ SECONDS = 30.0
 async def within(seconds: float, otherwise: str) -> AsyncIterator[None]:
     """Something of ours takes no longer, or the sandbox is lost: a TimeoutError would look like its user's own."""
     try:
-        async with asyncio.timeout(seconds):
+        async with deadline(seconds):
             yield
     except TimeoutError:
         raise SandboxLost(f"the sandbox is gone: {otherwise}") from None
@@ -142,7 +143,7 @@ class Expected:
 async def agreed(asked: Awaitable[Answer]) -> None:
     """Raises OSError with what an interpreter says against it."""
     try:
-        async with asyncio.timeout(_FORK_SECONDS):
+        async with deadline(_FORK_SECONDS):
             answer = await asked
     except TimeoutError:
         raise OSError(0, "the interpreter does not answer") from None
@@ -192,7 +193,7 @@ class Guest:
     async def ask(self, op: str, /, **more: Any) -> Answer:
         """Raises OSError with the agent's words if it could not do it."""
         try:
-            async with asyncio.timeout(SECONDS):
+            async with deadline(SECONDS):
                 answer = await self._channel.ask(op, **more)
         except TimeoutError:
             self.close("it does not answer")
@@ -355,8 +356,10 @@ def _words(said: object) -> str:
 
 def _check_ending(event: Mapping[str, Any]) -> None:
     """It goes into what is told of a program, so it has to have the right form, be it true or not."""
-    code, cpu, peak = (event[name] for name in ("code", "cpu", "peak"))
-    if type(code) is not int or type(peak) is not int or type(cpu) not in (int, float):
+    code, cpu, peak, wall = (event[name] for name in ("code", "cpu", "peak", "wall"))
+    if type(code) is not int or type(peak) is not int or not {type(cpu), type(wall)} <= {int, float}:
         raise ValueError(event)
-    if not (abs(code) < 2**31 and 0 <= peak < 2**63 and 0 <= cpu < 2**53):
+    if not (abs(code) < 2**31 and 0 <= peak < 2**63 and 0 <= cpu < 2**53 and 0 <= wall < 2**53):
+        raise ValueError(event)
+    if "unstarted" in event and (type(event["unstarted"]) is not int or not 0 <= event["unstarted"] < 4096):
         raise ValueError(event)

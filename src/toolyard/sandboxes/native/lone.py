@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 from toolyard.core.errors import SandboxLost
 from toolyard.sandboxes.base import Executed, Limits
+from toolyard.sandboxes.endings import HostExhausted
+from toolyard.sandboxes.native.cgroups import Strain
 from toolyard.sandboxes.native.guest import SECONDS, Expected, Program, program_of, within
 from toolyard.sandboxes.native.processes import used_by
 from toolyard.sandboxes.native.python import Python
@@ -42,7 +44,10 @@ class LoneInterpreter:
         """Who stops waiting for it has to close it: that ends it."""
         if self._closing is not None:
             raise SandboxLost("the sandbox is closed")
-        return await self._python.execute(code, Watch(self._limits, timeout, self._ground))
+        watch = Watch(self._limits, timeout, self._ground)
+        executed = await self._python.execute(code, watch)
+        watch.check_host()
+        return executed
 
     async def rehearse(self) -> None:
         await self._python.rehearse()
@@ -67,7 +72,9 @@ class LoneKeeper:
 
     def __init__(self, root: Root, expected: Expected, output: int) -> None:
         self._root = root
-        self._ran_out_of_memory = False
+        self._strain = Strain()
+        self._killed = False
+        """Its group may be that of another sandbox by now."""
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.program = program_of(expected, output, on_event=self._event, on_lost=self._lost)
 
@@ -98,17 +105,32 @@ class LoneKeeper:
         """Process 1 cannot be killed from inside. If somebody else did it, it is not the code that has failed."""
         if self._root.ended:
             raise SandboxLost("the sandbox is closed")
+        self._killed = True
+        stalled = self._root.strain_once(late=True).memory_stalled
         hung_up = bool(self.lost) and await self._root.is_gone(_EXITING_SECONDS)
         self._root.signal(signal.SIGKILL)
         ending = await self._root.ending()
-        self._ran_out_of_memory = ending["ran_out_of_memory"]
-        if hung_up and ending["code"] == -signal.SIGKILL and not self._ran_out_of_memory:
+        ran_out = ending["out_of_memory"]
+        if ran_out == "host":
+            raise HostExhausted.of("memory")
+        if hung_up and ending["code"] == -signal.SIGKILL and not ran_out:
             raise SandboxLost("the sandbox is gone: it was killed from outside")
+        self._strain = Strain(oom_kills=bool(ran_out), memory_full=bool(ran_out), memory_stalled=stalled)
         return ending
 
-    def oom_kills(self) -> int:
-        """Known when it has ended."""
-        return int(self._ran_out_of_memory)
+    def glance(self) -> Strain:
+        """Its group is new."""
+        return Strain()
+
+    def strain(self, *, late: bool = False) -> Strain:
+        """As it was told when it ended, or as it is."""
+        return self._strain if self._killed else self._root.strain_once(late=late)
+
+    def is_full(self) -> bool:
+        return self._root.is_full()
+
+    def is_out_of_memory(self) -> bool:
+        return self._root.is_out_of_memory()
 
     async def end(self) -> None:
         self._root.signal(signal.SIGKILL)  # before it hears that nobody is there any more, and does more than to die

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolyard.core.errors import SandboxError
+from toolyard.core.stalls import deadline
 from toolyard.sandboxes.base import Executed, Limit, Limits, PythonError, Usage
 from toolyard.sandboxes.native.channel import Answer, loaded
 from toolyard.sandboxes.native.guest import Keeper, Program
@@ -26,7 +27,9 @@ class Reply:
 
     value: str | None
     error: PythonError | None
-    usage: Usage
+    cpu_seconds: float
+    memory_bytes: int
+    wall_seconds: float
 
 
 class Python:
@@ -52,21 +55,23 @@ class Python:
                 exceeded = await watch.until(self._keeper, program, answer)
                 if exceeded:
                     await self._interrupt(program, answer, watch)
-                reply = _reply(answer, watch.seconds)
+                reply = _reply(answer)
                 if reply is None:
                     return await self._executed_last(program, exceeded, watch)
             finally:
                 answer.cancel()
             stdout, stderr = _output(program)
+            moved = max(map(len, (payload, stdout, stderr)))
+            exceeded = exceeded or watch.overran(reply.wall_seconds, moved_bytes=moved) or program.cut
             program.rest()
-            level = self._ground.report().level
-            return Executed(stdout, stderr, reply.value, reply.error, exceeded or program.cut, reply.usage, level)
+            usage = Usage(watch.seconds, reply.cpu_seconds, reply.memory_bytes)
+            return Executed(stdout, stderr, reply.value, reply.error, exceeded, usage, self._ground.report().level)
 
     async def rehearse(self) -> None:
         async with self.turn:
             program = await self.program()
             assert program.channel is not None
-            async with asyncio.timeout(self._limits.wall_seconds):
+            async with deadline(self._limits.wall_seconds):
                 await program.channel.begin("rehearse", b"")
 
     async def program(self) -> Program:
@@ -117,7 +122,7 @@ def _output(program: Program) -> tuple[str, str]:
     return program.stdout.take().decode(errors="replace"), program.stderr.take().decode(errors="replace")
 
 
-def _reply(answer: asyncio.Future[Answer], seconds: float) -> Reply | None:
+def _reply(answer: asyncio.Future[Answer]) -> Reply | None:
     """What the interpreter answered, if it is an answer: it is untrusted code's own word, so its form is checked."""
     if not answer.done() or answer.exception() is not None:
         return None
@@ -126,8 +131,8 @@ def _reply(answer: asyncio.Future[Answer], seconds: float) -> Reply | None:
         said: Mapping[str, Any] = loaded(answer.result().payload)
         value, raised = said["value"], said["error"]
         error = PythonError(*(_text(raised[part]) for part in ("name", "message", "traceback"))) if raised else None
-        usage = Usage(seconds, _amount(header["cpu"]), int(_amount(header["peak"])))
-        return Reply(None if value is None else _text(value), error, usage)
+        cpu, peak, wall = (_amount(header[name]) for name in ("cpu", "peak", "wall"))
+        return Reply(None if value is None else _text(value), error, cpu, int(peak), wall)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 

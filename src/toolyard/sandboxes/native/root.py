@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolyard.core.errors import SandboxLost
-from toolyard.sandboxes.native.cgroups import Counter, Group
+from toolyard.core.stalls import deadline
+from toolyard.sandboxes.native.cgroups import Gauge, Group, Strain
 from toolyard.sandboxes.native.channel import Channel, without_room
 
 _PROMPTLY_SECONDS = 0.05
@@ -27,17 +28,42 @@ class Root:
         self._group = group
         self._number = number
         self._template = template
-        self._oom_kills: Counter | None = None
+        self._gauge: Gauge | None = None
         self._gone: asyncio.Future[None] | None = None
 
-    def oom_kills(self) -> int:
-        """How often the kernel has ended something in there because of its memory."""
-        if self._oom_kills is None:
+    def glance(self) -> Strain:
+        """What it is short of, to begin with."""
+        return self._measured().glance()
+
+    def strain(self, *, late: bool = False) -> Strain:
+        """What it is short of now."""
+        return self._measured().read(late=late)
+
+    def strain_once(self, *, late: bool = False) -> Strain:
+        """The same, for who asks only once."""
+        with contextlib.suppress(OSError):
+            return self._group.strain(late=late)
+        return Strain()
+
+    def is_full(self) -> bool:
+        """Whether it had as many processes as it may: a fork that fails is its own fault then."""
+        with contextlib.suppress(OSError):
+            return self._group.processes_full()
+        return False
+
+    def is_out_of_memory(self) -> bool:
+        """Whether it has reached its limit of memory."""
+        with contextlib.suppress(OSError):
+            return self._group.memory_full() > 0
+        return False
+
+    def _measured(self) -> Gauge:
+        if self._gauge is None:
             try:
-                self._oom_kills = self._group.oom_counter()
+                self._gauge = Gauge(self._group)
             except OSError as error:
                 raise without_room(error.strerror) from error
-        return self._oom_kills.read()
+        return self._gauge
 
     def pid(self) -> int:
         """Its number outside, or -1 if it is gone."""
@@ -56,7 +82,7 @@ class Root:
     async def ending(self) -> Mapping[str, Any]:
         """How it ended, when it has. For those without an agent that tells it."""
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with deadline(_SECONDS):
                 return (await self._template.ask("ending", sandbox=self._number)).header
         except TimeoutError:
             raise SandboxLost("the sandbox is gone: nobody can tell how it ended") from None
@@ -93,8 +119,8 @@ class Root:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1  # and not the number of another, by now
-        if self._oom_kills is not None:
-            self._oom_kills.close()
+        if self._gauge is not None:
+            self._gauge.close()
 
     async def _unthrottle(self) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import signal
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from socket import socket
 from types import TracebackType
@@ -93,16 +94,20 @@ class NativeSandbox:
         try:
             program = await self._guest.run(argv, env, limits, memory_enforced=watch.memory_enforced)
         except OSError as error:
-            return Finished.unstarted(error.strerror, self.report().level)
+            return watch.unstarted(error)
         feeding = asyncio.ensure_future(feed(program.take_stdin(), stdin))
         try:
             exceeded = await watch.until(self._guest, program, program.ended)
             ending = await self._guest.kill(program) if exceeded else program.ended.result()
+            stdout, stderr = program.stdout.take(), program.stderr.take()
+            exceeded = exceeded or watch.enforced(ending)
+            moved = max(map(len, (stdin, stdout, stderr)))
+            late = None if exceeded else watch.overran(ending["wall"], moved_bytes=moved)
             return Finished(
-                exit_code=ending["code"],
-                stdout=program.stdout.take(),
-                stderr=program.stderr.take(),
-                killed_by=exceeded or watch.enforced(ending) or program.cut,
+                exit_code=-signal.SIGKILL if "wall" in (exceeded, late) else ending["code"],
+                stdout=stdout,
+                stderr=stderr,
+                killed_by=exceeded or late or program.cut,
                 usage=Usage(watch.seconds, ending["cpu"], ending["peak"]),
                 isolation=self.report().level,
             )
@@ -128,7 +133,7 @@ class NativeSandbox:
         try:
             program = await self._guest.run(argv, env, limits, memory_enforced=watch.memory_enforced)
         except OSError as error:
-            return Unstarted(Finished.unstarted(error.strerror, self.report().level))
+            return Unstarted(watch.unstarted(error))
         process = Running(program)
         self._processes.add(process)
         process.begin(self._lived(process, program, watch), self._processes.discard)
@@ -139,8 +144,12 @@ class NativeSandbox:
 
     async def _lived(self, process: Running, program: Program, watch: Watch) -> Ending:
         exceeded = await watch.until(self._guest, program, program.ended, process.unwanted)
-        ending = program.ended.result() if program.ended.done() else await self._guest.kill(program)
-        return ending["code"], exceeded or watch.enforced(ending)
+        if not program.ended.done():
+            return (await self._guest.kill(program))["code"], exceeded
+        ending = program.ended.result()
+        exceeded = exceeded or watch.enforced(ending)
+        watch.check_host()
+        return ending["code"], exceeded
 
     async def exec(self, code: str, *, timeout: float | None = None) -> Executed:
         self._check_open()
@@ -176,6 +185,7 @@ class NativeSandbox:
             _keep(task, self._under_way)
             raise
         self._check_open()
+        watch.check_host()
         return done
 
     # Files.

@@ -127,9 +127,11 @@ def _serve(control: _socket.socket, kin: _socket.socket | None, interpreter: Any
 
 def _execute(run: Callable[[str], object], code: bytes) -> tuple[dict[str, Any], bytes]:
     before, _ = _used()
+    began = time.monotonic()
     result = run(code.decode("utf-8", "surrogatepass"))
+    wall = time.monotonic() - began
     after, peak = _used()
-    return {"cpu": after - before, "peak": peak}, wire.encoded(result).encode()
+    return {"cpu": after - before, "peak": peak, "wall": wall}, wire.encoded(result).encode()
 
 
 def _used() -> tuple[float, int]:

@@ -2,7 +2,8 @@
 does.
 
 Nothing of one sandbox is to be noticed in the next. So a group is kept only if all of its processes are gone, nobody in
-it ever ran out of memory or of processor time, and its memory is free again; and it serves only for the same caps.
+it ever ran out of memory, of processes or of processor time, and its memory is free again; and it serves only for the
+same caps.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import itertools
 import os
 from contextlib import suppress
 
-from toolyard.sandboxes.native.cgroups import Caps, Group, Groups
+from toolyard.sandboxes.native.cgroups import Caps, Group, Groups, Strain
 
 _MOST = 32
 """That are kept. They are removed with everything else of their broker's."""
@@ -61,13 +62,14 @@ class Spares:
         except OSError:  # there can be no more, as whoever needs one will be told
             self.wanted = None
 
-    def leave(self, group: Group, caps: Caps, *, again: bool = True) -> bool:
-        """Of a sandbox that has ended: keep the group if it may be used again, or remove it. Whether memory ran out."""
-        ran_out = False
+    def leave(self, group: Group, caps: Caps, *, again: bool = True) -> str:
+        """Of a sandbox that has ended: keep the group if it may be used again, or remove it. Says whose memory ran out,
+        as `Strain.out_of_memory` does."""
+        ran_out = ""
         with suppress(OSError):
             if again and self._count < _MOST and group.is_spotless():
                 self._keep(group, caps)
-                return False
-            ran_out = group.oom_kills() > 0
+                return ""
+            ran_out = group.strain().out_of_memory(Strain())
         group.remove()
         return ran_out

@@ -1,21 +1,40 @@
-"""The limits that the server enforces itself: how long something may take, and what no limit of the kernel's covers."""
+"""What the native backend knows of a program's limits: its control group tells whose memory or processes ran out."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
+import errno
+import os
 import signal
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from toolyard.core.errors import SandboxLost
-from toolyard.sandboxes.base import Limit, Limits, Report
+from toolyard.sandboxes import endings, watching
+from toolyard.sandboxes.base import Finished, Limit, Limits, Report
+from toolyard.sandboxes.endings import HostExhausted
+from toolyard.sandboxes.native.cgroups import Strain
 from toolyard.sandboxes.native.guest import Keeper, Program
 
-_MEASURE_SECONDS = 0.1
+_STALLED_SHARE = 0.1
+"""Of its time, in which a program had to wait for memory of the host's: it might have been in time otherwise."""
+
+
+class Strained(Protocol):
+    """The sandbox's control group, as far as it tells what there was too little of."""
+
+    def glance(self) -> Strain:
+        """Before a program begins."""
+
+    def strain(self, *, late: bool = False) -> Strain:
+        """After it has ended, `late` if its time was over."""
+
+    def is_full(self) -> bool:
+        """Whether the sandbox had as many processes as it may."""
+
+    def is_out_of_memory(self) -> bool:
+        """Whether it uses all the memory that it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,98 +46,70 @@ class Ground:
     """The user, outside, that programs run as; -1 if that is our own."""
     memory_enforced: bool
     """By a cgroup."""
-    oom_kills: Callable[[], int]
-    """How often the kernel has ended something in the sandbox because of its memory."""
+    group: Strained
     check_room: Callable[[int], None]
     """Raises `SandboxError` if there is no room for so many branches more."""
+    counted: bool = True
+    """A cgroup tells which kills were for want of memory."""
 
     def unenforced(self) -> Ground:
         """For a program that may have less memory than the sandbox, which no cgroup knows of."""
         return dataclasses.replace(self, memory_enforced=False)
 
 
-class Watch:
-    """Waits for one thing to end, and notes the first limit that it exceeds."""
-
+class Watch(watching.Watch):
     def __init__(
-        self, limits: Limits, timeout: float | None, ground: Ground, *, every: float = _MEASURE_SECONDS
+        self, limits: Limits, timeout: float | None, ground: Ground, *, every: float = watching.MEASURE_SECONDS
     ) -> None:
-        self._limits = limits
-        self._every = every
-        self._wall_seconds = limits.wall_seconds if timeout is None else timeout
         self._ground = ground
-        self._loop = asyncio.get_running_loop()
-        self._over: asyncio.Future[Limit | None] = self._loop.create_future()
-        self._oom_kills = ground.oom_kills()
-        self._began = time.monotonic()  # the loop's own clock may stand still for a millisecond
-
-    @property
-    def memory_enforced(self) -> bool:
-        return self._ground.memory_enforced
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
-
-    def exceed(self, limit: Limit) -> None:
-        if not self._over.done():
-            self._over.set_result(limit)
-
-    def begin(self) -> None:
-        """To be called before something is begun that had to wait for its turn: its time counts from here."""
-        if self._over.done():
-            raise SandboxLost("it was given up before it was begun")
-        self._began = time.monotonic()
+        self._before = ground.group.glance()
+        super().__init__(limits, timeout, memory_enforced=ground.memory_enforced, every=every)
 
     async def until(self, keeper: Keeper, program: Program, *ends: asyncio.Future[Any]) -> Limit | None:
         """Wait until one of the ends is done (None), or the program exceeds a limit."""
-        timer = self._loop.call_later(self._wall_seconds, self.exceed, "wall")
-        program.on_full = lambda: self.exceed("output")
-        for end in ends:
-            end.add_done_callback(self._ended)
-        try:
-            if self._limits.cpu_seconds is None and self._ground.memory_enforced:
-                return await self._over
-            async with self._measured(keeper, program):
-                return await self._over
-        finally:
-            timer.cancel()
 
-    def _ended(self, _: asyncio.Future[Any]) -> None:
-        if not self._over.done():
-            self._over.set_result(None)
+        async def measure() -> tuple[float, int]:
+            used = await keeper.measure(program)
+            return used["cpu"], used["memory"]
+
+        program.on_full = self.fill
+        return await self.wait(measure, *ends)
 
     def enforced(self, ending: Mapping[str, Any]) -> Limit | None:
-        """The limit by which the kernel ended a program, if it did."""
+        """The limit by which the kernel ended a program, if it did. Raises HostExhausted if it did so because the host
+        has no memory left."""
         code = ending["code"]
-        if code == -signal.SIGXFSZ:
-            return "file_size"
-        if self._limits.cpu_seconds is not None and ending["cpu"] >= self._limits.cpu_seconds and code < 0:
-            return "cpu"
-        return "memory" if code == -signal.SIGKILL and self._ground.oom_kills() > self._oom_kills else None
+        if "unstarted" in ending:
+            self.unstarted(OSError(ending["unstarted"], os.strerror(ending["unstarted"])))
+        if limit := self.by_signal(code, ending["cpu"]):
+            return limit
+        if code == -signal.SIGKILL and self._check_host().out_of_memory(self._before) == "own":
+            return "memory"
+        if not self._ground.counted:
+            self.check_killed(code)
+        return None
 
-    @contextlib.asynccontextmanager
-    async def _measured(self, keeper: Keeper, program: Program) -> AsyncIterator[None]:
-        """Look now and then at the processor time of all of its processes together, and at their memory where no
-        cgroup does."""
-        measuring = asyncio.ensure_future(self._measure(keeper, program))
-        try:
-            yield
-        finally:
-            measuring.cancel()
-            await asyncio.gather(measuring, return_exceptions=True)
+    def unstarted(self, error: OSError) -> Finished:
+        """How a program ended that could not begin. Raises HostExhausted if the host has no room for it."""
+        return endings.unstarted(error, self._ground.report().level, own=self._is_own(error))
 
-    async def _measure(self, keeper: Keeper, program: Program) -> None:
-        before: float | None = None
-        while True:
-            try:
-                used = await keeper.measure(program)
-            except OSError:  # nobody could look just now; next time, perhaps
-                await asyncio.sleep(self._every)
-                continue
-            before = used["cpu"] if before is None else before
-            if self._limits.cpu_seconds is not None and used["cpu"] - before > self._limits.cpu_seconds:
-                self.exceed("cpu")
-            if not self._ground.memory_enforced and used["memory"] > self._limits.memory_bytes:
-                self.exceed("memory")
-            await asyncio.sleep(self._every)
+    def _is_own(self, error: OSError) -> bool:
+        """Whether the sandbox's own limits explain it."""
+        if error.errno == errno.EAGAIN:
+            return self._ground.group.is_full()
+        return error.errno == errno.ENOMEM and self._ground.group.is_out_of_memory()
+
+    def check_host(self) -> None:
+        """Of whatever has ended well or badly: raises HostExhausted if the host, and not the sandbox, had too little
+        memory or too few processes for it. What it did is then no proof of anything."""
+        self._check_host()
+
+    def _check_host(self) -> Strain:
+        now = self._ground.group.strain(late=self.timed_out)
+        if self.timed_out and now.memory_stalled - self._before.memory_stalled > self._wall_seconds * _STALLED_SHARE:
+            raise HostExhausted.of("memory")
+        if now.out_of_memory(self._before) == "host":
+            raise HostExhausted.of("memory")
+        if now.out_of_processes(self._before) == "host":
+            raise HostExhausted.of("processes")
+        return now

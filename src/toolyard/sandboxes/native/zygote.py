@@ -156,7 +156,7 @@ class Zygote:
         try:
             pidfd, group = self._clone(control, request, fds)
         except OSError as error:
-            wire.send(control, {"id": request["id"], "failed": str(error)})
+            wire.send(control, {"id": request["id"], "failed": str(error), "errno": error.errno})
             return
         try:
             wire.send(control, {"id": request["id"], "group": group.name}, fds=[pidfd])
@@ -247,7 +247,7 @@ class Zygote:
             if born := self._born.pop(pid, None):
                 ran_out = self._spares.leave(born.group, born.caps, again=not born.unthrottled)
                 if born.alone:
-                    self._note_ending(born.number, {**agent.ending_of(status, usage), "ran_out_of_memory": ran_out})
+                    self._note_ending(born.number, {**agent.ending_of(status, usage), "out_of_memory": ran_out})
 
     def _note_ending(self, number: int, ending: Mapping[str, Any]) -> None:
         self._endings[number] = ending

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from toolyard.sandboxes.base import Finished, Level, Limit, Limits
+from toolyard.sandboxes.endings import unstarted
 from toolyard.sandboxes.rooms.programs import Program
-from toolyard.sandboxes.rooms.room import Room, Watch, end, unstarted
+from toolyard.sandboxes.rooms.room import Room, Watch, end
 from toolyard.sandboxes.shell import ARGV, Shell, refused
 
 _GRACE_SECONDS = 0.5
@@ -40,7 +41,7 @@ class Bash:
             try:
                 running = await self._started()
             except (OSError, ValueError) as error:
-                return unstarted(error, self._level())
+                return unstarted(error, self._level(), own=False)
             program = running.program
             watch = Watch(self._room, self._limits, timeout)
             done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))

@@ -24,7 +24,13 @@ class Ending:
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
     out_of_memory: bool = False
-    """The kernel ended something of it for that."""
+    """The kernel ended something of it for that, at the sandbox's own limit."""
+    host_out_of_memory: bool = False
+    """The same, and it was not that limit."""
+    unstarted: int = 0
+    """The error for which it could not begin, if so."""
+    wall_seconds: float = 0.0
+    """By the clock beside it; 0 if there was none."""
 
 
 class Program:
@@ -69,8 +75,21 @@ class Program:
         if self.told:
             with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 said = json.loads(self.stdout.answer.result())
-                return Ending(int(said["code"]), float(said["cpu"]), int(said["peak"]), bool(said["out_of_memory"]))
+                return Ending(
+                    int(said["code"]),
+                    float(said["cpu"]),
+                    int(said["peak"]),
+                    out_of_memory=said["out_of_memory"] == "own",
+                    host_out_of_memory=said["out_of_memory"] == "host",
+                    unstarted=int(said["unstarted"]),
+                    wall_seconds=float(said["wall"]),
+                )
         return replace(ending, code=-signal.SIGKILL) if self.killed else ending
+
+    def last_words(self) -> str:
+        """The last line that it has written to standard error."""
+        lines = self.stderr.take().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "nobody says why")
 
     def rest(self) -> None:
         """Nothing is asked of it until the next command."""

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import math
+import os
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any, Protocol, Self
 
-from toolyard.core.errors import SandboxError, SandboxLost, WorkspaceError
-from toolyard.sandboxes.base import RESERVED_BYTES, Finished, Level, Limit, Limits, Usage
+from toolyard.core.errors import SandboxLost, WorkspaceError
+from toolyard.core.stalls import deadline
+from toolyard.sandboxes import watching
+from toolyard.sandboxes.base import RESERVED_BYTES, Limit, Limits, Usage
+from toolyard.sandboxes.endings import HostExhausted, unstarted
 from toolyard.sandboxes.rooms.programs import Ending, Program
 
-_MEASURE_SECONDS = 0.1
 _END_SECONDS = 30.0
-_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
-"""What the server itself is short of, which is no fault of a program."""
+_BY_SIGNAL = 128
+"""Exit codes from here on tell of a signal, which a program can send to whoever started it."""
 
 
 class Room(Protocol):
@@ -71,32 +73,27 @@ async def end(room: Room, program: Program) -> Ending:
     """See to it that a program has ended, and everything that it started with it."""
     await room.kill(program)
     try:
-        async with asyncio.timeout(_END_SECONDS):
+        async with deadline(_END_SECONDS):
             ending = await program.ending()
     except TimeoutError:  # which would look like that of who waits for the program
         raise SandboxLost("the sandbox is gone: it does not end what it is to end") from None
-    if not (program.killed or program.told) and (why := await room.lost()):
-        raise SandboxLost(f"the sandbox is gone: {why}")
+    if not (program.killed or program.told):
+        if why := await room.lost():
+            raise SandboxLost(f"the sandbox is gone: {why}")
+        if program.mark and 0 < ending.code < _BY_SIGNAL:  # what was to start the program has failed, and not that
+            raise SandboxLost(f"the program could not be started: {program.last_words()}")
+    if ending.unstarted:
+        unstarted(OSError(ending.unstarted, os.strerror(ending.unstarted)), "L0", own=False)
     return ending
 
 
-class Watch:
-    """Waits for one thing to end, and notes the first limit that it exceeds."""
-
-    def __init__(self, room: Room, limits: Limits, timeout: float | None, *, every: float = _MEASURE_SECONDS) -> None:
+class Watch(watching.Watch):
+    def __init__(
+        self, room: Room, limits: Limits, timeout: float | None, *, every: float = watching.MEASURE_SECONDS
+    ) -> None:
         self._room = room
-        self._every = every
-        self._limits = limits
-        self._wall_seconds = limits.wall_seconds if timeout is None else timeout
-        self._loop = asyncio.get_running_loop()
-        self._exceeded: asyncio.Future[Limit] = self._loop.create_future()
-        self._began = self._loop.time()
+        super().__init__(limits, timeout, memory_enforced=not room.watched, every=every)
         self.began = time.time()
-        self._cpu_seconds = 0.0
-
-    @property
-    def seconds(self) -> float:
-        return self._loop.time() - self._began
 
     def usage(self, cpu_seconds: float = 0.0, memory_bytes: int = 0) -> Usage:
         """What is known in the end, or what was seen on the way, if that is more."""
@@ -104,56 +101,27 @@ class Watch:
 
     async def until(self, program: Program, *ends: asyncio.Future[Any]) -> Limit | None:
         """Wait until one of the ends is done, or the program exceeds a limit."""
-        timer = self._loop.call_later(self._wall_seconds, self._exceed, "wall")
-        program.on_full = lambda: self._exceed("output")
-        try:
-            async with self._measured(program):
-                await asyncio.wait((*ends, self._exceeded), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-        return self._exceeded.result() if self._exceeded.done() else None
+        program.on_full = self.fill
+        return await self.wait(lambda: self._room.measure(program), *ends)
 
     def cause(self, program: Program, exceeded: Limit | None, ending: Ending | None = None) -> Limit | None:
         """Which limit it was after all: one of ours, one that the kernel keeps, or more output than there is room for,
-        which a program can have written before anybody could end it."""
+        which a program can have written before anybody could end it. Raises HostExhausted if it was none of them, but
+        the host that ran out of memory."""
         if exceeded is None and ending is not None:
-            exceeded = self._enforced(ending)
+            exceeded = self._enforced(program, ending)
         return exceeded or ("output" if program.stdout.full or program.stderr.full else None)
 
-    def _enforced(self, ending: Ending) -> Limit | None:
-        if ending.code == -signal.SIGXFSZ:
-            return "file_size"
-        most = self._limits.cpu_seconds
-        if ending.code == -signal.SIGXCPU or (most is not None and ending.code < 0 and ending.cpu_seconds >= most):
-            return "cpu"
-        return "memory" if ending.out_of_memory and ending.code == -signal.SIGKILL else None
-
-    def _exceed(self, limit: Limit) -> None:
-        if not self._exceeded.done():
-            self._exceeded.set_result(limit)
-
-    @contextlib.asynccontextmanager
-    async def _measured(self, program: Program) -> AsyncIterator[None]:
-        if self._limits.cpu_seconds is None and not self._room.watched:
-            yield
-            return
-        measuring = asyncio.ensure_future(self._measure(program))
-        try:
-            yield
-        finally:
-            measuring.cancel()
-            await asyncio.gather(measuring, return_exceptions=True)
-
-    async def _measure(self, program: Program) -> None:
-        before, _ = await self._room.measure(program)
-        while True:
-            await asyncio.sleep(self._every)
-            cpu, memory = await self._room.measure(program)
-            self._cpu_seconds = max(self._cpu_seconds, cpu - before)
-            if self._limits.cpu_seconds is not None and cpu - before > self._limits.cpu_seconds:
-                self._exceed("cpu")
-            if self._room.watched and memory > self._limits.memory_bytes:
-                self._exceed("memory")
+    def _enforced(self, program: Program, ending: Ending) -> Limit | None:
+        if ending.host_out_of_memory:
+            raise HostExhausted.of("memory")
+        if limit := self.by_signal(ending.code, ending.cpu_seconds):
+            return limit
+        if ending.out_of_memory and ending.code == -signal.SIGKILL:
+            return "memory"
+        if not program.killed:
+            self.check_killed(ending.code)
+        return None
 
 
 def resources_of(limits: Limits, *, lasting: bool, each_process: bool, processes: bool) -> dict[str, tuple[int, int]]:
@@ -186,13 +154,6 @@ def new_mark() -> str:
 def text_of(module: str) -> str:
     """A module of ours that is run by another Python."""
     return (resources.files("toolyard.sandboxes") / f"{module}.py").read_text()
-
-
-def unstarted(error: OSError | ValueError, level: Level) -> Finished:
-    """A program that could not even begin, because of how it was asked for."""
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        raise SandboxError(f"the server has no room for another program: {error.strerror}") from error
-    return Finished.unstarted(error, level)
 
 
 _RUN_TEXT = "import sys; exec(compile(sys.argv.pop(1), '<toolyard>', 'exec'))"

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from toolyard.core.errors import CannotFork, SandboxLost
 from toolyard.sandboxes.base import Entry, Executed, Finished, Level, Limits, Process, Profile, Report
+from toolyard.sandboxes.endings import unstarted
 from toolyard.sandboxes.paths import inside
 from toolyard.sandboxes.pipes import feed
 from toolyard.sandboxes.process import MEASURE_SECONDS, Ending, Running, Unstarted
 from toolyard.sandboxes.rooms.bash import Bash
 from toolyard.sandboxes.rooms.programs import Program
 from toolyard.sandboxes.rooms.python import Python
-from toolyard.sandboxes.rooms.room import Room, Watch, end, naming, unstarted
+from toolyard.sandboxes.rooms.room import Room, Watch, end, naming
 
 
 class RoomSandbox:
@@ -64,24 +66,27 @@ class RoomSandbox:
         try:
             program = await self._room.start(argv, env=env or {}, limits=within)
         except (OSError, ValueError) as error:
-            return unstarted(error, self._level())
+            return unstarted(error, self._level(), own=False)
         self._programs.add(program)
         feeding = asyncio.ensure_future(feed(program.stdin, stdin))
         program.stdin = -1
         try:
-            return await self._finished(program, Watch(self._room, within, timeout))
+            return await self._finished(program, Watch(self._room, within, timeout), len(stdin))
         finally:
             feeding.cancel()
             await asyncio.shield(self._give_up(program, feeding))
 
-    async def _finished(self, program: Program, watch: Watch) -> Finished:
+    async def _finished(self, program: Program, watch: Watch, moved: int) -> Finished:
         exceeded = await watch.until(program, program.ended)
         ending = await end(self._room, program)
         self._check_open()
         stdout, stderr = program.stdout.take(), program.stderr.take()
         exceeded = watch.cause(program, exceeded, ending)
+        moved = max(moved, len(stdout), len(stderr))
+        late = None if exceeded else watch.overran(ending.wall_seconds, moved_bytes=moved)
         usage = watch.usage(ending.cpu_seconds, ending.memory_bytes)
-        return Finished(ending.code, stdout, stderr, exceeded, usage, self._level())
+        code = -signal.SIGKILL if "wall" in (exceeded, late) else ending.code  # it may have ended just then
+        return Finished(code, stdout, stderr, exceeded or late, usage, self._level())
 
     async def _give_up(self, program: Program, feeding: asyncio.Future[None]) -> None:
         await asyncio.gather(feeding, return_exceptions=True)
@@ -110,7 +115,7 @@ class RoomSandbox:
                 raise ValueError("it has no name")
             program = await self._room.start(argv, env=env or {}, limits=within)
         except (OSError, ValueError) as error:
-            return Unstarted(unstarted(error, self._level()))
+            return Unstarted(unstarted(error, self._level(), own=False))
         process = Running(program)
         self._processes.add(process)
         watch = Watch(self._room, within, math.inf, every=MEASURE_SECONDS)

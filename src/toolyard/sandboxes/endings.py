@@ -1,0 +1,79 @@
+"""Whose fault an end is: exceeding its own limits is a program's result, a host that is short of something gives none.
+
+Every backend asks here, so that the same trouble is told in the same way. `HostExhausted` makes a call `lost`: the
+client may try again, and nobody is blamed.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from pathlib import Path
+
+from toolyard.core.errors import NoRoom, SandboxLost
+from toolyard.sandboxes.base import Finished, Level
+
+_SHORT = {
+    errno.EAGAIN: "processes",
+    errno.ENOMEM: "memory",
+    errno.EMFILE: "open files",
+    errno.ENFILE: "open files",
+    errno.ENOSPC: "namespaces",
+}
+_FRESH_SECONDS = 1.0
+
+
+class HostExhausted(SandboxLost):
+    """The host, and not the program, was short of something."""
+
+    @classmethod
+    def of(cls, what: str) -> HostExhausted:
+        return cls(f"the host ran out of {what} while the program ran: it may be right, and can be tried again")
+
+
+def is_short(error: OSError) -> bool:
+    """Whether an error says that there is too little of something, and nothing of the program that was asked for."""
+    return error.errno in _SHORT
+
+
+def unstarted(error: OSError | ValueError, level: Level, *, own: bool) -> Finished:
+    """How a program ended that could not even begin: because of how it was asked for, or because its sandbox is full
+    (`own`). Raises `HostExhausted` if it is the host, or the server, that has no room for it."""
+    if isinstance(error, OSError) and is_short(error) and not own:
+        raise HostExhausted(f"the host has no room for another program: {_words(error)}") from error
+    return Finished.unstarted(error.strerror if isinstance(error, OSError) and error.strerror else error, level)
+
+
+def no_room(error: OSError) -> NoRoom:
+    """For a sandbox that could not be made because the host is short of something."""
+    return NoRoom(f"the host has no room for another sandbox now: {_words(error)}")
+
+
+def _words(error: OSError) -> str:
+    return f"it is short of {_SHORT[error.errno or 0]} ({error.strerror})"
+
+
+class HostKills:
+    """How many processes the kernel ended for want of memory, on the whole machine: all that is known of a kill where
+    no control group counts them. Costs little to ask for, since what was read a moment ago still holds."""
+
+    def __init__(self, path: str = "/proc/vmstat") -> None:
+        self._path = Path(path)
+        self._count = 0
+        self._read_at = -_FRESH_SECONDS
+
+    def recent(self) -> int:
+        """As of the last second."""
+        return self._count if time.monotonic() - self._read_at < _FRESH_SECONDS else self.now()
+
+    def now(self) -> int:
+        try:
+            lines = self._path.read_text().splitlines()
+        except OSError:  # not Linux, or hidden from us
+            lines = []
+        self._count = next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+        self._read_at = time.monotonic()
+        return self._count
+
+
+host_kills = HostKills()

@@ -1,0 +1,138 @@
+"""Watch one program of any backend: the first limit that it exceeds, by clocks that are fair to it.
+
+The time that counts is the program's own. While this server stands still, its programs go on: so a result that is there
+wins over a timer that is late, and what took too long is told by the clock beside the program, if it has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from toolyard.core.errors import SandboxLost
+from toolyard.core.stalls import Countdown
+from toolyard.sandboxes.base import Limit, Limits
+from toolyard.sandboxes.endings import HostExhausted, host_kills
+
+MEASURE_SECONDS = 0.1
+PIPE_BYTES = 64 * 1024
+"""What a pipe holds. A program that reads and writes less than that never has to wait for this server."""
+
+Measure = Callable[[], Awaitable[tuple[float, int]]]
+"""Seconds of processor time and bytes of memory that a program uses, with everything that it started. Raises OSError if
+that cannot be said just now."""
+
+
+class Watch:
+    """Waits for one thing to end, and notes the first limit that it exceeds."""
+
+    def __init__(
+        self, limits: Limits, timeout: float | None, *, memory_enforced: bool, every: float = MEASURE_SECONDS
+    ) -> None:
+        self._limits = limits
+        self._every = every
+        self._wall_seconds = limits.wall_seconds if timeout is None else timeout
+        self._memory_enforced = memory_enforced
+        self._over: asyncio.Future[Limit | None] = asyncio.get_running_loop().create_future()
+        self._stalled_seconds = 0.0
+        self._cpu_seconds = 0.0
+        self._host_kills = 0 if memory_enforced else host_kills.recent()
+        self._began = time.monotonic()  # the loop's own clock may stand still for a millisecond
+
+    @property
+    def memory_enforced(self) -> bool:
+        return self._memory_enforced
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def timed_out(self) -> bool:
+        return self._over.done() and self._over.result() == "wall"
+
+    def begin(self) -> None:
+        """To be called before something is begun that had to wait for its turn: its time counts from here."""
+        if self._over.done():
+            raise SandboxLost("it was given up before it was begun")
+        self._began = time.monotonic()
+
+    def exceed(self, limit: Limit) -> None:
+        self._end(limit)
+
+    def fill(self) -> None:
+        """It has written more than is kept."""
+        self._end("output")
+
+    async def wait(self, measure: Measure, *ends: asyncio.Future[Any]) -> Limit | None:
+        """Until one of the ends is done (None), or the program exceeds a limit."""
+        countdown = Countdown(self._wall_seconds, lambda: self._end("wall"))
+        for end in ends:
+            end.add_done_callback(lambda _: self._end(None))
+        try:
+            if self._limits.cpu_seconds is None and self._memory_enforced:
+                return await self._over
+            async with self._measured(measure):
+                return await self._over
+        finally:
+            self._stalled_seconds = countdown.stalled_seconds
+            countdown.cancel()
+
+    def overran(self, own_seconds: float, *, moved_bytes: int) -> Limit | None:
+        """Whether a program that has ended took too long by its own clock, which this server noticed too late because
+        it stood still itself. One that read and wrote more than a pipe holds (`moved_bytes`, the most through one of
+        them) may have had to wait for us: then our stall does not count."""
+        if self.seconds <= self._wall_seconds:
+            return None
+        excused = self._stalled_seconds if moved_bytes >= PIPE_BYTES else 0.0
+        return "wall" if own_seconds > self._wall_seconds + excused else None
+
+    def by_signal(self, code: int, cpu_seconds: float) -> Limit | None:
+        """The limit for which the kernel ended a program by a signal, memory apart."""
+        if code == -signal.SIGXFSZ:
+            return "file_size"
+        most = self._limits.cpu_seconds
+        if code == -signal.SIGXCPU or (most is not None and code < 0 and cpu_seconds >= most):
+            return "cpu"
+        return None
+
+    def check_killed(self, code: int) -> None:
+        """Of a program that nobody here has ended. Raises HostExhausted if it was killed while the kernel ended
+        processes for want of memory, and no control group tells which ones."""
+        if code == -signal.SIGKILL and not self._memory_enforced and host_kills.now() > self._host_kills:
+            raise HostExhausted.of("memory")
+
+    def _end(self, limit: Limit | None) -> None:
+        if not self._over.done():
+            self._over.set_result(limit)
+
+    @contextlib.asynccontextmanager
+    async def _measured(self, measure: Measure) -> AsyncIterator[None]:
+        """Look now and then at the processor time of all of its processes together, and at their memory where no
+        cgroup does."""
+        measuring = asyncio.ensure_future(self._measure(measure))
+        try:
+            yield
+        finally:
+            measuring.cancel()
+            await asyncio.gather(measuring, return_exceptions=True)
+
+    async def _measure(self, measure: Measure) -> None:
+        before: float | None = None
+        while True:
+            try:
+                cpu, memory = await measure()
+            except OSError:  # nobody could look just now; next time, perhaps
+                await asyncio.sleep(self._every)
+                continue
+            before = cpu if before is None else before
+            self._cpu_seconds = max(self._cpu_seconds, cpu - before)
+            if self._limits.cpu_seconds is not None and cpu - before > self._limits.cpu_seconds:
+                self._end("cpu")
+            if not self._memory_enforced and memory > self._limits.memory_bytes:
+                self._end("memory")
+            await asyncio.sleep(self._every)

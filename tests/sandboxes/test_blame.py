@@ -1,0 +1,191 @@
+"""Whose fault an end is: a program that exceeds its own limits has a result, a host in trouble makes the call lost."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from toolyard.core.errors import NoRoom
+from toolyard.sandboxes import endings, watching
+from toolyard.sandboxes.base import Executed, Finished, Limits
+from toolyard.sandboxes.endings import HostExhausted, HostKills, unstarted
+from toolyard.sandboxes.native.backend import NativeBackend
+from toolyard.sandboxes.native.cgroups import Strain
+from toolyard.sandboxes.subprocess import SubprocessBackend
+
+pytestmark = pytest.mark.anyio
+
+MiB = 2**20
+LIMITS = Limits(memory_bytes=160 * MiB, processes=32, wall_seconds=20)
+HUNGRY = f"held = bytearray(b'x') * {100 * MiB}; print(len(held))"
+FORKING = "import subprocess; print(subprocess.run(['true']).returncode)"
+CATCHING = f"""
+import subprocess, sys
+print(subprocess.run([sys.executable, "-c", "held = bytearray(b'x') * {100 * MiB}"]).returncode)
+"""
+"""Ends well, whatever becomes of its child."""
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def native(anyio_backend) -> AsyncIterator[NativeBackend]:
+    backend = NativeBackend(templates=1, ready=0)
+    report = await backend.start()
+    try:
+        if report.level != "L3":
+            pytest.skip("there are no control groups here")
+        yield backend
+    finally:
+        await backend.close()
+
+
+@contextlib.contextmanager
+def host_with(backend: NativeBackend, controller: str, file: str, most: int) -> Iterator[None]:
+    """The group around all sandboxes is smaller than one of them may be."""
+    tree = next(tree for tree in backend._groups.trees if controller in tree.controllers)
+    limit = Path(tree.path, file if tree.version == 1 else file.replace("limit_in_bytes", "max"))
+    limit.write_text(str(most))
+    try:
+        yield
+    finally:
+        limit.write_text("max" if controller == "pids" or tree.version == 2 else "-1")
+
+
+def little_memory(backend: NativeBackend) -> contextlib.AbstractContextManager[None]:
+    return host_with(backend, "memory", "memory.limit_in_bytes", 64 * MiB)
+
+
+def few_processes(backend: NativeBackend, most: int) -> contextlib.AbstractContextManager[None]:
+    return host_with(backend, "pids", "pids.max", most)
+
+
+Way = Callable[[NativeBackend, str], Awaitable[Executed | Finished]]
+
+
+async def alone(backend: NativeBackend, code: str) -> Executed:
+    interpreter = await backend.open_interpreter(LIMITS)
+    try:
+        return await interpreter.exec(code)
+    finally:
+        await interpreter.close()
+
+
+async def executed(backend: NativeBackend, code: str) -> Executed:
+    async with await backend.open(LIMITS) as box:
+        return await box.exec(code)
+
+
+async def run(backend: NativeBackend, code: str) -> Finished:
+    async with await backend.open(LIMITS) as box:
+        return await box.run([sys.executable, "-c", code])
+
+
+async def shelled(backend: NativeBackend, code: str) -> Finished:
+    async with await backend.open(LIMITS) as box:
+        await box.write("program.py", code.encode())
+        return await box.shell("python3 program.py; echo it goes on")
+
+
+async def started(backend: NativeBackend, code: str) -> None:
+    async with await backend.open(LIMITS) as box:
+        process = await box.start([sys.executable, "-c", code])
+        await process.wait(20)
+
+
+WAYS = [alone, executed, run, shelled, started]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_program_that_the_host_has_no_memory_for_is_lost(native: NativeBackend, way: Way) -> None:
+    for code in (HUNGRY, CATCHING):
+        with little_memory(native), pytest.raises(HostExhausted, match="the host ran out of memory"):
+            await way(native, code)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_program_that_the_host_has_no_processes_for_is_lost(native: NativeBackend, way: Way) -> None:
+    most = 1 if way is alone else 2  # enough for the sandbox itself
+    with few_processes(native, most), pytest.raises(HostExhausted, match="processes"):
+        await way(native, FORKING)
+
+
+async def test_a_program_that_needs_more_memory_than_it_may_has_only_itself_to_blame(native: NativeBackend) -> None:
+    hog = HUNGRY.replace(str(100 * MiB), str(300 * MiB))
+    assert (await alone(native, hog)).killed_by == "memory"
+    async with await native.open(LIMITS) as box:
+        assert (await box.exec(hog)).killed_by == "memory"
+        with little_memory(native), pytest.raises(HostExhausted):  # what was before is no excuse for the host
+            await box.exec(HUNGRY)
+        assert (await box.run([sys.executable, "-c", hog])).killed_by == "memory"
+        process = await box.start([sys.executable, "-c", hog])
+        assert await process.wait(20)
+        assert process.killed_by == "memory"
+
+
+async def test_a_sandbox_that_is_full_of_its_own_processes_is_told_so_as_a_result(native: NativeBackend) -> None:
+    async with await native.open(Limits(processes=8)) as box:
+        crowd = "import subprocess\nfor _ in range(20): subprocess.Popen(['sleep', '30'])"
+        assert (await box.exec(crowd)).error.name == "BlockingIOError"
+        finished = await box.run(["true"])
+        assert (finished.exit_code, finished.killed_by) == (126, None)
+        assert b"could not be started" in finished.stderr
+        ended = await box.start(["true"])
+        assert (ended.exit_code, b"could not be started" in (await ended.read(0))[1]) == (126, True)
+
+
+async def test_a_program_that_kills_itself_is_not_lost(native: NativeBackend) -> None:
+    async with await native.open(LIMITS) as box:
+        killed = await box.run(["sh", "-c", "kill -9 $$"])
+        assert (killed.exit_code, killed.killed_by) == (-signal.SIGKILL, None)
+
+
+async def test_a_host_without_room_for_a_sandbox_says_when_to_come_again(native: NativeBackend) -> None:
+    unable = OSError(11, "clone3: Resource temporarily unavailable")
+    assert isinstance(endings.no_room(unable), NoRoom)
+    assert "short of processes" in str(endings.no_room(unable))
+
+
+# Where no control group counts anything.
+
+
+async def test_a_kill_that_nobody_ordered_is_the_host_s_if_the_host_ran_out_of_memory(
+    anyio_backend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("oom_kill 3\n")
+    monkeypatch.setattr(watching, "host_kills", HostKills(str(vmstat)))
+    backend = SubprocessBackend()
+    await backend.start()
+    async with await backend.open() as box:
+        own = await box.run(["sh", "-c", "kill -9 $$"])
+        assert (own.exit_code, own.killed_by) == (-signal.SIGKILL, None)
+        command = f"echo 'oom_kill 4' > {vmstat}; kill -9 $$"
+        with pytest.raises(HostExhausted, match="the host ran out of memory"):
+            await box.run(["sh", "-c", command])
+    await backend.close()
+
+
+def test_what_the_host_is_short_of_is_lost_and_how_a_program_was_asked_for_is_a_result() -> None:
+    for number in (11, 12, 23, 24):
+        with pytest.raises(HostExhausted):
+            unstarted(OSError(number, "no room"), "L3", own=False)
+        assert unstarted(OSError(number, "no room"), "L3", own=True).exit_code == 126
+    assert b"embedded null" in unstarted(ValueError("embedded null byte"), "L3", own=False).stderr
+
+
+def test_whose_memory_ran_out_is_told_by_the_limit_that_was_reached() -> None:
+    before = Strain(oom_kills=1, memory_full=1, forks_refused=2)
+    assert before.out_of_memory(before) == before.out_of_processes(before) == ""
+    assert before._replace(oom_kills=2).out_of_memory(before) == "host"
+    assert before._replace(oom_kills=2, memory_full=2).out_of_memory(before) == "own"
+    assert before._replace(forks_refused=3).out_of_processes(before) == "host"
+    assert before._replace(forks_refused=3, processes_full=True).out_of_processes(before) == "own"
