@@ -251,10 +251,10 @@ class Guest:
     async def signal(self, program: Program, number: int) -> None:
         await self._demand("signal", program=program.number, sent=number)
 
-    async def end_since(self, program: Program, seconds: float) -> None:
-        """End what it has started in the last seconds, but not itself."""
+    async def end_since(self, program: Program, seconds: float, first: int = 0) -> None:
+        """End what it has started in the last seconds, but not itself. It gets the signal `first` before that."""
         moment = time.clock_gettime(time.CLOCK_BOOTTIME) - seconds  # the agent may not be heard soon
-        await self._demand("end_since", program=program.number, moment=moment)
+        await self._demand("end_since", program=program.number, moment=moment, first=first)
 
     async def _demand(self, op: str, **more: Any) -> None:
         """Ask for something that an agent can do. One that says it cannot is given up."""
