@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Any, NoReturn, Protocol
 
 from toolyard.sandboxes.native import forking, session, signals, syscalls, template, wire
-from toolyard.sandboxes.native.branch import Branching
+from toolyard.sandboxes.native.branch import Branching, size_of_files
 from toolyard.sandboxes.native.confine import (
     Rules,
     birth,
@@ -276,6 +276,8 @@ class Agent:
                 self._interpret(Program(request["id"], time.monotonic(), apart=False), fds)
             case "run":
                 self._run({**request, **json.loads(payload)}, fds)
+            case "size":
+                return {"bytes": size_of_files()}, b""
             case "branch":
                 self._branch(request["id"], fds)
             case "invite":

@@ -325,7 +325,7 @@ class NativeBackend:
         sandbox = NativeSandbox(
             guest,
             limits,
-            self._ground(root.oom_kills, owner),
+            self._ground(root.oom_kills, owner, root.memory_left),
             end=end,
             on_branched=self._sandboxes.add,
             on_closed=self._sandboxes.discard,
@@ -378,8 +378,10 @@ class NativeBackend:
             raise without_room(os.strerror(errno.EMFILE))
         return Root(made.fds[0], self._groups.group(made.header["group"]), number, template.channel)
 
-    def _ground(self, oom_kills: Callable[[], int], owner: int) -> Ground:
-        return Ground(self.report, owner, self._memory_enforced, oom_kills, self._check_room)
+    def _ground(
+        self, oom_kills: Callable[[], int], owner: int, memory_left: Callable[[], int | None] = lambda: None
+    ) -> Ground:
+        return Ground(self.report, owner, self._memory_enforced, oom_kills, self._check_room, memory_left)
 
     def _check_room(self, more: int) -> None:
         self._check_room_beside(len(self._sandboxes) + more - 1, more - 1)

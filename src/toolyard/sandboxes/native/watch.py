@@ -8,7 +8,7 @@ import dataclasses
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from toolyard.core.errors import SandboxLost
@@ -31,6 +31,10 @@ class Ground:
     """How often the kernel has ended something in the sandbox because of its memory."""
     check_room: Callable[[int], None]
     """Raises `SandboxError` if there is no room for so many branches more."""
+    memory_left: Callable[[], int | None] = lambda: None
+    """Bytes that a sandbox with its branches may take beside what it has. None where nothing limits that."""
+    copying: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Of a sandbox and its branches one makes a branch at a time: what is left of their memory is for all of them."""
 
     def unenforced(self) -> Ground:
         """For a program that may have less memory than the sandbox, which no cgroup knows of."""

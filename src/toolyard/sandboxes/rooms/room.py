@@ -19,7 +19,7 @@ from toolyard.sandboxes.rooms.programs import Ending, Program
 
 _MEASURE_SECONDS = 0.1
 _END_SECONDS = 30.0
-_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC)
 """What the server itself is short of, which is no fault of a program."""
 
 
@@ -191,7 +191,7 @@ def text_of(module: str) -> str:
 
 def unstarted(error: OSError | ValueError, level: Level) -> Finished:
     """A program that could not even begin, because of how it was asked for."""
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
         raise SandboxError(f"the server has no room for another program: {error.strerror}") from error
     return Finished.unstarted(error, level)
 
