@@ -469,6 +469,23 @@ print(len(watches), -1 in watches)
     assert int(count) <= 2048
 
 
+@SUITE.case("08c")
+async def take_every_terminal_of_the_host(stage: Stage, box: Box) -> None:
+    """The kernel has `kernel.pty.max` of them for all. The next sandbox gets some."""
+    code = """
+import os
+held = []
+try:
+    while len(held) < 200:
+        held.append(os.openpty())
+except OSError as error:
+    print(len(held), error.strerror)
+"""
+    assert (await box.python(code)).stdout == "16 No space left on device\n"
+    async with stage.open() as other:
+        assert (await other.python("import os; os.openpty() and 1")).value == "1"
+
+
 # ---- Output
 
 

@@ -400,16 +400,20 @@ async def test_background_jobs_do_not_hold_up_the_prompt(trainer, trajectory):
     assert time.monotonic() - began < 8
 
 
-async def test_a_command_has_ten_seconds_and_the_next_ones_run(trainer):
-    slow, stuck = "X=kept\necho a; sleep 30\necho $X", "X=lost\nwhile :; do :; done\necho $X"
+async def test_a_command_has_ten_seconds_is_ended_whole_and_the_next_ones_run(trainer):
+    over = "Process timed out after 10 seconds"
+    slow, stuck = "echo a; sleep 30; echo rest", "while :; do :; done; echo rest"
+    function, subshell = "f() { sleep 30; echo rest; }; f; echo rest", "(sleep 30); echo rest"
+    commands = slow, stuck, function, subshell
+    names = [f"ended-{number}" for number in range(len(commands))]
     began = time.monotonic()
-    seen = await trainer.batch(["slow", "stuck"], [f"<bash>{slow}</bash>", f"<bash>{stuck}</bash>"])
-    assert 9.9 < time.monotonic() - began < 14
-    shown = f"{PROMPT}X=kept\n{PROMPT}echo a; sleep 30\na\nProcess timed out after 10 seconds\n{PROMPT}echo $X\nkept"
-    assert seen[0].text == f"\n<o>\n{shown}\n</o>\n"
-    lost = f"{PROMPT}X=lost\n{PROMPT}while :; do :; done\nProcess timed out after 10 seconds\n{LOST}\n"
-    assert seen[1].text == f"\n<o>\n{lost}Not run: the commands that follow.\n</o>\n"
-    await trainer.finish("slow", "stuck")
+    seen = await trainer.batch(names, [f"<bash>X=kept\n{command}\necho $X</bash>" for command in commands])
+    assert 9.9 < time.monotonic() - began < 16
+    kept, lost = f"{PROMPT}echo $X\nkept", f"{LOST}\nNot run: the commands that follow."
+    endings = f"a\n{over}\n{kept}", f"{over}\n{kept}", f"{over}\n{lost}", f"{over}\n{lost}"
+    for command, one, after in zip(commands, seen, endings, strict=True):
+        assert one.text == f"\n<o>\n{PROMPT}X=kept\n{PROMPT}{command}\n{after}\n</o>\n"
+    await trainer.finish(*names)
 
 
 async def test_what_is_no_text_is_refused_in_words(trainer, trajectory):

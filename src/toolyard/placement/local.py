@@ -346,8 +346,7 @@ class LocalEnvironment:
                 made.append(LocalEnvironment(await self._place.ask(self._env.fork), self._place))
                 await self._fork_toolsets(made[-1])
         except BaseException:
-            for one in made:
-                await one.teardown()
+            await asyncio.gather(*(one.teardown() for one in made), return_exceptions=True)  # the author's, of each
             raise
         return made, "hook"
 

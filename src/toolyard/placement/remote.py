@@ -245,8 +245,7 @@ class RemoteEnvironment:
                 process.sessions = 1
                 made.append(RemoteEnvironment(spec, process, alone=True, called=name))
         except BaseException as error:
-            for one in made:
-                await one.teardown()
+            await asyncio.gather(*(one.teardown() for one in made), return_exceptions=True)
             if isinstance(error, LineLost | TemplateLost):
                 raise await self._as_lost() from None
             raise

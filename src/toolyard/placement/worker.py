@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from toolyard.core.errors import CannotFork, NotSupported
+from toolyard.core.errors import CannotFork, NoRoom, NotSupported
 from toolyard.placement.base import Placed
 from toolyard.placement.hosting import Hosting, Served
 from toolyard.placement.line import Line
@@ -74,11 +74,11 @@ class Worker(Hosting):
             try:
                 helper = os.fork()
             except OSError as error:
-                raise CannotFork(str(error)) from error
+                raise _without_room(error.errno) from error
             if helper == 0:
                 self._make_copy(placed, new, *ends)
             if status := os.waitpid(helper, 0)[1]:  # noqa: ASYNC222  # which ends at once
-                raise CannotFork(os.strerror(os.waitstatus_to_exitcode(status)))
+                raise _without_room(os.waitstatus_to_exitcode(status))
         finally:
             for end in ends:
                 os.close(end)
@@ -126,6 +126,10 @@ class Worker(Hosting):
         if threads > 1:
             return f"{threads - 1} other threads are running in it"
         return f"it has child processes: {', '.join(children)}" if (children := _children()) else ""
+
+
+def _without_room(number: int | None) -> NoRoom:
+    return NoRoom(f"no process for a fork could be started: {os.strerror(number or errno.EIO)}")
 
 
 def _children() -> Sequence[str]:

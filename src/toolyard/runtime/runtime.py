@@ -125,8 +125,23 @@ class Runtime:
         return await self._build(Session(spec, self.shared))
 
     async def fork(self, session: Session, ids: Sequence[str]) -> Strategy:
-        """Sessions with these ids that continue from where this one is; how they were made."""
+        """Sessions with these ids that continue from where this one is; how they were made.
+
+        Who stops waiting for them leaves none behind, however far they have come: no place is cut off in the middle."""
         self._check_room(len(ids))
+        forking = asyncio.ensure_future(self._fork(session, ids))
+        try:
+            return await asyncio.shield(forking)
+        except asyncio.CancelledError:
+            self.shared.background.start(self._close_forks(forking, ids))
+            raise
+
+    async def _close_forks(self, forking: asyncio.Future[Strategy], ids: Sequence[str]) -> None:
+        await asyncio.wait((forking,))
+        if not forking.cancelled() and forking.exception() is None:
+            await asyncio.gather(*map(self.close, ids))
+
+    async def _fork(self, session: Session, ids: Sequence[str]) -> Strategy:
         spec = session.spec
         made, strategy = await session.fork([dataclasses.replace(spec, session_id=each) for each in ids])
         self.sessions |= {each.id: each for each in made}

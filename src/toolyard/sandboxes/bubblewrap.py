@@ -28,7 +28,7 @@ from toolyard.sandboxes.base import ENVIRONMENT, WORKSPACE, Limits, Missing, Pro
 from toolyard.sandboxes.native import seccomp
 from toolyard.sandboxes.rooms import origin
 from toolyard.sandboxes.rooms.backend import RoomBackend
-from toolyard.sandboxes.rooms.launcher import kill, kill_recent, tree
+from toolyard.sandboxes.rooms.launcher import kill, relieve, tree
 from toolyard.sandboxes.rooms.programs import Program, start, usage_below
 from toolyard.sandboxes.rooms.room import new_mark, resources_of, script
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
@@ -199,9 +199,8 @@ class BubblewrapRoom:
         if inside := self._inside(program):
             kill(inside[0], signal.SIGINT)
 
-    async def relieve(self, program: Program, since: float) -> None:
-        if inside := self._inside(program):
-            kill_recent(inside[0], since)
+    async def relieve(self, program: Program, since: float, first: int = 0) -> None:
+        relieve(self._inside(program), since, first)
 
     async def kill(self, program: Program) -> None:
         if program.ended.done():

@@ -289,8 +289,8 @@ class ContainerRoom:
     async def interrupt(self, program: Program) -> None:
         await self._tell_launcher({"do": "signal", "name": program.name, "number": int(signal.SIGINT)})
 
-    async def relieve(self, program: Program, since: float) -> None:
-        await self._tell_launcher({"do": "relieve", "name": program.name, "since": since})
+    async def relieve(self, program: Program, since: float, first: int = 0) -> None:
+        await self._tell_launcher({"do": "relieve", "name": program.name, "since": since, "first": first})
 
     async def kill(self, program: Program) -> None:
         if program.ended.done():

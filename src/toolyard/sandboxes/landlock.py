@@ -28,7 +28,7 @@ from toolyard.sandboxes.base import Limits, Missing, Profile, Report
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.rooms import origin
 from toolyard.sandboxes.rooms.backend import RoomBackend
-from toolyard.sandboxes.rooms.launcher import WALLED, kill, kill_recent, processes, tree, used
+from toolyard.sandboxes.rooms.launcher import WALLED, kill, processes, relieve, tree, used
 from toolyard.sandboxes.rooms.programs import Program, start
 from toolyard.sandboxes.rooms.room import new_mark, resources_of
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
@@ -200,9 +200,8 @@ class LandlockRoom(SubprocessRoom):
         if not program.ended.done():
             kill(program.pid, signal.SIGINT)  # which its warden passes on
 
-    async def relieve(self, program: Program, since: float) -> None:
-        for below in self._inside(program)[:1]:
-            kill_recent(below, since)
+    async def relieve(self, program: Program, since: float, first: int = 0) -> None:
+        relieve(self._inside(program), since, first)
 
     async def kill(self, program: Program) -> None:
         if not program.ended.done():

@@ -7,8 +7,10 @@ same sandbox can find it out and write it themselves; what they gain is a wrong 
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import shlex
+import signal
 
 from toolyard.sandboxes.pipes import Capture, send
 
@@ -19,6 +21,20 @@ COMMAND_BYTES = 4 * 1024 * 1024
 OUT, ERR = 62, 63
 """Where the shell keeps its real output: commands have it as 1 and 2 and may send their own elsewhere, and what the
 shell itself says between commands (traps, set -x) goes nowhere. `Limits.open_files` has to be larger."""
+ABANDON = int(signal.SIGRTMAX)
+"""Makes the shell give up its command with everything that is left of it, as soon as no program runs in it. Send it
+before you end the programs of the command: bash handles a signal when the program that it waits for has ended."""
+ENDED_CODE = 128 + signal.SIGKILL
+"""Of a command that was ended: what bash says of a program that is killed."""
+_GIVE_UP = "[[ ${FUNCNAME-} ]] && { \\builtin trap - EXIT; \\builtin exit 143; }; \\builtin break 1000"
+"""Each command stands in a loop of ours, so that `break` skips the rest of it, down to the last subshell and
+redirection, and keeps the shell. In a function `break` does not reach so far, and the shell ends."""
+_NO_SUBSHELL = re.compile(
+    r"""\$'(?P<quoted>(?:\\.|[^'\\])*)'|\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?:^|\s)\#[^\n]*"""
+    r"""|\$\(\(?|[<>=@?*+!]\(|\(\(|\(\s*\)|\(\\builtin\ exit\ \d+\)""",
+    re.DOTALL | re.MULTILINE,
+)
+"""Parts of a command that begin no subshell: quotes, comments, substitutions, arithmetic, arrays, functions."""
 
 
 class Shell:
@@ -28,7 +44,7 @@ class Shell:
         self._stdin = stdin
         self.stdout = stdout
         self.stderr = stderr
-        self._prelude = f"exec {OUT}>&1 {ERR}>&2 >/dev/null 2>&1\n"
+        self._prelude = f"exec {OUT}>&1 {ERR}>&2 >/dev/null 2>&1; trap '{_GIVE_UP}' {ABANDON}\n"
 
     async def run(self, command: str, output_bytes: int) -> int:
         """Run one command to its end; its output is then in `stdout` and `stderr`. Returns its exit code.
@@ -43,15 +59,35 @@ class Shell:
         status, _ = await asyncio.gather(self.stdout.answer, self.stderr.answer)
         return int(status) if len(status) <= 3 and status.isdigit() else 255
 
+    def abandoned(self) -> None:
+        """The shell was told to `ABANDON` a command. Should it hear of that only now, it is not to give up the next."""
+        self._prelude = "\\builtin :\n"
+
     def _text(self, command: str, mark: str) -> bytes:
         """Quoted and evaluated, so that a command ends where it ends, with all its quotes, loops and documents."""
         prelude, self._prelude = self._prelude, ""
         redirected = f"</dev/null >&{OUT} 2>&{ERR} {OUT}>&- {ERR}>&-"
         text = (
-            f"{prelude}\\builtin eval {shlex.quote(command)} {redirected}\n"
+            f"{prelude}for _ in ''; do \\builtin eval {shlex.quote(command)} {redirected}; done\n"
             f"\\builtin printf '{mark}=%d\\n' \"$?\" >&{OUT}; \\builtin printf '{mark}=\\n' >&{ERR}\n"
         )
         return text.encode("utf-8", "surrogateescape")
+
+
+def may_wait_for_subshell(command: str) -> bool:
+    """Whether there is a `( list )` in it. When that ends, bash begins the next command before it handles a signal: so
+    such a command cannot be given up without the shell. What `eval` and `.` read is not looked at."""
+    rest, at = [], 0
+    for skipped in _NO_SUBSHELL.finditer(command):
+        rest.append(command[at : skipped.start()])
+        at = skipped.end()
+        if (quoted := skipped["quoted"]) and may_wait_for_subshell(re.sub(r"\\(047|.)", _unquoted, quoted)):
+            return True
+    return "(" in "".join((*rest, command[at:]))
+
+
+def _unquoted(escape: re.Match[str]) -> str:
+    return "'" if escape[1] == "047" else escape[1]
 
 
 def refused(command: str) -> str:

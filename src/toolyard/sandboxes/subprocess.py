@@ -23,7 +23,7 @@ from pathlib import Path
 from toolyard.sandboxes.base import ENVIRONMENT, Limits, Missing, Profile, Report
 from toolyard.sandboxes.rooms import origin
 from toolyard.sandboxes.rooms.backend import RoomBackend
-from toolyard.sandboxes.rooms.launcher import environment, kill, kill_recent, processes, tree
+from toolyard.sandboxes.rooms.launcher import environment, kill, processes, relieve, tree
 from toolyard.sandboxes.rooms.programs import Program, start, usage_below
 from toolyard.sandboxes.rooms.room import resources_of, script
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
@@ -110,9 +110,10 @@ class SubprocessRoom:
         if not program.ended.done():
             os.kill(program.pid, signal.SIGINT)
 
-    async def relieve(self, program: Program, since: float) -> None:
+    async def relieve(self, program: Program, since: float, first: int = 0) -> None:
         if not program.ended.done():
-            kill_recent(program.pid, since)
+            below = tree(program.pid)
+            relieve([*below, *_marked(program.name).difference(below)], since, first)
 
     async def kill(self, program: Program) -> None:
         below = tree(program.pid)[1:] if not program.ended.done() else []
@@ -146,14 +147,18 @@ class SubprocessRoom:
 
 async def end_marked(name: str) -> None:
     """End what has this name in its environment, and what that starts meanwhile."""
-    wanted = f"{_MARK}={name}".encode()
     for _ in range(_ROUNDS_MOST):
-        marked = [pid for pid in processes() if wanted in environment(pid)]
+        marked = _marked(name)
         if not marked:
             break
         for pid in marked:
             kill(pid, signal.SIGKILL)
         await asyncio.sleep(_ROUND_SECONDS)
+
+
+def _marked(name: str) -> set[int]:
+    wanted = f"{_MARK}={name}".encode()
+    return {pid for pid in processes() if wanted in environment(pid)}
 
 
 def _sweep() -> None:

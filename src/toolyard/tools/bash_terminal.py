@@ -32,8 +32,8 @@ _FENCED_TERMINAL = re.compile(r"```\s*terminal\b(.*?)```", re.DOTALL)
 _COMMENT = re.compile(r"\s*(?:#[^\n]*)?")
 _OF_A_CHILD = re.compile(r"^bash: +\d+ Killed +.*\n?", re.MULTILINE)
 """What bash says of a program that was ended with the command."""
-_OF_BASH_ITSELF = re.compile(r"^bash: (?:eval: )?line \d+: ", re.MULTILINE)
-"""Lines are counted from where the shell began, which means nothing to anybody."""
+_OF_BASH_ITSELF = re.compile(r"^(?:bash|main): (?:eval: )?line \d+: ", re.MULTILINE)
+"""Lines are counted from where the shell began, which means nothing to anybody; `main` is a function of its own."""
 
 
 @dataclass(frozen=True, slots=True)

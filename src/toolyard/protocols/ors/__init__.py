@@ -325,6 +325,9 @@ class Ors(BaseRoute):
         family = session.id.partition(".")[0]  # so that a balancer can tell that they are in the same place
         ids = [self._runtime.owners.draw(lambda: f"{family}.{new_id()}") for _ in range(body.count)]
         strategy = await self._runtime.fork(session, ids)
+        if request.is_gone():  # nobody else knows of them
+            await asyncio.gather(*map(self._runtime.close, ids))
+            raise Disconnected
         await request.answer_json({"sids": ids, "strategy": strategy})
 
     async def score_group(self, request: Request, env: str) -> None:

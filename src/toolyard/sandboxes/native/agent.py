@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Any, NoReturn, Protocol
 
 from toolyard.sandboxes.native import forking, session, signals, syscalls, template, wire
-from toolyard.sandboxes.native.branch import Branching
+from toolyard.sandboxes.native.branch import Branching, size_of_files
 from toolyard.sandboxes.native.confine import (
     Rules,
     birth,
@@ -276,6 +276,8 @@ class Agent:
                 self._interpret(Program(request["id"], time.monotonic(), apart=False), fds)
             case "run":
                 self._run({**request, **json.loads(payload)}, fds)
+            case "size":
+                return {"bytes": size_of_files()}, b""
             case "branch":
                 self._branch(request["id"], fds)
             case "invite":
@@ -286,7 +288,7 @@ class Agent:
             case "measure":
                 return self._measure(request["program"]), b""
             case "end_since":
-                self._end_since(request["program"], request["moment"])
+                self._end_since(request["program"], request["moment"], request.get("first", 0))
             case "signal":
                 self._signal(request["program"], request["sent"])
             case "read":
@@ -437,14 +439,18 @@ class Agent:
         ended = 0.0 if program.apart else self._orphans_cpu
         return {"cpu": ended + sum(cpu for cpu, _ in used), "memory": sum(memory for _, memory in used)}
 
-    def _end_since(self, id: int, moment: float) -> None:
+    def _end_since(self, id: int, moment: float, first: int) -> None:
         """End what a program has started since then, but not itself: the command that a shell hangs in, or the
-        processes of a piece of code. Should they be quicker than we are, it goes with them."""
+        processes of a piece of code. Should they be quicker than we are, it goes with them. `first` is a signal that
+        a program apart gets before, or 0."""
         root, apart = next(((pid, known.apart) for pid, known in self._programs.items() if known.id == id), (0, True))
         spared = {root}
         if apart:  # and its init's first child; the other children of that have lost the parent that they had
             children = [pid for pid, parent in parents_of_all().items() if parent == root]
-            spared.add(min(children, key=lambda pid: (start_of(pid), pid), default=root))
+            spared.add(itself := min(children, key=lambda pid: (start_of(pid), pid), default=root))
+            if first and itself != root:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(itself, first)
 
         def late() -> Iterable[int]:
             parents = parents_of_all()

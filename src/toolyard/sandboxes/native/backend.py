@@ -345,7 +345,7 @@ class NativeBackend:
         sandbox = NativeSandbox(
             guest,
             limits,
-            self._ground(root, owner),
+            self._ground(root, owner, root.memory_left),
             end=end,
             on_branched=self._sandboxes.add,
             on_closed=self._sandboxes.discard,
@@ -399,9 +399,9 @@ class NativeBackend:
             raise without_room(os.strerror(errno.EMFILE))
         return Root(made.fds[0], self._groups.group(made.header["group"]), number, template.channel)
 
-    def _ground(self, group: Strained, owner: int) -> Ground:
+    def _ground(self, group: Strained, owner: int, memory_left: Callable[[], int | None] = lambda: None) -> Ground:
         enforced = self._memory_enforced
-        return Ground(self.report, owner, enforced, group, self._check_room, counted=enforced)
+        return Ground(self.report, owner, enforced, group, self._check_room, enforced, memory_left)
 
     def _check_room(self, more: int) -> None:
         self._check_room_beside(len(self._sandboxes) + more - 1, more - 1)

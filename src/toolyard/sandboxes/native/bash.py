@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
 from dataclasses import dataclass
 
 from toolyard.sandboxes.base import Finished, Limit, Limits, Usage
 from toolyard.sandboxes.native.guest import Guest, Program
 from toolyard.sandboxes.native.watch import Ground, Watch
-from toolyard.sandboxes.shell import ARGV, Shell, refused
+from toolyard.sandboxes.shell import ABANDON, ARGV, ENDED_CODE, Shell, may_wait_for_subshell, refused
 
 _GRACE_SECONDS = 0.5
 """For the shell to go on when the command that it hung in was ended, which saves its variables."""
@@ -52,25 +53,27 @@ class Bash:
             running.command = done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))
             try:
                 exceeded = await watch.until(self._guest, program, done, program.ended)
-                if exceeded:
-                    await self._relieve(program, done, watch)
-                    if done.done():
-                        await self._guest.end_since(program, watch.seconds)  # what it has started meanwhile
+                if exceeded and not may_wait_for_subshell(command):
+                    await self._give_up(running, done, watch)
                 if not done.done() or done.cancelled():  # the latter when everything is closed
                     return await self._executed_last(running, exceeded, watch)
             finally:
                 done.cancel()
             usage, level = Usage(watch.seconds), self._ground.report().level
             stdout, stderr = program.stdout.take(), program.stderr.take()
-            finished = Finished(done.result(), stdout, stderr, exceeded or program.cut, usage, level)
+            killed_by = exceeded or program.cut
+            code = ENDED_CODE if exceeded or (killed_by and not done.result()) else done.result()
             program.rest()
-            return finished
+            return Finished(code, stdout, stderr, killed_by, usage, level)
 
-    async def _relieve(self, program: Program, done: asyncio.Future[int], watch: Watch) -> None:
-        """End what the command has started; more than once, in case it was only about to."""
-        for _ in range(_TIMES):
-            await self._guest.end_since(program, watch.seconds)
-            if (await asyncio.wait((done,), timeout=_GRACE_SECONDS / _TIMES))[0]:
+    async def _give_up(self, running: _Running, done: asyncio.Future[int], watch: Watch) -> None:
+        """End the command whole: what it has started, more than once in case it was only about to, and the rest."""
+        running.shell.abandoned()
+        ends = done, running.program.ended
+        for turn in range(_TIMES):
+            await self._guest.end_since(running.program, watch.seconds, 0 if turn else ABANDON)
+            if (await asyncio.wait(ends, timeout=_GRACE_SECONDS / _TIMES, return_when="FIRST_COMPLETED"))[0]:
+                await self._guest.end_since(running.program, watch.seconds)  # what it has started meanwhile
                 return
 
     async def end(self) -> None:
@@ -96,7 +99,7 @@ class Bash:
             ending = await self._guest.kill(program)
             usage = Usage(watch.seconds, ending["cpu"], ending["peak"])
             return Finished(
-                ending["code"],
+                -signal.SIGKILL if exceeded else ending["code"],
                 program.stdout.take(),
                 program.stderr.take(),
                 exceeded or watch.enforced(ending) or program.cut,

@@ -110,6 +110,11 @@ def _map_user(calls: Calls, *, fd: int) -> None:
     calls.add("prctl", syscalls.PR_SET_DUMPABLE, 0)
 
 
+def size_of_files() -> int:
+    """Bytes that the workspace takes, and so its copy."""
+    return sum((about.f_blocks - about.f_bfree) * about.f_frsize for about in map(os.statvfs, _PLACES))
+
+
 def copy_directory(source: int, target: int) -> None:
     """Everything below one open directory into another. Links stay links; sockets are left."""
     for name in os.listdir(source):
@@ -141,10 +146,28 @@ def _copy_file(name: str, source: int, target: int, mode: int) -> None:
     try:
         copy = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target)
         try:
-            while os.sendfile(copy, original, None, 2**30):  # from where it stands, until there is no more
-                continue
+            _copy_data(original, copy)
             os.fchmod(copy, mode)
         finally:
             os.close(copy)
     finally:
         os.close(original)
+
+
+def _copy_data(original: int, copy: int) -> None:
+    """Without what was never written: holes take no space, and are none in the copy either."""
+    size = os.fstat(original).st_size
+    os.truncate(copy, size)
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(original, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # there is no more
+                return
+            raise
+        end = os.lseek(original, start, os.SEEK_HOLE)
+        os.lseek(original, start, os.SEEK_SET)
+        os.lseek(copy, start, os.SEEK_SET)
+        while start < end and (sent := os.sendfile(copy, original, None, end - start)):
+            start += sent

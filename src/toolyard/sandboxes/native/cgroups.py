@@ -307,6 +307,18 @@ class Group:
                 return not peak or (most.isdigit() and int(peak) >= int(most))
         return False
 
+    def memory_left(self) -> int | None:
+        """Bytes that it may take beside what it holds and cannot give back. None where nothing limits it."""
+        for tree in self._trees:
+            if "memory" in tree.controllers:
+                v1 = tree.version == 1
+                most = self._read(tree, "memory.limit_in_bytes" if v1 else "memory.max").strip()
+                used = int(self._read(tree, "memory.usage_in_bytes" if v1 else "memory.current"))
+                about = self._read(tree, "memory.stat")
+                files = sum(_counter(about, f"{'total_' if v1 else ''}{kind}_file") for kind in ("active", "inactive"))
+                return int(most) - used + files if most.isdigit() else None
+        return None
+
     def is_spotless(self) -> bool:
         """Nobody who comes into the group now would notice that others were in it before."""
         for tree in self._trees:

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from toolyard.core.errors import SandboxError, SandboxLost
+from toolyard.core.errors import NoRoom, SandboxLost
 from toolyard.sandboxes.native import wire
 
 _AT_ONCE = 64
@@ -47,9 +47,9 @@ def pair() -> tuple[socket.socket, socket.socket]:
         raise without_room(error.strerror) from error
 
 
-def without_room(why: str | None) -> SandboxError:
+def without_room(why: str | None) -> NoRoom:
     """The server itself can open nothing more. That is no fault of a program, and must not look like one."""
-    return SandboxError(f"the server has no room for what a sandbox needs: {why}")
+    return NoRoom(f"the server has no room for what a sandbox needs: {why}")
 
 
 class Channel:

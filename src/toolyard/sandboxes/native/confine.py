@@ -30,6 +30,8 @@ NAMESPACES = (
 )
 """All but that of cgroups, which is to be made when the sandbox is in its own, and that of the network."""
 
+_TERMINALS_MOST = 16
+"""Of a sandbox with its branches. Few programs need more than one."""
 _RULES_FROM = 16
 """Where the descriptors of rules begin: beyond all that a program is given."""
 
@@ -76,8 +78,7 @@ def birth(limits: Mapping[str, Any], waits: int, doors: Sequence[int], kept: Col
     calls.add("setresuid", UID, UID, UID)
     mount_processes(calls)
     mount_workspace(calls, limits)
-    safe = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
-    calls.add("mount", b"devpts", b"/dev/pts", b"devpts", safe, b"newinstance,ptmxmode=0666,mode=620")
+    mount_terminals(calls, limits)
     if limits["network"] != "host":
         calls.add("sethostname", b"sandbox", len(b"sandbox"))
     calls.add("prctl", syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of uid, which would undo it
@@ -105,6 +106,20 @@ def mount_workspace(calls: Calls, limits: Mapping[str, Any]) -> None:
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     for place in (template.WORK, template.TEMPORARY):
         calls.add("mount", b"private", place.encode(), b"tmpfs", flags, options.encode(), about=place)
+
+
+def mount_terminals(calls: Calls, limits: Mapping[str, Any]) -> None:
+    """Pseudo terminals of its own, and few: the machine has `kernel.pty.max` of them for all."""
+    options = f"newinstance,ptmxmode=0666,mode=620,max={min(_TERMINALS_MOST, limits['processes'])}"
+    calls.add(
+        "mount",
+        b"devpts",
+        b"/dev/pts",
+        b"devpts",
+        syscalls.MS_NOSUID | syscalls.MS_NOEXEC,
+        options.encode(),
+        about="pts",
+    )
 
 
 def settle(calls: Calls) -> None:

@@ -147,6 +147,10 @@ async def agreed(asked: Awaitable[Answer]) -> None:
             answer = await asked
     except TimeoutError:
         raise OSError(0, "the interpreter does not answer") from None
+    _check_agreed(answer)
+
+
+def _check_agreed(answer: Answer) -> None:
     if problem := answer.header.get("problem"):
         raise OSError(0, _words(problem))
 
@@ -178,16 +182,18 @@ class Guest:
         self._endings: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         self._ready: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._on_lost = on_lost
+        self.failure = ""
+        """Why it could not be furnished, if its agent has said so."""
         self._channel = Channel(sock, on_event=self._event, on_lost=self._lost, payload_most=_FILE_MOST)
 
     @property
     def lost(self) -> str:
         return self._channel.lost
 
-    async def ready(self) -> bool:
+    async def ready(self, seconds: float = SECONDS) -> bool:
         """Until the sandbox is furnished, and whether the interpreter that was to be started with it was. Raises
         SandboxLost if it could not be furnished."""
-        async with within(SECONDS, "it does not get ready"):
+        async with within(seconds, "it does not get ready"):
             return bool((await self._ready).get("interpreter"))
 
     async def ask(self, op: str, /, **more: Any) -> Answer:
@@ -219,9 +225,21 @@ class Guest:
         """For a sandbox that is to be born with it."""
         return self._expected(interpreter=True)
 
-    async def fork(self, interpreter: Program, output: int) -> Program:
-        """Let another sandbox's interpreter fork itself into this one. Raises OSError with what prevents it."""
-        return await self._start("adopt", output, interpreter=True, by=interpreter.channel)
+    async def fork(self, interpreter: Program, output: int, seconds: float) -> Program:
+        """Let another sandbox's interpreter fork itself into this one. Raises OSError with what prevents it, and
+        TimeoutError if the interpreter takes longer than this: hooks of the code's own run meanwhile."""
+        assert interpreter.channel is not None
+        expected = self._expected(interpreter=True)
+        try:
+            await self.ask("invite")
+            async with asyncio.timeout(seconds):
+                answer = await interpreter.channel.ask("fork", fds=expected.theirs)
+            _check_agreed(answer)
+            await self.ask("adopt", number=expected.number)
+        except BaseException:
+            self.give_up(expected)
+            raise
+        return self.started(expected, output)
 
     async def branch(self, guest: socket.socket) -> int:
         """Make a place for a branch, whose agent speaks to that socket. Gives the number by which it is ended."""
@@ -234,13 +252,21 @@ class Guest:
             raise
         return number
 
-    async def end_branch(self, number: int) -> None:
-        """Its agent goes when nobody listens to it any more. One that somebody has stopped is killed."""
+    async def size_of_files(self) -> int:
+        """Bytes that the workspace takes."""
+        size = (await self.ask("size")).header.get("bytes")
+        if not isinstance(size, int) or not 0 <= size < 2**63:
+            raise OSError(0, "its size is not known")
+        return size
+
+    async def end_branch(self, number: int, *, patience: float = _GOING_SECONDS) -> None:
+        """Its agent goes when nobody listens to it any more. One that somebody has stopped, or that is still busy, is
+        killed."""
         ended = self._endings.get(number)
         if ended is None:
             return
         with contextlib.suppress(SandboxLost):  # and the branch with it
-            if not (await asyncio.wait((ended,), timeout=_GOING_SECONDS))[0]:
+            if not (await asyncio.wait((ended,), timeout=patience))[0]:
                 await self._demand("signal", program=number, sent=signal.SIGKILL)
                 async with within(SECONDS, "it does not end what it is to end"):
                     await ended
@@ -252,10 +278,10 @@ class Guest:
     async def signal(self, program: Program, number: int) -> None:
         await self._demand("signal", program=program.number, sent=number)
 
-    async def end_since(self, program: Program, seconds: float) -> None:
-        """End what it has started in the last seconds, but not itself."""
+    async def end_since(self, program: Program, seconds: float, first: int = 0) -> None:
+        """End what it has started in the last seconds, but not itself. It gets the signal `first` before that."""
         moment = time.clock_gettime(time.CLOCK_BOOTTIME) - seconds  # the agent may not be heard soon
-        await self._demand("end_since", program=program.number, moment=moment)
+        await self._demand("end_since", program=program.number, moment=moment, first=first)
 
     async def _demand(self, op: str, **more: Any) -> None:
         """Ask for something that an agent can do. One that says it cannot is given up."""
@@ -274,15 +300,10 @@ class Guest:
     def close(self, why: str = "it was closed") -> None:
         self._channel.close(why)
 
-    async def _start(
-        self, op: str, output: int, *, interpreter: bool = False, by: Channel | None = None, **more: Any
-    ) -> Program:
+    async def _start(self, op: str, output: int, *, interpreter: bool = False, **more: Any) -> Program:
         expected = self._expected(interpreter=interpreter)
         try:
-            if by is not None:
-                await self._fork(by, expected.theirs, expected.number)
-            else:
-                await self.ask(op, number=expected.number, fds=expected.theirs, **more)
+            await self.ask(op, number=expected.number, fds=expected.theirs, **more)
         except BaseException:
             self.give_up(expected)
             raise
@@ -297,11 +318,6 @@ class Guest:
         expected.close()
         self._endings.pop(expected.number, None)
 
-    async def _fork(self, by: Channel, fds: Sequence[int], number: int) -> None:
-        await self.ask("invite")
-        await agreed(by.ask("fork", fds=fds))
-        await self.ask("adopt", number=number)
-
     def started(self, expected: Expected, output: int) -> Program:
         """What was expected is there, or was: the agent will tell how it ended."""
         return program_of(expected, output)
@@ -313,7 +329,8 @@ class Guest:
             if ended is not None and not ended.done():
                 ended.set_result(event)
         elif "failed" in event:
-            self.close(f"it could not be set up: {_words(event['failed'])}")
+            self.failure = _words(event["failed"])
+            self.close(f"it could not be set up: {self.failure}")
         elif not self._ready.done():
             self._ready.set_result(event)
 

@@ -65,6 +65,13 @@ class Root:
                 raise without_room(error.strerror) from error
         return self._gauge
 
+    def memory_left(self) -> int | None:
+        """Bytes that it may take beside what it has. None where nothing limits it, or it is gone."""
+        try:
+            return self._group.memory_left()
+        except OSError:
+            return None
+
     def pid(self) -> int:
         """Its number outside, or -1 if it is gone."""
         with open(f"/proc/self/fdinfo/{self._pidfd}") as file:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import math
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from socket import socket
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from toolyard.core.errors import CannotFork, SandboxLost, WorkspaceError
+from toolyard.core.errors import CannotFork, SandboxError, SandboxLost, WorkspaceError
 from toolyard.sandboxes import paths
 from toolyard.sandboxes.base import Entry, Executed, Finished, Limits, Process, Report, Usage
 from toolyard.sandboxes.native.bash import Bash
 from toolyard.sandboxes.native.channel import pair
-from toolyard.sandboxes.native.guest import Guest, Program, agreed
+from toolyard.sandboxes.native.guest import SECONDS, Guest, Program, agreed
 from toolyard.sandboxes.native.python import Python
 from toolyard.sandboxes.native.watch import Ground, Watch
 from toolyard.sandboxes.pipes import feed
@@ -25,6 +25,11 @@ from toolyard.sandboxes.process import MEASURE_SECONDS, Ending, Running, Unstart
 T = TypeVar("T")
 
 _PIECE = 256 * 1024
+_BRANCH_BYTES = 8 * 2**20
+"""Of memory, that a branch takes beside its files."""
+_COPIED_PER_SECOND = 10 * 2**20
+"""Bytes, on a machine that has a lot else to do; a quiet one copies a hundred times as many."""
+_UNFORKABLE = "the session cannot be forked:"
 
 
 class NativeSandbox:
@@ -255,30 +260,9 @@ class NativeSandbox:
 
     async def _branch(self) -> NativeSandbox:
         interpreter = await self._python.program()
-        ours, theirs = pair()
-        guest = Guest(ours, owner=self._ground.owner)
-        try:
-            with theirs:
-                number = await self._place_for(interpreter, guest, theirs)
-            async with asyncio.timeout(self.limits.wall_seconds):  # hooks of the code's own run meanwhile
-                forked = await guest.fork(interpreter, self.limits.output_bytes)
-        except TimeoutError:
-            guest.close()
-            await self._python.end()
-            raise CannotFork(
-                "the session cannot be forked: the interpreter did not do so in time and was ended, so that its "
-                "variables are lost"
-            ) from None
-        except OSError as error:
-            guest.close()
-            raise CannotFork(f"the session cannot be forked: {error.strerror}") from error
-        except SandboxLost as error:  # the branch, or the interpreter
-            guest.close()
-            self._check_open()
-            raise CannotFork(f"the session cannot be forked: {error}") from error
-        except BaseException:
-            guest.close()
-            raise
+        async with self._ground.copying:
+            seconds = await self._copying_seconds()
+            number, guest, forked = await self._place_for(interpreter, seconds)
 
         async def end() -> None:
             guest.close()
@@ -298,17 +282,65 @@ class NativeSandbox:
         self._on_branched(branch)
         return branch
 
-    async def _place_for(self, interpreter: Program, guest: Guest, theirs: socket) -> int:
-        """Have the agent make one, while the interpreter looks whether it can be forked. Raises OSError if not."""
+    async def _copying_seconds(self) -> float:
+        """How long a copy of the workspace may take. Raises `CannotFork` if the sandbox has no memory for one."""
+        size = await self._guest.size_of_files()
+        left = self._ground.memory_left()
+        if left is not None and size + _BRANCH_BYTES > left:
+            raise CannotFork(
+                f"the session cannot be forked: the copy of its files takes {_mebibytes(size)} of memory, and of the "
+                f"{_mebibytes(self.limits.memory_bytes)} that a sandbox and its branches may use together, "
+                f"{_mebibytes(max(left, 0))} are left"
+            )
+        return SECONDS + size / _COPIED_PER_SECOND
+
+    async def _place_for(self, interpreter: Program, seconds: float) -> tuple[int, Guest, Program]:
+        """Have the agent make one, while the interpreter looks whether it can be forked; then have that forked.
+
+        Whatever goes wrong, nothing is left of it, and the sandbox is as it was."""
         assert interpreter.channel is not None
+        ours, theirs = pair()
+        guest = Guest(ours, owner=self._ground.owner)
         forkable = interpreter.channel.begin("check", b"")
+        number, code_runs = 0, False
         try:
-            number = await self._guest.branch(theirs)
-            await guest.ready()
+            with theirs:
+                number = await self._guest.branch(theirs)
+            await guest.ready(seconds)
             await agreed(forkable)
-            return number
+            code_runs = True
+            return number, guest, await guest.fork(interpreter, self.limits.output_bytes, self.limits.wall_seconds)
+        except BaseException as error:
+            why = guest.failure or (str(error) if code_runs else "")
+            guest.close()
+            await self._guest.end_branch(number, patience=0)
+            raise (await self._refusal(error, why)) from error
         finally:
             forkable.cancel()
+
+    async def _refusal(self, error: BaseException, failure: str) -> BaseException:
+        """What to say of a fork that failed. `failure` is what the agent of the branch says, or what has become of it
+        if code of the session may have done that."""
+        self._check_open()
+        match error:
+            case TimeoutError():
+                await self._python.end()
+                return CannotFork(
+                    f"{_UNFORKABLE} the interpreter did not do so in time and was ended: its variables are lost"
+                )
+            case OSError(errno=errno.EAGAIN):
+                self._ground.check_room(1)  # or it is the server that can have no more processes
+                most = self.limits.processes
+                return CannotFork(
+                    f"{_UNFORKABLE} it would exceed the {most} processes that a sandbox and its branches may have"
+                )
+            case OSError():
+                return CannotFork(f"{_UNFORKABLE} {error.strerror}")
+            case SandboxLost() if failure:
+                return CannotFork(f"{_UNFORKABLE} the branch could not be made: {failure}")
+            case SandboxLost():
+                return SandboxError(f"the fork failed, and the session goes on as it was: while it was made, {error}")
+        return error
 
     # The end.
 
@@ -377,6 +409,10 @@ async def _close_all(forking: asyncio.Task[Sequence[NativeSandbox]]) -> None:
     """Close the branches of a fork that nobody waits for any more."""
     for branch in await forking:
         await branch.close()
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"
 
 
 def _entry(name: object, kind: object, size: object) -> Entry:

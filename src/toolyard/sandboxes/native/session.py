@@ -189,6 +189,8 @@ def _branch(namespaces: Mapping[int, int], places: Mapping[int, int]) -> str | N
 
 
 def _words(error: BaseException) -> bytes:
+    if isinstance(error, BlockingIOError):
+        return b"it can have no more processes"
     return f"{type(error).__name__}: {error}".encode(errors="replace")[:1000]
 
 

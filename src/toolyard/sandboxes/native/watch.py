@@ -8,7 +8,7 @@ import errno
 import os
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from toolyard.sandboxes import endings, watching
@@ -51,6 +51,10 @@ class Ground:
     """Raises `SandboxError` if there is no room for so many branches more."""
     counted: bool = True
     """A cgroup tells which kills were for want of memory."""
+    memory_left: Callable[[], int | None] = lambda: None
+    """Bytes that a sandbox with its branches may take beside what it has. None where nothing limits that."""
+    copying: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Of a sandbox and its branches one makes a branch at a time: what is left of their memory is for all of them."""
 
     def unenforced(self) -> Ground:
         """For a program that may have less memory than the sandbox, which no cgroup knows of."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,10 +11,11 @@ from toolyard.sandboxes.base import Finished, Level, Limit, Limits
 from toolyard.sandboxes.endings import unstarted
 from toolyard.sandboxes.rooms.programs import Program
 from toolyard.sandboxes.rooms.room import Room, Watch, end
-from toolyard.sandboxes.shell import ARGV, Shell, refused
+from toolyard.sandboxes.shell import ABANDON, ARGV, ENDED_CODE, Shell, may_wait_for_subshell, refused
 
 _GRACE_SECONDS = 0.5
 """For the shell to go on when the command that it hung in was ended, which saves its variables."""
+_TIMES = 5
 
 
 @dataclass(slots=True)
@@ -47,20 +49,20 @@ class Bash:
             done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))
             try:
                 exceeded = await watch.until(program, done, program.ended)
-                if exceeded and not done.done():
-                    await self._room.relieve(program, watch.began)
-                    await asyncio.wait((done, program.ended), timeout=_GRACE_SECONDS, return_when="FIRST_COMPLETED")
+                if exceeded and not done.done() and not may_wait_for_subshell(command):
+                    await self._give_up(running, done, watch.began)
                 if not done.done():
                     return await self._executed_last(program, exceeded, watch)
             except asyncio.CancelledError:  # nobody waits for this command any more
-                await asyncio.shield(self._abandon(program, done, watch.began))
+                await asyncio.shield(self._abandon(running, done, command, watch.began))
                 raise
             finally:
                 done.cancel()
             stdout, stderr = program.stdout.take(), program.stderr.take()
             program.rest()
-            exceeded = watch.cause(program, exceeded)
-            return Finished(done.result(), stdout, stderr, exceeded, watch.usage(), self._level())
+            killed_by = watch.cause(program, exceeded)
+            code = ENDED_CODE if exceeded or (killed_by and not done.result()) else done.result()
+            return Finished(code, stdout, stderr, killed_by, watch.usage(), self._level())
 
     async def end(self) -> None:
         if self._running is not None:
@@ -81,10 +83,19 @@ class Bash:
             self._running = _Running(program, Shell(program.stdin, program.stdout, program.stderr))
         return self._running
 
-    async def _abandon(self, program: Program, done: asyncio.Future[int], since: float) -> None:
-        if not done.done():
-            await self._room.relieve(program, since)
-            await asyncio.wait((done, program.ended), timeout=_GRACE_SECONDS, return_when="FIRST_COMPLETED")
+    async def _give_up(self, running: _Running, done: asyncio.Future[int], since: float) -> None:
+        """End the command whole: what it has started, more than once in case it was only about to, and the rest."""
+        running.shell.abandoned()
+        ends = done, running.program.ended
+        for turn in range(_TIMES):
+            await self._room.relieve(running.program, since, 0 if turn else ABANDON)
+            if (await asyncio.wait(ends, timeout=_GRACE_SECONDS / _TIMES, return_when="FIRST_COMPLETED"))[0]:
+                await self._room.relieve(running.program, since)  # what it has started meanwhile
+                return
+
+    async def _abandon(self, running: _Running, done: asyncio.Future[int], command: str, since: float) -> None:
+        if not done.done() and not may_wait_for_subshell(command):
+            await self._give_up(running, done, since)
         if not done.done():
             await self.end()
 
@@ -94,8 +105,9 @@ class Bash:
         try:
             ending = await end(self._room, program)
             stdout, stderr = program.stdout.take(), program.stderr.take()
+            code = -signal.SIGKILL if exceeded else ending.code
             exceeded = watch.cause(program, exceeded, ending)
             usage = watch.usage(ending.cpu_seconds, ending.memory_bytes)
-            return Finished(ending.code, stdout, stderr, exceeded, usage, self._level(), state_lost=True)
+            return Finished(code, stdout, stderr, exceeded, usage, self._level(), state_lost=True)
         finally:
             program.close()

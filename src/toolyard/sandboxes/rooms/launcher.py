@@ -7,7 +7,7 @@ to nothing. Its orders are a Python dictionary in its first argument, and the ot
     spawn   set the limits, run the program and end everything that it started. SIGINT is passed on to it, SIGTERM ends
             it all. With a mark, how it ended is said on standard output and error, each after the mark
     signal  send a signal to the launcher that has this name
-    relieve end what its program has started since a moment
+    relieve end what its program has started since a moment, and send that a signal first
     used    say what the launcher that has this name uses now, with all below it
 """
 
@@ -49,8 +49,7 @@ def main() -> None:
             kill(pid, orders["number"])
     elif orders["do"] == "relieve":
         for launcher in _launchers(orders["name"]):
-            for program in tree(launcher)[1:2]:
-                kill_recent(program, orders["since"])
+            relieve(tree(launcher)[1:], orders["since"], orders["first"])
     else:
         uses = [used(pid) for launcher in _launchers(orders["name"]) for pid in tree(launcher)]
         sys.stdout.write(f"[{sum(cpu for cpu, _ in uses)}, {sum(memory for _, memory in uses)}]")
@@ -152,12 +151,15 @@ def kill(pid: int, number: int) -> None:
         return
 
 
-def kill_recent(pid: int, since: float) -> None:
-    """End what a process has started since that moment, with what that has started."""
-    below = tree(pid)[1:]
-    if below:
+def relieve(pids: Sequence[int], since: float, first: int) -> None:
+    """Of a program and those that it may have started: send the program the signal `first`, if there is one, and end
+    the others that were started since that moment."""
+    for program in pids[:1]:
+        if first:
+            kill(program, first)
+    if others := pids[1:]:
         boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        for each in below:
+        for each in others:
             if boot + started(each) >= since - _TICK_SECONDS:
                 kill(each, signal.SIGKILL)
 

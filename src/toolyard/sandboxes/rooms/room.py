@@ -44,8 +44,9 @@ class Room(Protocol):
     async def interrupt(self, program: Program) -> None:
         """Send SIGINT to a lasting program."""
 
-    async def relieve(self, program: Program, since: float) -> None:
-        """End what a lasting program has started since that moment, but not itself, where that can be done."""
+    async def relieve(self, program: Program, since: float, first: int = 0) -> None:
+        """End what a lasting program has started since that moment, but not itself, where that can be done. It gets
+        the signal `first` before that, if there is one."""
 
     async def kill(self, program: Program) -> None:
         """End it with everything that it started, or has left behind. Nobody else waits for that."""

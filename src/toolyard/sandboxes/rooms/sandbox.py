@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from toolyard.core.errors import CannotFork, SandboxLost
+from toolyard.core.errors import CannotFork, NoRoom, SandboxLost
 from toolyard.sandboxes.base import Entry, Executed, Finished, Level, Limits, Process, Profile, Report
-from toolyard.sandboxes.endings import unstarted
+from toolyard.sandboxes.endings import is_short, unstarted
 from toolyard.sandboxes.paths import inside
 from toolyard.sandboxes.pipes import feed
 from toolyard.sandboxes.process import MEASURE_SECONDS, Ending, Running, Unstarted
@@ -48,6 +48,8 @@ class RoomSandbox:
         self._processes: set[Running] = set()
         self._python = Python(room, limits, profile, self._level, self._check_open)
         self._bash = Bash(room, limits, self._level, self._check_open)
+        self._unwanted: set[asyncio.Task[None]] = set()
+        """What closes branches of forks that nobody waits for any more."""
         self._closing: asyncio.Task[None] | None = None
 
     async def run(
@@ -164,6 +166,15 @@ class RoomSandbox:
     async def fork(self, count: int = 1) -> Sequence[RoomSandbox]:
         """By running the session's code again, in a copy of the workspace."""
         self._check_open()
+        forking = asyncio.ensure_future(self._fork(count))
+        try:
+            return await asyncio.shield(forking)
+        except asyncio.CancelledError:  # a copy that is being made cannot be stopped half way
+            self._unwanted.add(closing := asyncio.ensure_future(_close_all(forking)))
+            closing.add_done_callback(self._unwanted.discard)
+            raise
+
+    async def _fork(self, count: int) -> Sequence[RoomSandbox]:
         async with self._python.turn, self._bash.turn:
             self._check_open()
             self._check_room(count)
@@ -173,8 +184,7 @@ class RoomSandbox:
                     branches.append(await self._again())
                     await self._continue_in(branches[-1])
             except BaseException:
-                for branch in branches:
-                    await branch.close()
+                await asyncio.gather(*(branch.close() for branch in branches), return_exceptions=True)
                 raise
         return branches
 
@@ -189,6 +199,8 @@ class RoomSandbox:
         try:
             await branch._room.copy_from(self._room)
         except (OSError, RecursionError) as error:
+            if isinstance(error, OSError) and is_short(error):
+                raise NoRoom(f"the server has no room for a copy of the workspace: {error.strerror}") from error
             raise CannotFork(f"the workspace cannot be copied: {error}") from error
 
     # The end.
@@ -205,6 +217,8 @@ class RoomSandbox:
     async def _free(self) -> None:
         """The room is closed whatever becomes of the programs in it: that ends them too."""
         try:
+            if self._unwanted:
+                await asyncio.wait(self._unwanted)
             await self._end_programs()
             await self._python.end()
             await self._bash.end()
@@ -228,3 +242,10 @@ class RoomSandbox:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _close_all(forking: asyncio.Task[Sequence[RoomSandbox]]) -> None:
+    """Close the branches of a fork that nobody waits for any more."""
+    await asyncio.wait((forking,))
+    if forking.exception() is None:
+        await asyncio.gather(*(branch.close() for branch in forking.result()), return_exceptions=True)

@@ -1,0 +1,277 @@
+"""A fork that fails, at whichever step, leaves the session as it was, and nothing of the branches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sandboxes.backends import backend
+from toolyard.core.errors import CannotFork, NoRoom, SandboxError
+from toolyard.sandboxes.base import Backend, Limits, Sandbox
+from toolyard.sandboxes.native import guest as native_guest
+from toolyard.sandboxes.native import sandbox as native_sandbox
+from toolyard.sandboxes.native.backend import NativeBackend
+from toolyard.sandboxes.rooms import origin
+from toolyard.sandboxes.rooms.launcher import tree
+
+pytestmark = pytest.mark.anyio
+
+MIB = 2**20
+USUAL = Limits(memory_bytes=256 * MIB, disk_bytes=64 * MIB, processes=48)
+
+_MANY_FILES = "import os\nos.mkdir('many')\nfor i in range(6000): open(f'many/{i}', 'w').close()"
+"""Which take long to copy, and little space."""
+
+Break = Callable[[Sandbox], contextlib.AbstractAsyncContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a fork fails. `breaks` is what makes it fail, as long as it lasts."""
+
+    breaks: Break
+    error: type[BaseException]
+    words: str | None = None
+    limits: Limits = USUAL
+
+
+def written(code: str, undo: str) -> Break:
+    @contextlib.asynccontextmanager
+    async def breaks(box: Sandbox) -> AsyncIterator[None]:
+        assert (await box.exec(code)).error is None
+        yield
+        assert (await box.exec(undo)).error is None
+
+    return breaks
+
+
+def large(mebibytes: int) -> Break:
+    code = f"import os\nfor i in range({mebibytes}):\n    with open(f'large{{i}}', 'wb') as f: f.write(b'x' * 2**20)"
+    return written(code, f"for i in range({mebibytes}): os.unlink(f'large{{i}}')")
+
+
+@contextlib.asynccontextmanager
+async def many_programs(box: Sandbox) -> AsyncIterator[None]:
+    """As many as it may have."""
+    started = []
+    while (process := await box.start(["sleep", "99"])).exit_code is None:
+        started.append(process)
+    yield
+    for process in started:
+        await process.kill()
+
+
+@contextlib.asynccontextmanager
+async def few_descriptors(box: Sandbox) -> AsyncIterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 4, before[1]))  # four are left, and a branch takes more
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for fd in taken:
+            os.close(fd)
+
+
+def meeting(number: signal.Signals, *, seconds: float = 30.0) -> Break:
+    """The agent of the branch gets a signal as soon as it is there; who makes it waits so long for it."""
+
+    @contextlib.asynccontextmanager
+    async def breaks(box: Sandbox) -> AsyncIterator[None]:
+        usual, native_sandbox.SECONDS, native_guest.SECONDS = native_sandbox.SECONDS, seconds, seconds
+        try:
+            async with written(_MANY_FILES, "import shutil; shutil.rmtree('many')")(box):
+                sending = asyncio.ensure_future(asyncio.to_thread(send_to_new, agents(), number))
+                yield
+                await sending
+        finally:
+            native_sandbox.SECONDS = native_guest.SECONDS = usual
+
+    return breaks
+
+
+def agents() -> set[int]:
+    """Processes below this one that are the first of a namespace: of a sandbox, of a program, of a branch."""
+    return {pid for pid in tree(os.getpid()) if (levels := namespaces_of(pid))[1:] and levels[-1] == "1"}
+
+
+def namespaces_of(pid: int) -> Sequence[str]:
+    """Its number in each that it is in."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return ()
+    return next(line for line in lines if line.startswith("NSpid:")).split()[1:]
+
+
+def send_to_new(known: set[int], number: signal.Signals) -> None:
+    """Wait for another first process of a namespace, which one of those that are known makes."""
+    for _ in range(100_000):
+        for parent in known:
+            for pid in tree(parent)[1:]:
+                if pid not in known and namespaces_of(pid)[-1:] == ["1"]:
+                    os.kill(pid, number)
+                    return
+
+
+STEPS: Mapping[str, Step] = {
+    "memory": Step(large(60), CannotFork, "60 MiB of memory", replace(USUAL, memory_bytes=96 * MIB)),
+    "memory of the second": Step(large(40), CannotFork, "MiB are left", replace(USUAL, memory_bytes=110 * MIB)),
+    "space": Step(
+        written(
+            "import os\nopen('large', 'wb').write(b'x' * 20 * 2**20)\nfor i in range(3): os.link('large', f'again{i}')",
+            "for name in os.listdir():\n    if os.path.isfile(name) and name != 'file': os.unlink(name)",
+        ),
+        CannotFork,
+        "No space left",
+    ),
+    "processes": Step(many_programs, CannotFork, "more processes|48 processes"),
+    "a thread": Step(
+        written(
+            "import threading\nover = threading.Event()\nthread = threading.Thread(target=over.wait)\nthread.start()",
+            "over.set(); thread.join()",
+        ),
+        CannotFork,
+        "1 threads",
+    ),
+    "a hook that raises": Step(
+        written(
+            "import os\nos.register_at_fork(after_in_child=lambda: bad and os._exit(3)); bad = True", "bad = False"
+        ),
+        CannotFork,
+    ),
+    "descriptors": Step(few_descriptors, NoRoom),
+    "a killed branch": Step(meeting(signal.SIGKILL), SandboxError, "goes on as it was"),
+    "a stuck branch": Step(meeting(signal.SIGSTOP, seconds=1.0), SandboxError, "does not (get ready|answer)"),
+}
+
+
+@pytest.fixture(scope="module", params=[("asyncio", {"use_uvloop": False})], ids=[""])
+def anyio_backend(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+async def native(tmp_path_factory) -> AsyncIterator[Backend]:
+    made = backend("native", tmp_path_factory.mktemp("native"))
+    await made.start()
+    yield made
+    await made.close()
+
+
+@contextlib.asynccontextmanager
+async def session(made: Backend, limits: Limits) -> AsyncIterator[tuple[Sandbox, Any]]:
+    """A sandbox with something in it, and a program that goes on."""
+    async with await made.open(limits) as box:
+        await box.exec("kept = [1]")
+        await box.shell("mkdir -p place; cd place; kept=2")
+        await box.write("file", b"3")
+        process = await box.start(["cat"])
+        yield box, process
+
+
+async def check_as_it_was(box: Sandbox, process: Any) -> None:
+    assert (await box.exec("kept")).value == "[1]"
+    done = await box.shell("echo $kept; basename $PWD")
+    assert (done.stdout, done.state_lost) == (b"2\nplace\n", False)
+    assert await box.read("file") == b"3"
+    await process.write(b"still here\n")
+    assert (await process.read(10))[0] == b"still here\n"
+    (branch,) = await box.fork()
+    async with branch:
+        assert ((await branch.exec("kept")).value, await branch.read("file")) == ("[1]", b"3")
+
+
+def descriptors() -> int:
+    """Of this process, but for those of who looks around."""
+    count = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            count += not os.readlink(f"/proc/self/fd/{fd}").startswith("/proc")
+    return count
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_fork_that_fails_leaves_the_session_as_it_was(step, native):
+    how = STEPS[step]
+    async with session(native, how.limits) as (box, process):
+        async with how.breaks(box):
+            before = held(native)
+            with pytest.raises(how.error, match=how.words):
+                await box.fork(2)
+            await given_back(native, before)
+        await check_as_it_was(box, process)
+
+
+async def test_a_fork_that_nobody_waits_for_leaves_no_branch(native):
+    async with session(native, USUAL) as (box, process), large(40)(box):
+        before = held(native)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await box.fork(2)
+        await given_back(native, before)
+        await check_as_it_was(box, process)
+
+
+def held(made: Backend) -> tuple[int, ...]:
+    """Descriptors, sandboxes, and processes that are the first of their namespace."""
+    assert isinstance(made, NativeBackend)
+    return descriptors(), made.count()[0], len(agents())
+
+
+async def given_back(made: Backend, before: tuple[int, ...]) -> None:
+    async with asyncio.timeout(20):
+        while any(now > then for now, then in zip(held(made), before, strict=True)):
+            await asyncio.sleep(0.02)
+
+
+async def test_files_with_holes_are_copied_with_them(native):
+    async with session(native, replace(USUAL, disk_bytes=8 * MIB)) as (box, _):
+        made = """
+import os
+for i in range(3):
+    with open(f"h{i}", "wb") as file:
+        file.seek(2**25)
+        file.write(b"end")
+        file.truncate(2**25 + 2**20)
+"""
+        assert (await box.exec(made)).error is None
+        (branch,) = await box.fork()
+        async with branch:
+            look = "f = open('h1', 'rb'); f.seek(2**25); f.read(3), os.stat('h1').st_size, os.stat('h1').st_blocks < 64"
+            assert (await branch.exec(look)).value == f"(b'end', {2**25 + 2**20}, True)"
+
+
+@pytest.mark.parametrize("kind", ["subprocess", "bubblewrap"])
+async def test_a_fork_of_a_room_that_fails_leaves_the_session_as_it_was(kind, tmp_path):
+    made = backend(kind, tmp_path)
+    await made.start()
+    try:
+        async with session(made, USUAL) as (box, process):
+            usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+            await box.write("large", b"x" * MIB)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2**19, usual[1]))  # what the server may write, and so copy
+            try:
+                with pytest.raises(CannotFork, match="File too large"):
+                    await box.fork(2)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+            forking = asyncio.ensure_future(box.fork(2))
+            await asyncio.sleep(0.01)
+            forking.cancel()
+            await asyncio.wait((forking,))
+            await check_as_it_was(box, process)
+    finally:
+        await made.close()
+    assert not [name for name in os.listdir(tempfile.gettempdir()) if origin.mine() in name]
