@@ -1,0 +1,21 @@
+"""Puts modules of this folder into the Python of a sandbox, by their text: nothing of ours is installed there."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+PLAIN, PROXIES, SIDES, PROVING = (f"toolyard.sandboxes.{name}" for name in ("plain", "proxies", "sides", "proving"))
+
+
+@functools.cache
+def installation() -> str:
+    """Code that loads them, in the order in which they need each other. A template runs it for all of its copies."""
+    names = (PLAIN, PROXIES, SIDES, PROVING)
+    texts = {name: Path(__file__).with_name(f"{name.rpartition('.')[2]}.py").read_text() for name in names}
+    return (
+        "import sys, types\n"
+        f"for name, text in {texts!r}.items():\n"
+        "    module = sys.modules[name] = types.ModuleType(name)\n"
+        "    exec(compile(text, '<toolyard>', 'exec', dont_inherit=True), vars(module))\n"
+    )
