@@ -11,6 +11,8 @@ from dataclasses import replace
 from toolyard.sandboxes import inside
 from toolyard.sandboxes.base import Interpreter
 from toolyard.sandboxes.driving import Clock, Driven, End, Message, ProgramEnded
+from toolyard.sandboxes.foresight import foreseen
+from toolyard.sandboxes.plain import write
 from toolyard.sandboxes.program import Ran
 
 
@@ -29,7 +31,11 @@ async def prove(program: Driven, test: str, interpreter: Interpreter, clock: Clo
 
 async def _carried(program: Driven, tester: End, test: str) -> bool:
     """Whether the test has passed. Questions and answers take turns: who asks waits until the other has answered."""
-    said = await tester.say(inside.PROVING, "begin", test)
+    seen = foreseen(test)
+    requests, answers = [write(request, str) for request in seen.requests], Message("returned", ())
+    if requests:
+        answers = await program.serve(write(("several", seen.requests), str))
+    said = await tester.say(inside.PROVING, "begin", test, requests, answers.chunks, seen.everything)
     while said.kind not in ("passed", "failed"):
         answer = await (program.serve(said.chunks) if said.kind == "asks" else program.resume(said))
         said = await _passed_on(tester, answer)

@@ -27,6 +27,8 @@ from toolyard.sandboxes.proxies import restore
 SECONDS = 10.0
 _SHORT = 4_000
 """Characters that the event loop reads by itself; a thread reads more."""
+_GIVEN_MOST = 64 * 2**20
+"""Characters of what is asked of a program."""
 _OUTPUT_MOST = 128 * 1024
 Kind: TypeAlias = Literal["returned", "raised", "asks", "ready", "ended", "failed", "passed"]
 
@@ -165,14 +167,14 @@ class Driven:
     async def ask(self, *request: Any) -> Any:
         """Have the program's side do something of `sides.Deeds`."""
         try:
-            message = await self.serve(write(request, _referred))
+            message = await self.serve(write(request, _referred, longest=_GIVEN_MOST))
         except TooLarge:
-            raise ValueError(f"the arguments are longer than {LONGEST:,} characters") from None
+            raise ValueError(f"the arguments are longer than {_GIVEN_MOST:,} characters") from None
         value = await self._read(message)
         if message.kind == "raised":
             lineage, args, text = value
             raise ProgramRaised(str(lineage).partition("|")[0], args, str(text))
-        result, changed = value
+        result, changed, _ = value
         if changed is not None:
             restore(request[-1][-1], changed)
         return result
@@ -212,7 +214,7 @@ class Driven:
             value = reader.value
         except NotPlain:
             raise self.end.ended(UNTESTED) from None
-        if type(value) is not tuple or len(value) != (3 if message.kind == "raised" else 2) or message.kind == "asks":
+        if type(value) is not tuple or len(value) != 3 or message.kind == "asks":
             raise self.end.ended(UNTESTED)
         return value
 

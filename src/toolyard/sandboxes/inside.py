@@ -19,3 +19,7 @@ def installation() -> str:
         "    module = sys.modules[name] = types.ModuleType(name)\n"
         "    exec(compile(text, '<toolyard>', 'exec', dont_inherit=True), vars(module))\n"
     )
+
+
+REHEARSAL = f"__import__('sys').modules[{PROVING!r}].rehearse()"
+"""For a template, after the installation."""

@@ -42,7 +42,7 @@ class NotPlain(ValueError):
     """The text is none that a writer writes."""
 
 
-def write(value: object, refer: Refer) -> Sequence[str]:
+def write(value: object, refer: Refer, *, longest: int = LONGEST) -> Sequence[str]:
     """The chunks of a value. Raises TooLarge."""
     chunks: list[str] = []
     fragments: list[str] = []
@@ -52,7 +52,7 @@ def write(value: object, refer: Refer) -> Sequence[str]:
         if size > _CHUNK:
             chunks.append(f"[{','.join(fragments)}]")
             whole += size
-            if whole > LONGEST:
+            if whole > longest:
                 raise TooLarge
             fragments, size = [], len(fragment) + 1
         fragments.append(fragment)
@@ -172,9 +172,14 @@ class Reader:
     """
 
     def __init__(
-        self, resolve: Callable[[str], Any], array: Callable[[str, Any], Any] = lambda _, nested: nested
+        self,
+        resolve: Callable[[str], Any],
+        array: Callable[[str, Any], Any] = lambda _, nested: nested,
+        *,
+        longest: int = LONGEST,
     ) -> None:
         self._resolve = resolve
+        self._longest = longest + 2 * _CHUNK
         self._array = array
         self._stack: list[tuple[str, int, list[Any]]] = []
         self._size = self._collisions = 0
@@ -189,7 +194,7 @@ class Reader:
     def feed(self, chunk: str) -> None:
         """Raises NotPlain."""
         self._size += len(chunk)
-        if self._size > LONGEST + 2 * _CHUNK:
+        if self._size > self._longest:
             raise NotPlain("it is too long")
         try:
             tokens = json.loads(chunk)

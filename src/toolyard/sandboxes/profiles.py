@@ -121,7 +121,7 @@ def warm_up(profile: Profile) -> Sequence[str]:
         installed = [code for name, code in figures.items() if _is_installed(name)]
         return [_IPYTHON_WARM, cell_runner.installation(), *installed, cell_runner.REHEARSAL]
     loaded = [name for name in sorted(_LIBRARIES[profile]) if _is_installed(name)]
-    return [program.INSTALL, inside.installation(), *map(_SCIENTIFIC_WARM.__getitem__, loaded)]
+    return [program.INSTALL, inside.installation(), inside.REHEARSAL, *map(_SCIENTIFIC_WARM.__getitem__, loaded)]
 
 
 def missing(profile: Profile) -> Sequence[str]:

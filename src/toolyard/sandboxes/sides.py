@@ -17,7 +17,7 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from toolyard.sandboxes.plain import NotPlain, Reader, TooLarge, write
 from toolyard.sandboxes.proxies import Proxy, doom, raised, restore, twin_of
@@ -61,6 +61,7 @@ class Side:
         self._numbers: dict[int, int] = {}
         self._theirs: dict[int, Any] = {}
         self._rest: list[str] = []
+        self.expected: list[Any] = []
         self._waiting: list[list[Any]] = []
         self._spoke = _thread.allocate_lock()
         self._spoke.acquire()
@@ -89,8 +90,26 @@ class Side:
         _thread.start_new_thread(lambda: self._say(work()), ())
         return self._heard()
 
+    def expect(self, requests: Sequence[Sequence[str]], chunks: Sequence[str]) -> None:
+        """Note answers to what is certain to be asked. What cannot be read is asked for again."""
+        try:
+            answers, _, _ = self._read(chunks)
+            if type(answers) is list:
+                self.expected = [(asked, *answer) for asked, answer in zip(requests, answers, strict=False)]
+        except (NotPlain, TypeError, ValueError):
+            self.expected = []
+
+    @property
+    def has_proxies(self) -> bool:
+        return bool(self._theirs)
+
     def ask(self, *request: Any) -> Any:
         """Have the other side do something. To be called in a thread of `aside`."""
+        if self.expected:
+            asked, *answer = self.expected.pop(0)
+            if asked == write(request, self.refer):
+                return self._taken(request, *answer)
+            self.expected = []
         lock = _thread.allocate_lock()
         lock.acquire()
         waiting: list[Any] = [lock]
@@ -99,14 +118,22 @@ class Side:
         lock.acquire()
         _, kind, chunks = waiting
         try:
-            error = raised(self, *self._read(chunks)) if kind == "raised" else None
-            result, given = (None, None) if error else self._read(chunks)
-            if given is not None:
-                restore(request[-1][-1], given)
-        except (NotPlain, TypeError, ValueError, KeyError, IndexError, AttributeError):
+            answer = self._read(chunks)
+        except NotPlain:
             doom(self, "The program's answer cannot be read.")
-        if error is not None:
-            raise error
+        return self._taken(request, *((None, None, answer) if kind == "raised" else answer))
+
+    def _taken(self, request: Any, *answer: Any) -> Any:
+        """An answer of the other side's, which may be anything: a value, changed arguments and an exception."""
+        try:
+            result, changed, error = answer
+            failure = raised(self, *error) if error is not None else None
+            if changed is not None:
+                restore(request[-1][-1], changed)
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError):
+            doom(self, "The program's answer cannot be read.")
+        if failure is not None:
+            raise failure
         return result
 
     def message(self, kind: str, value: object = None) -> Said:
@@ -160,7 +187,7 @@ class Side:
         return self._theirs[int(number)]
 
     def _read(self, chunks: Sequence[str]) -> Any:
-        reader = Reader(self._resolve, _array)
+        reader = Reader(self._resolve, _array, longest=_ANY_LENGTH)
         for chunk in chunks:
             reader.feed(chunk)
         return reader.value
@@ -169,12 +196,7 @@ class Side:
 
     def _done(self, request: Any) -> Said:
         try:
-            deed = getattr(Deeds, request[0])
-            given = request[-1][-1] if request[0] in ("chain", "entry") and len(request[-1][-1]) == 2 else ()
-            before = self._state(given)
-            result = deed(self, *request[1:])
-            after = self._state(given)
-            changed = None if before == after else given
+            result, changed = self.performed(request)
         except KeyboardInterrupt:
             raise
         except SystemExit:
@@ -182,17 +204,27 @@ class Side:
         except BaseException as error:  # the program's
             return self._failed(error)
         try:
-            return self.message("returned", (result, changed))
+            return self.message("returned", (result, changed, None))
         except TooLarge:
-            return self.message("returned", (types.SimpleNamespace(large=result), None))
+            return self.message("returned", (types.SimpleNamespace(large=result), None, None))
+
+    def performed(self, request: Any) -> tuple[Any, Any]:
+        """The result, and the arguments if they have changed."""
+        deed = getattr(Deeds, request[0])
+        given = request[-1][-1] if request[0] in ("chain", "entry") and len(request[-1][-1]) == 2 else ()
+        before = self._state(given)
+        result = deed(self, *request[1:])
+        return result, None if before == self._state(given) else given
 
     def _failed(self, error: BaseException) -> Said:
-        text = self._told(error)[-_TEXT_MOST:]
-        lineage = self.lineage(type(error))
+        lineage, args, text = self.described(error)
         try:
-            return self.message("raised", (lineage, error.args, text))
+            return self.message("raised", (lineage, args, text))
         except TooLarge:
             return self.message("raised", (lineage, (), text))
+
+    def described(self, error: BaseException) -> tuple[str, tuple[Any, ...], str]:
+        return self.lineage(type(error)), error.args, self._told(error)[-_TEXT_MOST:]
 
     def _state(self, given: Any) -> Sequence[str]:
         """Of arguments that can be changed in place."""
@@ -256,6 +288,21 @@ class Deeds:
         return function(*args, **keywords)
 
     @staticmethod
+    def several(side: Side, requests: Sequence[Any]) -> Any:
+        """One after the other, until one raises or gives what is no plain data: what comes next may depend on that."""
+        answers: list[Any] = []
+        for request in requests:
+            try:
+                answers.append((*side.performed(request), None))
+                write(answers[-1], _none_of_it)
+            except (NotPlain, TooLarge):
+                break
+            except Exception as error:  # the program's
+                answers.append((None, None, side.described(error)))
+                break
+        return answers
+
+    @staticmethod
     def load(side: Side, name: str) -> Any:
         return (False, None) if side.wary else side.own(name)
 
@@ -281,8 +328,12 @@ class Deeds:
         except StopIteration:
             return items, False, None
         except Exception as error:  # the iterator's own
-            return items, False, (side.lineage(type(error)), error.args, side._told(error)[-_TEXT_MOST:])
+            return items, False, side.described(error)
         return items, True, None
+
+
+def _none_of_it(item: object) -> NoReturn:
+    raise NotPlain
 
 
 def _array(kind: str, nested: Any) -> Any:
@@ -304,6 +355,8 @@ _TELLTALES = (
     *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, type),
 )
 _CONTAINERS = (list, dict, set, tuple)
+_ANY_LENGTH = 2**40
+"""What a sandbox may read: its memory is limited, and the host has limited what the other side may say."""
 _TEXT_MOST = 20_000
 """Characters of a traceback."""
 

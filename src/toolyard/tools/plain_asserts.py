@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from toolyard.sandboxes.driving import Opaque
+from toolyard.sandboxes.foresight import LONGEST, literal
 from toolyard.sandboxes.proving import joined
 
-_LONGEST = 10_000
-"""Characters of a statement that the host parses, which it cannot do beside the event loop."""
 _ERRORS = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
 _HEAD = "Traceback (most recent call last):\n"
 Relation: TypeAlias = Literal["==", "!=", "is", "is not", "true", "false"]
@@ -74,7 +73,7 @@ class PlainAssert:
 
 def plain_assert(statement: str) -> PlainAssert | None:
     """None of a statement that has to be run to be judged."""
-    if len(statement) > _LONGEST:
+    if len(statement) > LONGEST:
         return None
     try:
         match ast.parse(statement).body:
@@ -91,9 +90,9 @@ def _read(test: ast.expr, message: str, lines: Sequence[str]) -> PlainAssert | N
     match test:
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _RELATIONS:
             relation = _RELATIONS[type(op)]
-            for call, literal in ((left, right), (right, left)):
+            for call, value in ((left, right), (right, left)):
                 if (path := _path(call)) is not None:
-                    expected = ast.literal_eval(literal)
+                    expected = literal(value)
                     if relation.startswith("is") and expected not in (None, True, False):
                         return None
                     return PlainAssert(*path, relation, expected, message, lines, test, call)
@@ -111,10 +110,10 @@ def _path(node: ast.expr) -> tuple[str, Sequence[Any]] | None:
     while not isinstance(node, ast.Name):
         match node:
             case ast.Call(func=inner, args=args, keywords=keywords):
-                named = {str(one.arg): ast.literal_eval(one.value) for one in keywords if one.arg is not None}
+                named = {str(one.arg): literal(one.value) for one in keywords if one.arg is not None}
                 if len(named) < len(keywords):
                     return None
-                steps.append([[ast.literal_eval(one) for one in args], named])
+                steps.append([[literal(one) for one in args], named])
             case ast.Attribute(value=inner, attr=name):
                 steps.append([name])
             case _:
