@@ -91,7 +91,8 @@ def begin(source: str, requests: Sequence[Sequence[str]], answers: Sequence[str]
     sys.modules[__name__].side = side  # type: ignore[attr-defined]  # where the host finds it
     if answers:
         side.expect(requests, answers)
-    if everything and len(side.expected) == len(requests) and not side.has_proxies:
+    side.is_alone = everything and len(side.expected) == len(requests) and not side.has_proxies
+    if side.is_alone:
         return _proven(side, source, program.told)
     return side.aside(lambda: _proven(side, source, program.told))
 

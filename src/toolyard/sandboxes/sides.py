@@ -53,6 +53,8 @@ class Side:
         self._names = names
         self._told = told
         self.wary = wary
+        self.is_alone = False
+        """No thread waits for answers."""
         self.doom = ""
         """Why a test has failed, whatever else it does."""
         self.buffers: dict[int, Any] = {}
@@ -110,6 +112,8 @@ class Side:
             if asked == write(request, self.refer):
                 return self._taken(request, *answer)
             self.expected = []
+        if self.is_alone:
+            doom(self, "The test asks for more than could be foreseen.")
         lock = _thread.allocate_lock()
         lock.acquire()
         waiting: list[Any] = [lock]
