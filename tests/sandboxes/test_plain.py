@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, OrderedDict, namedtuple
+from decimal import Decimal
 from enum import IntEnum
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from toolyard.sandboxes.plain import DEEPEST, LONGEST, NotPlain, Reader, TooLarge, write
+from toolyard.sandboxes.plain import DEEPEST, LONGEST, TooLarge, write
+from toolyard.sandboxes.plain_reader import NotPlain, Reader
 
 
 def crossed(value: object) -> Any:
@@ -60,6 +63,8 @@ def test_plain_data_comes_back_as_it_was(value):
         b"\xff" * 10_000,
         range(3, 9, 2),
         [[]] * 20_000,
+        Decimal("1.50"),
+        Fraction(1, 3),
         "a" * 300_000,
     ],
 )
@@ -135,6 +140,9 @@ def test_what_is_too_deep_is_a_handle_and_what_is_too_large_is_refused():
         '["inot hex"]',
         '["S1", 5]',
         '["q"]',
+        '["DsNaN"]',
+        '["F1e999999999"]',
+        '["F1/0"]',
         "[" * 50_000,
         json.dumps(["l1"] * 30_000),
         json.dumps(["e4999", *(f"i{(2**61 - 1) * k:x}" for k in range(1, 5000))]),

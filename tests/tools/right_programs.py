@@ -138,6 +138,10 @@ MBPP: dict[str, tuple[str, list[str]]] = {
             "assert np.array_equal(h([1]), np.array([2]))",
         ],
     ),
+    "numbers of the standard library": (
+        "from decimal import Decimal\nfrom fractions import Fraction\ndef f(a, b):\n    return Fraction(a, b)\ndef g(s):\n    return Decimal(s)",
+        ["assert f(1, 2) == 0.5", "assert abs(f(1, 3) - 1 / 3) < 1e-9", "assert g('1.50') == Decimal('1.5')"],
+    ),
     "pairs": (
         "class Pair(object):\n    def __init__(self, a, b):\n        self.a = a\n        self.b = b\n"
         "def longest(pairs, n):\n    best = [1] * n\n    for i in range(n):\n        for j in range(i):\n"
@@ -323,7 +327,7 @@ LEETCODE: dict[str, tuple[str, Any]] = {
     "operators": (
         VECTOR,
         [
-            "v = Vector(1, 2) + 2 * Vector(1, 1)\nassert str(v) == '<3, 4>' and abs(v) == 5.0 and float(v) == 5.0 and v.x == 3"
+            "v = Vector(1, 2) + Vector(2, 2)\nassert str(v) == '<3, 4>' and abs(v) == 5.0 and float(v) == 5.0 and v.x == 3"
         ],
     ),
     "a callback": (

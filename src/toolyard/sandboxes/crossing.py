@@ -22,7 +22,8 @@ async def prove(program: Driven, test: str, interpreter: Interpreter, clock: Clo
     tester = End(interpreter, clock)
     try:
         passed = await _carried(program, tester, test)
-        await program.begin()
+        if passed:
+            await program.begin()
         ran = Ran("", "", int(not passed), "", timed_out=False, isolation=None)
     except ProgramEnded as error:
         ran = error.ran

@@ -18,7 +18,8 @@ from typing import Any, Literal, TypeAlias, cast
 
 from toolyard.sandboxes import inside, profiles, program
 from toolyard.sandboxes.base import Interpreter, Limits
-from toolyard.sandboxes.plain import LONGEST, NotPlain, Reader, TooLarge, write
+from toolyard.sandboxes.plain import LONGEST, TooLarge, write
+from toolyard.sandboxes.plain_reader import NotPlain, Reader
 from toolyard.sandboxes.program import Ran
 from toolyard.sandboxes.provider import interpreter_once
 from toolyard.sandboxes.proving import UNTESTED

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-PLAIN, PROXIES, SIDES, PROVING = (f"toolyard.sandboxes.{name}" for name in ("plain", "proxies", "sides", "proving"))
+_MODULES = tuple(f"toolyard.sandboxes.{name}" for name in ("plain", "plain_reader", "proxies", "sides", "proving"))
+*_, SIDES, PROVING = _MODULES
 
 
 @functools.cache
 def installation() -> str:
     """Code that loads them, in the order in which they need each other. A template runs it for all of its copies."""
-    names = (PLAIN, PROXIES, SIDES, PROVING)
-    texts = {name: Path(__file__).with_name(f"{name.rpartition('.')[2]}.py").read_text() for name in names}
+    texts = {name: Path(__file__).with_name(f"{name.rpartition('.')[2]}.py").read_text() for name in _MODULES}
     return (
         "import sys, types\n"
         f"for name, text in {texts!r}.items():\n"

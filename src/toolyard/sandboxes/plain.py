@@ -2,15 +2,14 @@
 
 Imports nothing but the standard library: sandboxes load the text of this file too.
 
-Numbers, text, bytes, None, bool, range, list, tuple, dict, set and frozenset cross by value. The writer reads instances
-of their subclasses by the base type's own methods, so a method that such a class replaces plays no part. Everything
-else crosses as a handle. A text is a sequence of chunks, each a JSON array of tokens in preorder: no side recurses,
-and no chunk takes the reader long.
+Numbers (Decimal and Fraction too), text, bytes, None, bool, range, list, tuple, dict, set and frozenset cross by value.
+The writer reads instances of their subclasses by the base type's own methods, so a method that such a class replaces
+plays no part. Everything else crosses as a handle. A text is a sequence of chunks, each a JSON array of tokens in
+preorder: no side recurses, and no chunk takes the reader long.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -21,14 +20,12 @@ LONGEST = 2**20
 """Characters of one value. A larger one crosses as a handle."""
 DEEPEST = 400
 """Containers inside each other. What lies deeper crosses as a handle."""
-_CHUNK = 48_000
+CHUNK = 48_000
 """Characters of a chunk: an interpreter tells 64 KiB of a value."""
 _PIECE = 3_000
 """Characters of one text token, of which JSON may make twelve each."""
 _BITS = 160_000
 """Of an integer that crosses by value."""
-_COLLISIONS_MOST = 2_000
-"""Keys of one value that share their hash with another. More of them would keep the reader busy for minutes."""
 
 Refer: TypeAlias = Callable[[Any], str]
 """The token for what cannot cross by value, without its quotes."""
@@ -38,10 +35,6 @@ class TooLarge(Exception):
     """The value takes more text than `LONGEST`."""
 
 
-class NotPlain(ValueError):
-    """The text is none that a writer writes."""
-
-
 def write(value: object, refer: Refer, *, longest: int = LONGEST) -> Sequence[str]:
     """The chunks of a value. Raises TooLarge."""
     chunks: list[str] = []
@@ -49,7 +42,7 @@ def write(value: object, refer: Refer, *, longest: int = LONGEST) -> Sequence[st
     size = whole = 0
     for fragment in _fragments(value, refer):
         size += len(fragment) + 1
-        if size > _CHUNK:
+        if size > CHUNK:
             chunks.append(f"[{','.join(fragments)}]")
             whole += size
             if whole > longest:
@@ -98,6 +91,9 @@ def _based(item: Any, kind: type) -> tuple[Any, type]:
             return _OWN[base](item), base
         if base in _PARTS:
             return item, base
+    for module, name in _NUMBERS.items():
+        if module in sys.modules and kind is getattr(sys.modules[module], name):
+            return _number(item)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(item, numpy.generic):
         exact = numpy.generic.item(item)
@@ -112,6 +108,23 @@ def _pieces(whole: str | bytes) -> Iterator[str]:
     yield f'"{_LONG[type(whole)]}{-(-len(whole) // _PIECE)}"'
     for at in range(0, len(whole), _PIECE):
         yield _LEAVES[type(whole)](whole[at : at + _PIECE])
+
+
+class _Number:
+    """One of the standard library's, which crosses as text."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+
+def _number(number: Any) -> tuple[Any, type]:
+    if type(number).__name__ == "Decimal":
+        token = f"D{number}"
+    elif number.numerator.bit_length() + number.denominator.bit_length() < _PIECE:
+        token = f"F{number.numerator}/{number.denominator}"
+    else:
+        return number, type(number)
+    return (_Number(token), _Number) if len(token) < _PIECE else (number, type(number))
 
 
 class _Array:
@@ -141,6 +154,7 @@ _LEAVES: dict[type, Callable[[Any], str]] = {
     int: _whole,
     float: _real,
     complex: _imaginary,
+    _Number: lambda number: _quoted(number.token),
     range: lambda span: f'"g{span.start:x},{span.stop:x},{span.step:x}"',
     str: lambda text: _quoted("s" + text),
     bytes: lambda data: _quoted("b" + data.decode("latin-1")),
@@ -161,114 +175,6 @@ _PARTS: dict[type, Callable[[Any], tuple[int, Iterator[Any]]]] = {
     dict: lambda item: (dict.__len__(item), chain.from_iterable(list(dict.items(item)))),
     _Array: lambda item: (1, iter((item.array.dtype.str, item.array.tolist()))),
 }
+_NUMBERS = {"decimal": "Decimal", "fractions": "Fraction"}
 _LONG: dict[type, str] = {str: "S", bytes: "B"}
 _TAGS: dict[type, str] = {list: "l", tuple: "t", set: "e", frozenset: "z", dict: "d", _Array: "n"}
-
-
-class Reader:
-    """Takes chunks one after the other; `value` is there when the last has come.
-
-    `resolve` makes something of a handle's token. `array` is given the type and the nested lists of a numpy array.
-    """
-
-    def __init__(
-        self,
-        resolve: Callable[[str], Any],
-        array: Callable[[str, Any], Any] = lambda _, nested: nested,
-        *,
-        longest: int = LONGEST,
-    ) -> None:
-        self._resolve = resolve
-        self._longest = longest + 2 * _CHUNK
-        self._array = array
-        self._stack: list[tuple[str, int, list[Any]]] = []
-        self._size = self._collisions = 0
-        self._value: list[Any] = []
-
-    @property
-    def value(self) -> Any:
-        if self._stack or not self._value:
-            raise NotPlain("it is not whole")
-        return self._value[0]
-
-    def feed(self, chunk: str) -> None:
-        """Raises NotPlain."""
-        self._size += len(chunk)
-        if self._size > self._longest:
-            raise NotPlain("it is too long")
-        try:
-            tokens = json.loads(chunk)
-            if type(tokens) is not list:
-                raise NotPlain("a chunk is a list")
-            for token in tokens:
-                self._take(token)
-        except (ValueError, TypeError, RecursionError, OverflowError) as error:
-            raise NotPlain(f"{type(error).__name__}: {error}") from None
-
-    def _take(self, token: Any) -> None:
-        if type(token) is str:
-            tag, rest = token[:1], token[1:]
-            if tag in _OPEN:
-                parts = int(rest) * _OPEN[tag]
-                if len(self._stack) > DEEPEST + 2 or parts < 0 or len(rest) > 9:
-                    raise NotPlain("it is too deep")
-                if parts:
-                    self._stack.append((tag, parts, []))
-                    return
-                value = self._built(tag, [])
-            else:
-                value = _SIMPLE[tag](rest) if tag in _SIMPLE else self._resolve(token)
-        elif type(token) in (list, dict):
-            raise NotPlain("a token is no container")
-        else:
-            value = token
-        while self._stack:
-            tag, parts, items = self._stack[-1]
-            items.append(value)
-            if len(items) < parts:
-                return
-            self._stack.pop()
-            value = self._built(tag, items)
-        if self._value:
-            raise NotPlain("it is more than one value")
-        self._value.append(value)
-
-    def _built(self, tag: str, items: list[Any]) -> Any:
-        match tag:
-            case "l":
-                return items
-            case "t":
-                return tuple(items)
-            case "e":
-                return set(self._keys(items))
-            case "z":
-                return frozenset(self._keys(items))
-            case "d":
-                return dict(zip(self._keys(items[::2]), items[1::2], strict=True))
-            case "n":
-                return self._array(*items)
-        return ("" if tag == "S" else b"").join(items)
-
-    def _keys(self, items: list[Any]) -> list[Any]:
-        """Whoever writes the text chooses the hashes of numbers: equal ones cost the square of their number."""
-        self._collisions += len(items) - len(set(map(hash, items)))
-        if self._collisions > _COLLISIONS_MOST:
-            raise NotPlain("too many keys have the same hash")
-        return items
-
-
-def _complex(text: str) -> complex:
-    real, imaginary = text.split(",")
-    return complex(float(real), float(imaginary))
-
-
-_OPEN = {"l": 1, "t": 1, "e": 1, "z": 1, "d": 2, "n": 2, "S": 1, "B": 1}
-"""How many tokens follow each that was counted."""
-_SIMPLE: dict[str, Callable[[str], Any]] = {
-    "s": str,
-    "b": lambda text: text.encode("latin-1"),
-    "i": lambda text: int(text, 16),
-    "f": float,
-    "c": _complex,
-    "g": lambda text: range(*(int(part, 16) for part in text.split(","))),
-}

@@ -100,6 +100,10 @@ def begin(source: str, requests: Sequence[Sequence[str]], answers: Sequence[str]
 def _proven(side: Side, source: str, told: Callable[..., str]) -> Said:
     try:
         _run(side, source)
+    except KeyboardInterrupt:
+        if side.is_alone:
+            raise  # the interpreter is told to stop
+        sys.stderr.write(f"{UNTESTED}\n")
     except SystemExit:
         sys.stderr.write(f"{UNTESTED}\n")
     except Unproven as error:

@@ -3,8 +3,8 @@
 Imports nothing but the standard library: sandboxes load the text of this file.
 
 In a test, a stand-in never makes an assertion hold by its own say. It equals nothing and is ordered with nothing: a
-test that compares it has failed, whatever it does next. What a program computes with its own objects (calls,
-attributes, `len()`, `str()`, sums, items) comes back as plain data, and the test compares that.
+test that compares it, or computes with it and plain data, has failed, whatever it does next. What a program makes of
+its own objects (calls, attributes, items, `len()`, `str()`, sums) comes back as plain data, and the test compares that.
 """
 
 from __future__ import annotations
@@ -131,21 +131,33 @@ def _compared(name: str) -> Callable[[Any, Any], Any]:
     return compare
 
 
-def _operated(name: str, *, reflected: bool = False) -> Callable[..., Any]:
+def _operated(name: str) -> Callable[..., Any]:
     def operate(self: Any, *others: Any) -> Any:
-        return self._side.ask("operate", name, [*others, self] if reflected else [self, *others])
+        return self._side.ask("operate", name, [self, *others])
 
     return operate
+
+
+def _computed(name: str, *, reflected: bool = False) -> Callable[[Any, Any], Any]:
+    """Of two objects of the program's. In `abs(f(x) - 3.2)` the other operand is what the test expects: an object that
+    sees it chooses the difference."""
+
+    def compute(self: Any, other: Any) -> Any:
+        if self._side.wary and type(other) is not Proxy:
+            doom(self._side, f"The test computes with a value that is no plain data ({self._kind[1:]} object).")
+        return self._side.ask("operate", name, [other, self] if reflected else [self, other])
+
+    return compute
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Proxy, f"__{_name}__", _compared(_name))
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "xor", "divmod"):
-    setattr(Proxy, f"__{_name}__", _operated(_name))
-    setattr(Proxy, f"__r{_name}__", _operated(_name, reflected=True))
+    setattr(Proxy, f"__{_name}__", _computed(_name))
+    setattr(Proxy, f"__r{_name}__", _computed(_name, reflected=True))
 for _name in ("and", "or"):
-    setattr(Proxy, f"__{_name}__", _operated(f"{_name}_"))
-    setattr(Proxy, f"__r{_name}__", _operated(f"{_name}_", reflected=True))
+    setattr(Proxy, f"__{_name}__", _computed(f"{_name}_"))
+    setattr(Proxy, f"__r{_name}__", _computed(f"{_name}_", reflected=True))
 for _name in ("neg", "pos", "invert", "abs", "getitem", "setitem", "delitem", "len", "int", "float", "complex"):
     setattr(Proxy, f"__{_name}__", _operated(_name))
 for _name in ("round", "reversed", "dir", "index", "format"):
