@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-_MODULES = tuple(f"toolyard.sandboxes.{name}" for name in ("plain", "plain_reader", "proxies", "sides", "proving"))
+_NAMES = ("plain", "plain_reader", "deeds", "proxies", "sides", "proving")
+_MODULES = tuple(f"toolyard.sandboxes.{name}" for name in _NAMES)
 *_, SIDES, PROVING = _MODULES
 
 

@@ -12,13 +12,12 @@ The program's side shares its process with the program, so its messages are the 
 from __future__ import annotations
 
 import _thread
-import builtins
-import operator
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+from toolyard.sandboxes.deeds import BUILTINS, Deeds, permitted
 from toolyard.sandboxes.plain import TooLarge, write
 from toolyard.sandboxes.plain_reader import NotPlain, Reader
 from toolyard.sandboxes.proxies import Proxy, doom, raised, restore, twin_of
@@ -27,17 +26,8 @@ _ITERATORS: tuple[type, ...] = (
     *(types.GeneratorType, map, filter, zip, enumerate, reversed),
     *map(type, (iter([]), iter(()), iter({}), iter(set()), iter(""), iter(b""), iter(range(1)))),
 )
-_BUILTINS = dict(vars(builtins))
 _BUILTIN_ERRORS = {
-    kind: name for name, kind in _BUILTINS.items() if isinstance(kind, type) and issubclass(kind, BaseException)
-}
-_OPERATORS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "truth", "neg", "pos", "invert")},
-    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")},
-    **{name: getattr(operator, name) for name in ("lshift", "rshift", "xor", "and_", "or_", "abs", "index")},
-    **{name: getattr(operator, name) for name in ("getitem", "setitem", "delitem")},
-    **{name: _BUILTINS[name] for name in ("iter", "len", "str", "repr", "int", "float", "complex", "round")},
-    **{name: _BUILTINS[name] for name in ("dir", "reversed", "divmod", "format", "isinstance")},
+    kind: name for name, kind in BUILTINS.items() if isinstance(kind, type) and issubclass(kind, BaseException)
 }
 _mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
@@ -54,7 +44,7 @@ class Said:
 
 class Side:
     def __init__(self, names: dict[str, Any], told: Callable[[BaseException], str], *, wary: bool = False) -> None:
-        self._names = names
+        self.names = names
         self._told = told
         self.wary = wary
         self.is_alone = False
@@ -218,6 +208,8 @@ class Side:
 
     def performed(self, request: Any) -> tuple[Any, Any]:
         """The result, and the arguments if they have changed."""
+        if self.wary and not permitted(request, lambda item: id(item) in self._numbers):
+            raise AttributeError("a test lets a program use only what it has passed to it")
         deed = getattr(Deeds, request[0])
         given = request[-1][-1] if request[0] in ("chain", "entry") and len(request[-1][-1]) == 2 else ()
         before = self._state(given)
@@ -244,23 +236,11 @@ class Side:
             return ()
 
     def named(self, name: str) -> Any:
-        if name in self._names:
-            return self._names[name]
-        if name in _BUILTINS:
-            return _BUILTINS[name]
+        if name in self.names:
+            return self.names[name]
+        if name in BUILTINS:
+            return BUILTINS[name]
         raise NameError(f"name {name!r} is not defined")
-
-    def own(self, name: str) -> Any:
-        """Whether the name is the program's own, and what it is."""
-        return (True, self._names[name]) if name in self._names else (False, None)
-
-    def allows(self, item: Any, name: str) -> bool:
-        """Whether the other side may read this of it. A function's attributes lead to all that the test knows, and so
-        do methods of a large library."""
-        if not self.wary or type(item) is Proxy:
-            return True
-        is_data = getattr(type(item), "__module__", "") in _DATA and not isinstance(item, _TELLTALES)
-        return is_data and not name.startswith("_")
 
     # Threads.
 
@@ -271,81 +251,6 @@ class Side:
     def _heard(self) -> Said:
         self._spoke.acquire()
         return self._said
-
-
-class Deeds:
-    """What one side does for the other, by name."""
-
-    @staticmethod
-    def chain(side: Side, first: Any, by_name: bool, steps: Sequence[Any]) -> Any:
-        """From a name or an object, one attribute or call after the other."""
-        found = side.named(first) if by_name and not side.wary else first
-        for step in steps:
-            if len(step) == 2:
-                found = found(*step[0], **step[1])
-            elif side.allows(found, step[0]):
-                found = getattr(found, step[0])
-            else:
-                raise AttributeError(step[0])
-        return found
-
-    @staticmethod
-    def entry(side: Side, name: str, steps: Sequence[Any]) -> Any:
-        """A function, or else the method of LeetCode's class."""
-        function = side.own(name)[1] if side.own(name)[0] else getattr(side.named("Solution")(), name)
-        ((args, keywords),) = steps
-        if isinstance(args, str):  # as somebody wrote them
-            names = {**side._names, "_toolyard_function": function}
-            return eval(compile(f"_toolyard_function({args})", "test.py", "eval"), names)
-        return function(*args, **keywords)
-
-    @staticmethod
-    def several(side: Side, requests: Sequence[Any]) -> Any:
-        """One after the other, until one raises or gives what is no plain data: what comes next may depend on that."""
-        answers: list[Any] = []
-        for request in requests:
-            try:
-                answers.append((*side.performed(request), None))
-                write(answers[-1], _none_of_it)
-            except (NotPlain, TooLarge):
-                break
-            except Exception as error:  # the program's
-                answers.append((None, None, side.described(error)))
-                break
-        return answers
-
-    @staticmethod
-    def load(side: Side, name: str) -> Any:
-        return (False, None) if side.wary else side.own(name)
-
-    @staticmethod
-    def put(side: Side, item: Any, name: str, *value: Any) -> None:
-        if not side.allows(item, name):
-            raise AttributeError(name)
-        setattr(item, name, *value) if value else delattr(item, name)
-
-    @staticmethod
-    def operate(side: Side, name: str, operands: Sequence[Any]) -> Any:
-        if not all(side.allows(one, name) for one in operands) and name != "iter":
-            raise TypeError(f"{name} is not for this")
-        return _OPERATORS[name](*operands)
-
-    @staticmethod
-    def take(side: Side, iterator: Any, count: int) -> Any:
-        """Up to so many items, whether there may be more, and the error that came instead of the next."""
-        items: list[Any] = []
-        try:
-            for _ in range(count):
-                items.append(next(iterator))
-        except StopIteration:
-            return items, False, None
-        except Exception as error:  # the iterator's own
-            return items, False, side.described(error)
-        return items, True, None
-
-
-def _none_of_it(item: object) -> NoReturn:
-    raise NotPlain
 
 
 def _array(kind: str, nested: Any) -> Any:
@@ -362,11 +267,6 @@ def _named(kind: type) -> str:
     return name if name.isidentifier() and len(name) < 100 else "object"
 
 
-_TELLTALES = (
-    *(types.FunctionType, types.MethodType, types.ModuleType, types.FrameType, types.CodeType, types.TracebackType),
-    *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, type),
-)
-_DATA = ("__main__", "builtins", "collections", "datetime", "array")
 _CONTAINERS = (list, dict, set, tuple)
 _ANY_LENGTH = 2**40
 """What a sandbox may read: its memory is limited, and the host has limited what the other side may say."""
