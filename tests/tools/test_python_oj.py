@@ -12,8 +12,9 @@ import pytest
 from tests.wires.verl_wire import Observed, Trainer
 from toolyard import Client
 from toolyard.testing import Running, running
+from toolyard.tools.agreement import agrees
 from toolyard.tools.environment import named_toolsets, toolbox
-from toolyard.tools.python_oj import AT_ONCE, SolutionForm, agrees
+from toolyard.tools.python_oj import AT_ONCE, SolutionForm
 
 pytestmark = pytest.mark.anyio
 

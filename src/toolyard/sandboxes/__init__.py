@@ -6,6 +6,7 @@ An author writes `uses_sandbox = True` in the class, `self.sandbox = await open_
 
 from toolyard.sandboxes.base import Executed, Finished, Level, Limits, Process, Profile, Report, Sandbox
 from toolyard.sandboxes.choice import BACKENDS, start
+from toolyard.sandboxes.driving import Driven, Opaque, ProgramEnded, ProgramRaised, driven
 from toolyard.sandboxes.output import tool_output
 from toolyard.sandboxes.provider import (
     Provider,
@@ -19,17 +20,22 @@ from toolyard.sandboxes.provider import (
 
 __all__ = [
     "BACKENDS",
+    "Driven",
     "Executed",
     "Finished",
     "Level",
     "Limits",
+    "Opaque",
     "Process",
     "Profile",
+    "ProgramEnded",
+    "ProgramRaised",
     "Provider",
     "Report",
     "Sandbox",
     "blocking",
     "close_sandboxes",
+    "driven",
     "execute",
     "in_force",
     "open_sandbox",

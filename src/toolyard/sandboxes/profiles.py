@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from toolyard.sandboxes import cell_runner, program
+from toolyard.sandboxes import cell_runner, inside, program
 from toolyard.sandboxes.base import Profile
 from toolyard.sandboxes.installation import Installation, in_use
 
@@ -119,7 +119,7 @@ def warm_up(profile: Profile, python: Installation) -> Sequence[str]:
         installed = [code for name, code in figures.items() if name in python.libraries]
         return [_IPYTHON_WARM, cell_runner.installation(), *installed, cell_runner.REHEARSAL]
     loaded = [name for name in sorted(_LIBRARIES[profile]) if name in python.libraries]
-    return [program.INSTALL, *map(_SCIENTIFIC_WARM.__getitem__, loaded)]
+    return [program.INSTALL, inside.installation(), inside.REHEARSAL, *map(_SCIENTIFIC_WARM.__getitem__, loaded)]
 
 
 def missing(profile: Profile, python: Installation | None = None) -> Sequence[str]:

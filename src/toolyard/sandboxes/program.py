@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from toolyard.sandboxes.base import Executed, Interpreter, Level
 from toolyard.sandboxes.output import ended_by
 
-UNTESTED = "The program ended before the test had ended."
-
-_MODULE = "toolyard_program"
-_SOURCE = f"""
+MODULE = "toolyard_program"
+_SOURCE = """
 import atexit, linecache, os, sys, traceback
 
 def execute(text, name, space, exec=exec, compile=compile):
     linecache.cache[name] = (len(text), None, [line + "\\n" for line in text.split("\\n")], name)
     exec(compile(text, name, "exec", dont_inherit=True), space)
 
-def run(source, test, stdin, names, recursion_limit, execute=execute):
+def prepare(stdin=b"", names=(), recursion_limit=0):
     main = vars(sys.modules["__main__"])
     main.update(__file__="main.py", exit=sys.exit, quit=sys.exit)
     sys.argv = ["main.py"]
@@ -38,50 +36,50 @@ def run(source, test, stdin, names, recursion_limit, execute=execute):
             file.write(stdin)
             file.seek(0)
             os.dup2(file.fileno(), 0)
-    status = 0
+    return main
+
+def attempt(source, main):
     try:
         execute(source, "main.py", main)
-        if test:
-            execute(test, "test.py", main)
     except KeyboardInterrupt:
         raise
     except SystemExit as error:
-        status = error.code or 0
-        if not isinstance(status, int):
-            print(status, file=sys.stderr)
-            status = 1
-        if test:
-            print({UNTESTED!r}, file=sys.stderr)
-            status = 1
+        if isinstance(error.code, int) or not error.code:
+            return "ended", error.code or 0
+        print(error.code, file=sys.stderr)
+        return "ended", 1
     except BaseException as error:
-        tell(error)
-        status = 1
+        print(told(error), end="", file=sys.stderr)
+        return "failed", 1
+    return "", 0
+
+def run(source, stdin, names, recursion_limit):
+    _, status = attempt(source, prepare(stdin, names, recursion_limit))
     if "threading" in sys.modules:
         sys.modules["threading"]._shutdown()
     atexit._run_exitfuncs()
     return status
 
-def tell(error):
+def told(error, files=("main.py",)):
     frames, trace = [], error.__traceback__
     while trace is not None:
-        if frames or trace.tb_frame.f_code.co_filename in ("main.py", "test.py"):
+        if frames or trace.tb_frame.f_code.co_filename in files:
             frames.append(trace)
         trace = trace.tb_next
     if len(frames) > 1000:
         frames[500].tb_next = frames[-400]
-    traceback.print_exception(error.with_traceback(frames[0] if frames else None))
+    return "".join(traceback.format_exception(error.with_traceback(frames[0] if frames else None)))
 """
 """Returns the exit code. Threads, and what is registered with `atexit`, are waited for as at the end of any program.
 
-A test is code of its own that has to come to its end. A program that ends itself before has not passed it, and neither
-has one that puts another `exec` in the place of the real one.
+`attempt` says whether the program ended itself or failed, and its exit code; `told` is a traceback without our frames.
 """
 
 INSTALL = f"""
 import sys, types
-module = types.ModuleType({_MODULE!r})
+module = types.ModuleType({MODULE!r})
 exec({_SOURCE!r}, vars(module))
-sys.modules[{_MODULE!r}] = module
+sys.modules[{MODULE!r}] = module
 """
 """For a template."""
 
@@ -104,7 +102,7 @@ class Ran:
         return cls("", why, 1, "", timed_out=False, isolation=None)
 
     @classmethod
-    def of(cls, executed: Executed, seconds: float, *, tested: bool) -> Ran:
+    def of(cls, executed: Executed, seconds: float) -> Ran:
         stderr, code, note = executed.stderr, 1, ""
         if executed.timed_out:
             note = f"Execution timed out after {seconds:g} seconds."
@@ -112,8 +110,7 @@ class Ran:
             note = f"Execution {ended_by(executed.killed_by, executed.usage.wall_seconds)}."
         elif executed.state_lost:
             code = _ending(executed)
-            note = f"Execution was ended by {_signal(-code)}." if code < 0 else UNTESTED if tested else ""
-            code = code or int(tested)
+            note = f"Execution was ended by {_signal(-code)}." if code < 0 else ""
         elif executed.error is not None:
             stderr += _own_part(executed.error.traceback)
         elif executed.value is not None and re.fullmatch(r"-?\d+", executed.value):
@@ -126,22 +123,21 @@ async def run_program(
     code: str,
     stdin: str = "",
     *,
-    test: str = "",
     names: Sequence[tuple[str, str]] = (),
     recursion_limit: int = 0,
     seconds: float,
 ) -> Ran:
-    """Run a program, then the test if there is one, in an interpreter that is for nothing else.
+    """Run a program in an interpreter that is for nothing else.
 
     `names` are there without being imported: each with the module that has it, or that it is.
     """
     given = stdin.encode(errors="surrogatepass")
     # Expressions only, so that the program finds no name that it has not defined.
     call = (
-        f"exec({INSTALL!r}, {{}}) if {_MODULE!r} not in __import__('sys').modules else None\n"
-        f"__import__({_MODULE!r}).run({code!r}, {test!r}, {given!r}, {names!r}, {recursion_limit})"
+        f"exec({INSTALL!r}, {{}}) if {MODULE!r} not in __import__('sys').modules else None\n"
+        f"__import__({MODULE!r}).run({code!r}, {given!r}, {names!r}, {recursion_limit})"
     )
-    return Ran.of(await interpreter.exec(call, timeout=seconds), seconds, tested=bool(test))
+    return Ran.of(await interpreter.exec(call, timeout=seconds), seconds)
 
 
 def _ending(executed: Executed) -> int:

@@ -1,0 +1,119 @@
+"""What a side of a call between two sandboxes does when the other side asks, and what a wary one refuses.
+
+Imports nothing but the standard library and its neighbours here: sandboxes load the text of this file.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from toolyard.sandboxes.plain import TooLarge, write
+from toolyard.sandboxes.plain_reader import NotPlain
+
+BUILTINS = dict(vars(builtins))
+_OPERATORS: Mapping[str, Callable[..., Any]] = {
+    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "truth", "neg", "pos", "invert")},
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")},
+    **{name: getattr(operator, name) for name in ("lshift", "rshift", "xor", "and_", "or_", "abs", "index")},
+    **{name: getattr(operator, name) for name in ("getitem", "setitem", "delitem")},
+    **{name: BUILTINS[name] for name in ("iter", "len", "str", "repr", "int", "float", "complex", "round")},
+    **{name: BUILTINS[name] for name in ("dir", "reversed", "divmod", "format", "isinstance")},
+}
+_TELLTALES = (
+    *(types.FunctionType, types.MethodType, types.ModuleType, types.FrameType, types.CodeType, types.TracebackType),
+    *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, type),
+)
+"""Their attributes lead to everything that a test knows."""
+_DATA = ("__main__", "builtins", "collections", "datetime", "array")
+"""Where classes come from whose attributes do not. Large libraries have methods that evaluate text."""
+
+
+def permitted(request: Any, is_mine: Callable[[Any], bool]) -> bool:
+    """Whether a program may have this done in the sandbox of its test: with something that the test has passed to it,
+    one step at a time. A text of the program's own is not such a thing, or its `format` would read all the others."""
+    match request:
+        case ["chain", first, False, [[_, _]]]:
+            return is_mine(first)
+        case ["chain", first, False, [[str(name)]]] | ["put", first, str(name), *_]:
+            return is_mine(first) and _is_open(first) and not name.startswith("_")
+        case ["operate", str(name), [*operands]]:
+            mine = [one for one in operands if is_mine(one)]
+            return bool(mine) and (name == "iter" or all(map(_is_open, mine)))
+        case ["take", iterator, int()]:
+            return is_mine(iterator)
+    return False
+
+
+def _is_open(item: Any) -> bool:
+    return getattr(type(item), "__module__", "") in _DATA and not isinstance(item, _TELLTALES)
+
+
+class Deeds:
+    """By name. `side` is the one that does it."""
+
+    @staticmethod
+    def chain(side: Any, first: Any, by_name: bool, steps: Sequence[Any]) -> Any:
+        """From a name or an object, one attribute or call after the other."""
+        found = side.named(first) if by_name else first
+        for step in steps:
+            found = found(*step[0], **step[1]) if len(step) == 2 else getattr(found, step[0])
+        return found
+
+    @staticmethod
+    def entry(side: Any, name: str, steps: Sequence[Any]) -> Any:
+        """A function, or else the method of LeetCode's class."""
+        function = side.names[name] if name in side.names else getattr(side.named("Solution")(), name)
+        ((args, keywords),) = steps
+        if isinstance(args, str):  # as somebody wrote them
+            names = {**side.names, "_toolyard_function": function}
+            return eval(compile(f"_toolyard_function({args})", "test.py", "eval"), names)
+        return function(*args, **keywords)
+
+    @staticmethod
+    def several(side: Any, requests: Sequence[Any]) -> Any:
+        """One after the other, until one raises or gives what is no plain data: what comes next may depend on that."""
+        answers: list[Any] = []
+        for request in requests:
+            try:
+                answers.append((*side.performed(request), None))
+                write(answers[-1], _none_of_it)
+            except (NotPlain, TooLarge):
+                break
+            except Exception as error:  # the program's
+                answers.append((None, None, side.described(error)))
+                break
+        return answers
+
+    @staticmethod
+    def load(side: Any, name: str) -> Any:
+        """Whether the name is the program's own, and what it is."""
+        return (True, side.names[name]) if name in side.names else (False, None)
+
+    @staticmethod
+    def put(side: Any, item: Any, name: str, *value: Any) -> None:
+        setattr(item, name, *value) if value else delattr(item, name)
+
+    @staticmethod
+    def operate(side: Any, name: str, operands: Sequence[Any]) -> Any:
+        return _OPERATORS[name](*operands)
+
+    @staticmethod
+    def take(side: Any, iterator: Any, count: int) -> Any:
+        """Up to so many items, whether there may be more, and the error that came instead of the next."""
+        items: list[Any] = []
+        try:
+            for _ in range(count):
+                items.append(next(iterator))
+        except StopIteration:
+            return items, False, None
+        except Exception as error:  # the iterator's own
+            return items, False, side.described(error)
+        return items, True, None
+
+
+def _none_of_it(item: object) -> NoReturn:
+    raise NotPlain

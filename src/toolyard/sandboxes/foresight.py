@@ -1,0 +1,144 @@
+"""Finds the calls of a program that a test is certain to make first, so that one message asks for all of them.
+
+A test such as HumanEval's `check(candidate)` is a row of assertions about calls with literals. Their answers can be
+there before the test begins. Where it is not certain what a test does next, it goes on by asking.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolyard.sandboxes.proving import HELPERS, OWN, bound_names, prepare
+
+LONGEST = 10_000
+"""Characters of a statement that the host parses, which it cannot do beside the event loop."""
+_DYNAMIC = {"eval", "exec", "globals", "locals", "vars", "compile", "__import__", "breakpoint", "input"}
+_SIMPLE = (
+    *(ast.BinOp, ast.UnaryOp, ast.List, ast.Tuple, ast.Set, ast.Subscript, ast.Slice, ast.Attribute, ast.Starred),
+    *(ast.JoinedStr, ast.FormattedValue, ast.keyword, ast.operator, ast.unaryop, ast.expr_context),
+)
+"""What evaluates its parts, all of them and in the order in which they stand."""
+
+
+def literal(node: ast.expr) -> Any:
+    """The value of a literal. Raises ValueError if it is none, or one that is no plain data."""
+    if any(isinstance(part, ast.Constant) and part.value is ... for part in ast.walk(node)):
+        raise ValueError(node)
+    return ast.literal_eval(node)
+
+
+class _Uncertain(Exception):
+    """What comes next depends on what came before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    requests: Sequence[Any]
+    """As `sides.Deeds` takes them."""
+    everything: bool
+    """The test has nothing else to ask."""
+
+
+def foreseen(statement: str) -> Foreseen:
+    """Nothing of a test that is too long to parse on the event loop, or that cannot be parsed."""
+    try:
+        if len(statement) > LONGEST:
+            return Foreseen([], everything=False)
+        tree = ast.parse(statement)
+        bound = bound_names(tree)
+        prepare(tree, bound)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return Foreseen([], everything=False)
+    walk = _Walk(bound)
+    everything = False
+    try:
+        walk.statements(tree.body)
+        everything = walk.counted == sum(walk.is_programs(node) for node in ast.walk(tree))
+    except (_Uncertain, ValueError, TypeError, RecursionError):
+        everything = False
+    return Foreseen(walk.requests, everything)
+
+
+@dataclass(slots=True)
+class _Walk:
+    bound: set[str]
+    requests: list[Any] = field(default_factory=list)
+    counted: int = 0
+    candidate: tuple[str, str] = ("", "")
+    """The parameter of `check`, and the function that it stands for."""
+    functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
+
+    def is_programs(self, node: ast.AST) -> bool:
+        """Whether it is a name of the program's, or one that may become one."""
+        if not isinstance(node, ast.Name) or node.id == "__toolyard_holds__":
+            return False
+        if node.id == self.candidate[0] or node.id in _DYNAMIC or node.id.startswith(OWN):
+            return True
+        return node.id not in self.bound and not hasattr(builtins, node.id) and node.id not in HELPERS
+
+    def statements(self, body: Sequence[ast.stmt]) -> None:
+        for statement in body:
+            match statement:
+                case ast.Assert(test=value) | ast.Expr(value=value):
+                    self.expression(value)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if name != self.candidate[0]:
+                    self.expression(value)
+                case ast.FunctionDef(name=name, decorator_list=[]):
+                    self.functions[name] = statement
+                case ast.Import() | ast.ImportFrom() | ast.Pass():
+                    continue
+                case _:
+                    raise _Uncertain
+
+    def expression(self, node: ast.AST) -> None:
+        match node:
+            case ast.Constant():
+                return
+            case ast.Name():
+                if self.is_programs(node):
+                    raise _Uncertain
+            case ast.Call():
+                self._call(node)
+            case ast.Compare(left=left, comparators=[right]):
+                self.expression(left)
+                self.expression(right)
+            case _ if isinstance(node, _SIMPLE):
+                for part in ast.iter_child_nodes(node):
+                    self.expression(part)
+            case _ if any(self.is_programs(part) or isinstance(part, ast.Call) for part in ast.walk(node)):
+                raise _Uncertain
+
+    def _call(self, node: ast.Call) -> None:
+        match node.func:
+            case ast.Name(id="check") if "check" in self.functions:
+                self._check(node)
+            case ast.Name(id=name) if self.is_programs(node.func) and name not in _DYNAMIC:
+                real = self.candidate[1] if name == self.candidate[0] else name.removeprefix(OWN)
+                keywords = {str(one.arg): literal(one.value) for one in node.keywords if one.arg}
+                if len(keywords) < len(node.keywords):
+                    raise _Uncertain
+                args = [literal(one) for one in node.args]
+                self.requests.append(("chain", real, True, [[args, keywords]]))
+                self.counted += 1
+            case ast.Name(id=name) if name in self.bound:
+                raise _Uncertain
+            case _:
+                for part in (node.func, *node.args, *node.keywords):
+                    self.expression(part)
+
+    def _check(self, node: ast.Call) -> None:
+        function = self.functions["check"]
+        match node, function.args:
+            case (
+                ast.Call(args=[ast.Name(id=name)], keywords=[]),
+                ast.arguments(args=[ast.arg(arg=parameter)], posonlyargs=[], kwonlyargs=[], vararg=None, kwarg=None),
+            ) if name.startswith(OWN) and not self.candidate[0]:
+                self.candidate = (parameter, name.removeprefix(OWN))
+                self.counted += 1  # the name that is given
+                self.statements(function.body)
+            case _:
+                raise _Uncertain

@@ -1,0 +1,26 @@
+"""Puts modules of this folder into the Python of a sandbox, by their text: nothing of ours is installed there."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+_NAMES = ("plain", "plain_reader", "deeds", "proxies", "sides", "proving")
+_MODULES = tuple(f"toolyard.sandboxes.{name}" for name in _NAMES)
+*_, SIDES, PROVING = _MODULES
+
+
+@functools.cache
+def installation() -> str:
+    """Code that loads them, in the order in which they need each other. A template runs it for all of its copies."""
+    texts = {name: Path(__file__).with_name(f"{name.rpartition('.')[2]}.py").read_text() for name in _MODULES}
+    return (
+        "import sys, types\n"
+        f"for name, text in {texts!r}.items():\n"
+        "    module = sys.modules[name] = types.ModuleType(name)\n"
+        "    exec(compile(text, '<toolyard>', 'exec', dont_inherit=True), vars(module))\n"
+    )
+
+
+REHEARSAL = f"__import__('sys').modules[{PROVING!r}].rehearse()"
+"""For a template, after the installation."""

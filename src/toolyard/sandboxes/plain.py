@@ -1,0 +1,180 @@
+"""Plain data as text: write a value where untrusted code runs, read it elsewhere, and get exact built-in types back.
+
+Imports nothing but the standard library: sandboxes load the text of this file too.
+
+Numbers (Decimal and Fraction too), text, bytes, None, bool, range, list, tuple, dict, set and frozenset cross by value.
+The writer reads instances of their subclasses by the base type's own methods, so a method that such a class replaces
+plays no part. Everything else crosses as a handle. A text is a sequence of chunks, each a JSON array of tokens in
+preorder: no side recurses, and no chunk takes the reader long.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from json.encoder import encode_basestring_ascii as _quoted
+from typing import Any, TypeAlias
+
+LONGEST = 2**20
+"""Characters of one value. A larger one crosses as a handle."""
+DEEPEST = 400
+"""Containers inside each other. What lies deeper crosses as a handle."""
+CHUNK = 48_000
+"""Characters of a chunk: an interpreter tells 64 KiB of a value."""
+_PIECE = 3_000
+"""Characters of one text token, of which JSON may make twelve each."""
+_BITS = 160_000
+"""Of an integer that crosses by value."""
+
+Refer: TypeAlias = Callable[[Any], str]
+"""The token for what cannot cross by value, without its quotes."""
+
+
+class TooLarge(Exception):
+    """The value takes more text than `LONGEST`."""
+
+
+def write(value: object, refer: Refer, *, longest: int = LONGEST) -> Sequence[str]:
+    """The chunks of a value. Raises TooLarge."""
+    chunks: list[str] = []
+    fragments: list[str] = []
+    size = whole = 0
+    for fragment in _fragments(value, refer):
+        size += len(fragment) + 1
+        if size > CHUNK:
+            chunks.append(f"[{','.join(fragments)}]")
+            whole += size
+            if whole > longest:
+                raise TooLarge
+            fragments, size = [], len(fragment) + 1
+        fragments.append(fragment)
+    chunks.append(f"[{','.join(fragments)}]")
+    return chunks
+
+
+def _fragments(value: object, refer: Refer) -> Iterator[str]:
+    """The tokens in JSON."""
+    under_way: list[int] = []
+    stack: list[Iterator[Any]] = [iter((value,))]
+    while stack:
+        for item in stack[-1]:
+            kind = type(item)
+            if kind in _LEAVES:
+                exact, base = item, kind
+            else:
+                exact, base = _based(item, kind)
+            if base in _LONG and len(exact) > _PIECE:
+                yield from _pieces(exact)
+            elif base in _LEAVES and not (base is int and int.bit_length(exact) > _BITS):
+                yield _LEAVES[base](exact)
+            elif base not in _PARTS or len(stack) > DEEPEST or id(item) in under_way:
+                yield _quoted(refer(item))
+            else:
+                count, inner = _PARTS[base](exact)
+                yield f'"{_TAGS[base]}{count}"'
+                under_way.append(id(item))
+                stack.append(inner)
+                break
+        else:
+            stack.pop()
+            if under_way:
+                under_way.pop()
+
+
+def _based(item: Any, kind: type) -> tuple[Any, type]:
+    """The item as one of the types that cross, and which; else as it is."""
+    if kind in _PARTS:
+        return item, kind
+    for base in _mro(kind):
+        if base in _OWN:
+            return _OWN[base](item), base
+        if base in _PARTS:
+            return item, base
+    for module, name in _NUMBERS.items():
+        if module in sys.modules and kind is getattr(sys.modules[module], name):
+            return _number(item)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(item, numpy.generic):
+        exact = numpy.generic.item(item)
+        return exact, type(exact)
+    if numpy is not None and kind is numpy.ndarray and item.dtype.kind in "biufcU":
+        return _Array(item), _Array
+    return item, kind
+
+
+def _pieces(whole: str | bytes) -> Iterator[str]:
+    """The tokens of a text or of bytes too long for one."""
+    yield f'"{_LONG[type(whole)]}{-(-len(whole) // _PIECE)}"'
+    for at in range(0, len(whole), _PIECE):
+        yield _LEAVES[type(whole)](whole[at : at + _PIECE])
+
+
+class _Number:
+    """One of the standard library's, which crosses as text."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+
+def _number(number: Any) -> tuple[Any, type]:
+    if type(number).__name__ == "Decimal":
+        token = f"D{number}"
+    elif number.numerator.bit_length() + number.denominator.bit_length() < _PIECE:
+        token = f"F{number.numerator}/{number.denominator}"
+    else:
+        return number, type(number)
+    return (_Number(token), _Number) if len(token) < _PIECE else (number, type(number))
+
+
+class _Array:
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+"""Of the type itself: a metaclass could tell another."""
+
+
+def _whole(number: int) -> str:
+    return int.__repr__(number) if -(2**63) < number < 2**63 else f'"i{number:x}"'
+
+
+def _real(number: float) -> str:
+    return float.__repr__(number) if number - number == 0 else f'"f{float.__repr__(number)}"'
+
+
+def _imaginary(number: complex) -> str:
+    return f'"c{number.real!r},{number.imag!r}"'
+
+
+_LEAVES: dict[type, Callable[[Any], str]] = {
+    type(None): lambda _: "null",
+    bool: lambda truth: "true" if truth else "false",
+    int: _whole,
+    float: _real,
+    complex: _imaginary,
+    _Number: lambda number: _quoted(number.token),
+    range: lambda span: f'"g{span.start:x},{span.stop:x},{span.step:x}"',
+    str: lambda text: _quoted("s" + text),
+    bytes: lambda data: _quoted("b" + data.decode("latin-1")),
+}
+_OWN: dict[type, Callable[[Any], Any]] = {
+    int: lambda item: int.__add__(item, 0),
+    float: float.__float__,
+    complex: complex.__pos__,
+    str: str.__str__,
+    bytes: lambda item: bytes.__getitem__(item, slice(None)),
+}
+"""From a subclass, the exact value."""
+_PARTS: dict[type, Callable[[Any], tuple[int, Iterator[Any]]]] = {
+    list: lambda item: (list.__len__(item), list.__iter__(list.copy(item))),
+    tuple: lambda item: (tuple.__len__(item), tuple.__iter__(item)),
+    set: lambda item: (set.__len__(item), set.__iter__(set.copy(item))),
+    frozenset: lambda item: (frozenset.__len__(item), frozenset.__iter__(item)),
+    dict: lambda item: (dict.__len__(item), chain.from_iterable(list(dict.items(item)))),
+    _Array: lambda item: (1, iter((item.array.dtype.str, item.array.tolist()))),
+}
+_NUMBERS = {"decimal": "Decimal", "fractions": "Fraction"}
+_LONG: dict[type, str] = {str: "S", bytes: "B"}
+_TAGS: dict[type, str] = {list: "l", tuple: "t", set: "e", frozenset: "z", dict: "d", _Array: "n"}

@@ -1,0 +1,221 @@
+"""Runs a test statement in a sandbox of its own, where the names that it lacks stand for those of a program elsewhere.
+
+Imports nothing but the standard library and its neighbours here: sandboxes load the text of this file.
+
+Built-in names, and modules, are always those of this sandbox: a program that defines `abs`, `set` or a module `math`
+forges nothing. The one exception is the function that an assertion is about, as in `assert sum(10, 15) == 6`.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from toolyard.sandboxes.plain import write
+from toolyard.sandboxes.proxies import TEXT, Proxy, Unproven, doom
+from toolyard.sandboxes.sides import Said, Side
+
+UNTESTED = "The program ended before the test had ended."
+_HOLDS, OWN = "__toolyard_holds__", "__toolyard_own_"
+HELPERS = {
+    **dict.fromkeys(("Counter", "OrderedDict", "defaultdict", "deque", "namedtuple"), "collections"),
+    **dict.fromkeys(("isclose",), "math"),
+    **dict.fromkeys(("Decimal",), "decimal"),
+    **dict.fromkeys(("Fraction",), "fractions"),
+}
+"""Names that tests compare with, and that some take from the program's imports: these come from the library instead."""
+_BUILTINS = vars(builtins)
+_REHEARSALS = 20
+"""More than it takes Python to see what is done often."""
+_ALIASES = {"np": "numpy", "pd": "pandas", "sp": "sympy"}
+
+
+class Names(dict[str, Any]):
+    """The built-in names of a test. It looks here last; what is not here is the program's."""
+
+    def __init__(self, side: Side, only_called: set[str]) -> None:
+        super().__init__({name: _BUILTINS[name] for name in ("__import__", "__build_class__", "__debug__")})
+        self[_HOLDS] = lambda value: _whole(side, value)
+        self._side = side
+        self._only_called = only_called
+
+    def __missing__(self, name: str) -> Any:
+        if name in _BUILTINS:  # looked up there: a copy of all would have a new process copy their memory
+            return _BUILTINS[name]
+        if name.startswith(OWN):
+            return Named(self._side, name.removeprefix(OWN))
+        if name.startswith("__"):
+            raise KeyError(name)
+        if name in HELPERS:
+            return getattr(importlib.import_module(HELPERS[name]), name)
+        if name in self._only_called:
+            return Named(self._side, name)
+        is_there, value = self._side.ask("load", name)
+        if not is_there:
+            raise KeyError(name)
+        if type(value) is Proxy and value._kind == "m":
+            return importlib.import_module(_ALIASES.get(name, name))
+        return value
+
+
+class Named:
+    """A function of the program that the test only calls: one message fewer than to look at it first."""
+
+    def __init__(self, side: Side, name: str) -> None:
+        self._side = side
+        self._name = name
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return self._side.ask("chain", self._name, True, [[list(args), keywords]])
+
+    def __getattr__(self, name: str) -> Any:
+        return self._side.ask("chain", self._name, True, [[name]])
+
+
+def _whole(side: Side, value: Any) -> Any:
+    """What an `assert` is about. A value of the program's that is no plain data is true by its own say, if at all."""
+    if type(value) is Proxy:
+        doom(side, "The test asserts a value that is no plain data. It proves nothing.")
+    return value
+
+
+def begin(source: str, requests: Sequence[Sequence[str]], answers: Sequence[str], everything: bool) -> Said:
+    """Run the test until it asks something of the program, or ends. The requests are those that it is certain to begin
+    with; if they are everything, it needs no thread that can wait for an answer."""
+    program: Any = sys.modules["toolyard_program"]
+    side = Side({}, lambda error: program.told(error, ("test.py",)), wary=True)
+    sys.modules[__name__].side = side  # type: ignore[attr-defined]  # where the host finds it
+    if answers:
+        side.expect(requests, answers)
+    side.is_alone = everything and len(side.expected) == len(requests) and not side.has_proxies
+    if side.is_alone:
+        return _proven(side, source, program.told)
+    return side.aside(lambda: _proven(side, source, program.told))
+
+
+def _proven(side: Side, source: str, told: Callable[..., str]) -> Said:
+    try:
+        _run(side, source)
+    except KeyboardInterrupt:
+        if side.is_alone:
+            raise  # the interpreter is told to stop
+        sys.stderr.write(f"{UNTESTED}\n")
+    except SystemExit:
+        sys.stderr.write(f"{UNTESTED}\n")
+    except Unproven as error:
+        sys.stderr.write(f"{error}\n")
+    except BaseException as error:  # the test's own
+        sys.stderr.write(_with_the_other_side(error, told))
+    else:
+        if not side.doom:
+            return side.message("passed")
+        sys.stderr.write(f"{side.doom}\n")
+    return side.message("failed")
+
+
+def _run(side: Side, source: str) -> None:
+    linecache: Any = sys.modules["linecache"]
+    linecache.cache["test.py"] = (len(source), None, [line + "\n" for line in source.split("\n")], "test.py")
+    tree = ast.parse(source, "test.py")
+    bound = bound_names(tree)
+    only_called = prepare(tree, bound)
+    names = Names(side, only_called)
+    exec(compile(tree, "test.py", "exec", dont_inherit=True), {"__name__": "__main__", "__builtins__": names})
+
+
+def prepare(tree: ast.AST, bound: set[str]) -> set[str]:
+    """Mark what is the program's own, and have assertions checked for what they are about. Returns the names that are
+    only called."""
+    called: set[ast.AST] = set()
+    others: set[str] = set()
+    for node in list(ast.walk(tree)):
+        match node:
+            case ast.Assert():
+                _own_the_function(node, bound)
+                call = ast.Call(ast.Name(_HOLDS, ast.Load()), [node.test], [])
+                node.test = ast.fix_missing_locations(ast.copy_location(call, node.test))
+            case ast.Call(func=ast.Name(id=name) as function):
+                called.add(function)
+                if name == "check" in bound:
+                    for one in [one for one in node.args if isinstance(one, ast.Name) and one.id not in bound]:
+                        one.id = OWN + one.id
+            case ast.Name(id=name) if node not in called:
+                others.add(name)
+    return {node.id for node in called if isinstance(node, ast.Name)} - others - bound
+
+
+def bound_names(tree: ast.AST) -> set[str]:
+    return set(_bound(tree))
+
+
+def _bound(tree: ast.AST) -> Iterator[str]:
+    """Names that the test itself gives a meaning."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.alias(name=name, asname=other):
+                yield other or name.partition(".")[0]
+            case ast.ExceptHandler(name=str(name)):
+                yield name
+
+
+def _own_the_function(node: ast.Assert, bound: set[str]) -> None:
+    """In an assertion that calls nothing of the program's by a name of its own, the first call of a built-in name with
+    nothing but literals is of the function that the program was to write."""
+    names = [one for one in ast.walk(node.test) if isinstance(one, ast.Name)]
+    if all(name.id in _BUILTINS and name.id not in bound for name in names):
+        for call in ast.walk(node.test):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and _is_literal(call):
+                call.func.id = OWN + call.func.id
+                return
+
+
+def _is_literal(call: ast.Call) -> bool:
+    parts = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return not any(isinstance(one, (ast.Name, ast.Call)) for part in parts for one in ast.walk(part))
+
+
+def _with_the_other_side(error: BaseException, told: Callable[..., str]) -> str:
+    """The test's own frames, and then the program's, if the exception comes from there."""
+    here, there = told(error, ("test.py",)), error.__dict__.get(TEXT, "")
+    return joined(here, there) if there else here
+
+
+def joined(here: str, there: str) -> str:
+    """Two tracebacks of the same exception as one."""
+    head = "Traceback (most recent call last):\n"
+    frames = [line for line in here.splitlines(keepends=True)[1:] if line.startswith(" ")]
+    kept = "".join(frames[: next((at for at, line in enumerate(frames) if '"<toolyard>"' in line), len(frames))])
+    before, _, own = there.rpartition(head)
+    return f"{before}{head}{kept}{own}"
+
+
+def rehearse() -> None:
+    """In a template: do what copies of it will do, so that they find it done and have less memory to copy."""
+    program: Any = sys.modules["toolyard_program"]
+    for _ in range(_REHEARSALS):
+        theirs = Side({"f": list}, program.told)
+        side = Rehearsed({}, program.told, wary=True)
+        side.other = theirs
+        _proven(side, "assert sorted(f([2, 'b', 1.5])[:1]) == [2]", program.told)
+    sys.modules["linecache"].cache.pop("test.py", None)
+
+
+class Rehearsed(Side):
+    """Asks a side in the same process."""
+
+    other: Side
+
+    def ask(self, *request: Any) -> Any:
+        self.message("asks", request)
+        result, _, _ = self._read(
+            [str(self.other._done(self.other._read(write(request, self.refer)))).partition("\n")[2]]
+        )
+        return result

@@ -1,0 +1,222 @@
+"""Stands in one sandbox for an object that lives in another: calls, attributes and operators go there.
+
+Imports nothing but the standard library: sandboxes load the text of this file.
+
+In a test, a stand-in never makes an assertion hold by its own say. It equals nothing and is ordered with nothing: a
+test that compares it, or computes with it and plain data, has failed, whatever it does next. What a program makes of
+its own objects (calls, attributes, items, `len()`, `str()`, sums) comes back as plain data, and the test compares that.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+_ITEMS_AT_ONCE = 256
+TEXT = "_toolyard_text"
+"""The attribute of an exception that holds its traceback on the other side."""
+ITEMS_MOST = 100_000
+"""That a test may take of one iterator."""
+
+
+class Unproven(BaseException):
+    """Ends a test that asks a stand-in what only plain data can answer."""
+
+
+class Proxy:
+    __slots__ = ("_kind", "_number", "_side")
+    _kind: str
+    _number: int
+    _side: Any
+
+    @staticmethod
+    def of(side: Any, number: int, kind: str) -> Any:
+        if kind[:1] == "e":
+            return twin(side, kind[1:])
+        proxy = object.__new__(Proxy)
+        for name, value in (("_side", side), ("_number", number), ("_kind", kind)):
+            object.__setattr__(proxy, name, value)
+        return proxy
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in ("__name__", "__doc__", "__qualname__"):
+            raise AttributeError(name)
+        return self._side.ask("chain", self, False, [[name]])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._side.ask("put", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._side.ask("put", self, name)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return self._side.ask("chain", self, False, [[list(args), keywords]])
+
+    def __iter__(self) -> Any:
+        return self if self._kind == "i" else self._side.ask("operate", "iter", [self])
+
+    def __next__(self) -> Any:
+        buffer = self._side.buffers.setdefault(self._number, Buffer(self))
+        return buffer.next()
+
+    def __contains__(self, item: object) -> bool:
+        return any(one is item or one == item for one in iter(self))
+
+    def __bool__(self) -> bool:
+        return self._side.ask("operate", "truth", [self]) is True
+
+    def __instancecheck__(self, item: object) -> bool:
+        return type(item) is Proxy and self._side.ask("operate", "isinstance", [item, self]) is True
+
+    def __enter__(self) -> Any:
+        return self._side.ask("chain", self, False, [["__enter__"], [[], {}]])
+
+    def __exit__(self, *error: object) -> Any:
+        return self._side.ask("chain", self, False, [["__exit__"], [[None, None, None], {}]])
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+    def __str__(self) -> str:
+        return str(self._side.ask("operate", "str", [self]))
+
+    def __repr__(self) -> str:
+        return str(self._side.ask("operate", "repr", [self]))
+
+
+class Buffer:
+    """Items of an iterator on the other side, fetched in growing numbers."""
+
+    def __init__(self, proxy: Any) -> None:
+        self._proxy = proxy
+        self._items: deque[Any] = deque()
+        self._goes_on = True
+        self._error: Any = None
+        self._taken = 0
+        self._next = 1
+
+    def next(self) -> Any:
+        side = self._proxy._side
+        if not self._items and self._goes_on:
+            items, self._goes_on, self._error = side.ask("take", self._proxy, self._next)
+            self._items.extend(items)
+            self._next = min(max(self._taken, 1), _ITEMS_AT_ONCE)
+            self._taken += len(items)
+            if self._taken > ITEMS_MOST and side.wary:
+                doom(side, f"The test took more than {ITEMS_MOST} items of an iterator.")
+        if self._items:
+            return self._items.popleft()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise raised(side, *error)
+        raise StopIteration
+
+
+def doom(side: Any, why: str) -> NoReturn:
+    side.doom = side.doom or why
+    raise Unproven(why)
+
+
+def _compared(name: str) -> Callable[[Any, Any], Any]:
+    def compare(self: Any, other: Any) -> Any:
+        if other is None and name in ("eq", "ne"):
+            return name == "ne"
+        if not self._side.wary:
+            return self._side.ask("operate", name, [self, other])
+        what = self._kind[1:] or "iterator"
+        return doom(self._side, f"The test compares a value that is no plain data ({what} object). It equals nothing.")
+
+    return compare
+
+
+def _operated(name: str) -> Callable[..., Any]:
+    def operate(self: Any, *others: Any) -> Any:
+        return self._side.ask("operate", name, [self, *others])
+
+    return operate
+
+
+def _computed(name: str, *, reflected: bool = False) -> Callable[[Any, Any], Any]:
+    """Of two objects of the program's. In `abs(f(x) - 3.2)` the other operand is what the test expects: an object that
+    sees it chooses the difference."""
+
+    def compute(self: Any, other: Any) -> Any:
+        if self._side.wary and type(other) is not Proxy:
+            doom(self._side, f"The test computes with a value that is no plain data ({self._kind[1:]} object).")
+        return self._side.ask("operate", name, [other, self] if reflected else [self, other])
+
+    return compute
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Proxy, f"__{_name}__", _compared(_name))
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "xor", "divmod"):
+    setattr(Proxy, f"__{_name}__", _computed(_name))
+    setattr(Proxy, f"__r{_name}__", _computed(_name, reflected=True))
+for _name in ("and", "or"):
+    setattr(Proxy, f"__{_name}__", _computed(f"{_name}_"))
+    setattr(Proxy, f"__r{_name}__", _computed(f"{_name}_", reflected=True))
+for _name in ("neg", "pos", "invert", "abs", "getitem", "setitem", "delitem", "len", "int", "float", "complex"):
+    setattr(Proxy, f"__{_name}__", _operated(_name))
+for _name in ("round", "reversed", "dir", "index", "format"):
+    setattr(Proxy, f"__{_name}__", _operated(_name))
+
+
+# Exceptions. Built-in ones cross by name, and a class of the program's own has a twin here with the same ancestry.
+
+
+def twin(side: Any, lineage: str) -> type[BaseException]:
+    base, *between = lineage.split("|")
+    found = vars(builtins).get(base)
+    kind: type[BaseException] = found if isinstance(found, type) and issubclass(found, BaseException) else Exception
+    twins: dict[int, type[BaseException]] = side.__dict__.setdefault("twins", {})
+    for one in between:
+        number, _, name = one.partition(":")
+        if int(number) not in twins:
+            twins[int(number)] = type(name, (kind,), {"__module__": "__main__", "_toolyard_twin": int(number)})
+        kind = twins[int(number)]
+    return kind
+
+
+def twin_of(item: Any) -> int | None:
+    if isinstance(item, type) and issubclass(item, BaseException):
+        number = vars(item).get("_toolyard_twin")
+        return number if isinstance(number, int) else None
+    return None
+
+
+def raised(side: Any, lineage: str, args: tuple[Any, ...], text: str) -> BaseException:
+    """The exception of the other side, as one to be raised here."""
+    kind = twin(side, lineage)
+    try:
+        error = kind(*args)
+    except Exception:  # its constructor wants something else
+        error = kind.__new__(kind)
+        error.args = args
+    error.__dict__[TEXT] = text
+    return error
+
+
+# Arguments that the other side has changed.
+
+
+def restore(given: Any, changed: Any) -> None:
+    """Make positional and keyword arguments like what they have become, each in place."""
+    (args, keywords), (new_args, new_keywords) = given, changed
+    for old, new in [*zip(args, new_args, strict=True), *((keywords[name], new_keywords[name]) for name in keywords)]:
+        _become(old, new)
+
+
+def _become(old: Any, new: Any) -> None:
+    if type(old) is not type(new):
+        return
+    if type(old) is list:
+        old[:] = new
+    elif type(old) in (dict, set):
+        old.clear()
+        old.update(new)
+    elif type(old) is tuple:
+        for old_part, new_part in zip(old, new, strict=False):
+            _become(old_part, new_part)

@@ -1,0 +1,286 @@
+"""Lets code in one sandbox use what another sandbox has: each of the two runs a `Side`, and the host carries messages.
+
+Imports nothing but the standard library and its neighbours here: sandboxes load the text of this file. A side performs
+what the other asks, and answers with plain data. What is not plain stays where it is, and the other side gets a handle.
+A side speaks only when the host asks it to: work that may have a question of its own runs in a thread, and the host
+waits.
+
+The program's side shares its process with the program, so its messages are the program's own word. The test's side is
+`wary`: it lets the program call, iterate and read what the test has passed to it, and nothing else.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from toolyard.sandboxes.deeds import BUILTINS, Deeds, permitted
+from toolyard.sandboxes.plain import TooLarge, write
+from toolyard.sandboxes.plain_reader import NotPlain, Reader
+from toolyard.sandboxes.proxies import Proxy, doom, raised, restore, twin_of
+
+_ITERATORS: tuple[type, ...] = (
+    *(types.GeneratorType, map, filter, zip, enumerate, reversed),
+    *map(type, (iter([]), iter(()), iter({}), iter(set()), iter(""), iter(b""), iter(range(1)))),
+)
+_BUILTIN_ERRORS = {
+    kind: name for name, kind in BUILTINS.items() if isinstance(kind, type) and issubclass(kind, BaseException)
+}
+_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+
+
+class Said:
+    """A message: the interpreter tells the host the repr() of the last expression."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+class Side:
+    def __init__(self, names: dict[str, Any], told: Callable[[BaseException], str], *, wary: bool = False) -> None:
+        self.names = names
+        self._told = told
+        self.wary = wary
+        self.is_alone = False
+        """No thread waits for answers."""
+        self.doom = ""
+        """Why a test has failed, whatever else it does."""
+        self.buffers: dict[int, Any] = {}
+        """Of iterators, what has come and was not asked for yet."""
+        self._mine: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self._theirs: dict[int, Any] = {}
+        self._rest: list[str] = []
+        self.expected: list[Any] = []
+        self._waiting: list[list[Any]] = []
+        self._spoke = _thread.allocate_lock()
+        self._spoke.acquire()
+        self._said = Said("")
+
+    # What the host calls.
+
+    def serve(self, chunks: Sequence[str]) -> Said:
+        """Do what the other side asks."""
+        request = self._read(chunks)
+        if self._theirs or self.wary:  # then it may have something to ask in turn
+            return self.aside(lambda: self._done(request))
+        return self._done(request)
+
+    def resume(self, kind: str, chunks: Sequence[str]) -> Said:
+        """Give the answer to the thread that asked last, and wait for what is said next."""
+        waiting = self._waiting.pop()
+        waiting[1:] = [kind, chunks]
+        waiting[0].release()
+        return self._heard()
+
+    def more(self) -> Said:
+        return Said(self._rest.pop(0))
+
+    def aside(self, work: Callable[[], Said]) -> Said:
+        _thread.start_new_thread(lambda: self._say(work()), ())
+        return self._heard()
+
+    def expect(self, requests: Sequence[Sequence[str]], chunks: Sequence[str]) -> None:
+        """Note answers to what is certain to be asked. What cannot be read is asked for again."""
+        try:
+            answers, _, _ = self._read(chunks)
+            if type(answers) is list:
+                self.expected = [(asked, *answer) for asked, answer in zip(requests, answers, strict=False)]
+        except (NotPlain, TypeError, ValueError):
+            self.expected = []
+
+    @property
+    def has_proxies(self) -> bool:
+        return bool(self._theirs)
+
+    def ask(self, *request: Any) -> Any:
+        """Have the other side do something. To be called in a thread of `aside`."""
+        if self.expected:
+            asked, *answer = self.expected.pop(0)
+            if asked == write(request, self.refer):
+                return self._taken(request, *answer)
+            self.expected = []
+        if self.is_alone:
+            doom(self, "The test asks for more than could be foreseen.")
+        lock = _thread.allocate_lock()
+        lock.acquire()
+        waiting: list[Any] = [lock]
+        self._waiting.append(waiting)
+        self._say(self.message("asks", request))
+        lock.acquire()
+        _, kind, chunks = waiting
+        try:
+            answer = self._read(chunks)
+        except NotPlain:
+            doom(self, "The program's answer cannot be read.")
+        return self._taken(request, *((None, None, answer) if kind == "raised" else answer))
+
+    def _taken(self, request: Any, *answer: Any) -> Any:
+        """An answer of the other side's, which may be anything: a value, changed arguments and an exception."""
+        try:
+            result, changed, error = answer
+            failure = raised(self, *error) if error is not None else None
+            if changed is not None:
+                restore(request[-1][-1], changed)
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError):
+            doom(self, "The program's answer cannot be read.")
+        if failure is not None:
+            raise failure
+        return result
+
+    def message(self, kind: str, value: object = None) -> Said:
+        self._rest = list(write(value, self.refer))
+        return Said(f"{kind} {len(self._rest) - 1}\n{self._rest.pop(0)}")
+
+    # Handles.
+
+    def refer(self, item: Any) -> str:
+        """The token of something that stays here, or that is the other side's own."""
+        if type(item) is Proxy:
+            return f"r{item._number}"
+        if (number := twin_of(item)) is not None:
+            return f"r{number}"
+        return f"h{self._number(item)} {self._kind(item)}"
+
+    def _number(self, item: Any) -> int:
+        if id(item) not in self._numbers:
+            self._numbers[id(item)] = len(self._mine)
+            self._mine.append(item)
+        return self._numbers[id(item)]
+
+    def _kind(self, item: Any) -> str:
+        kind = type(item)
+        if issubclass(kind, type) and BaseException in _mro(item):
+            return "e" + self.lineage(item)
+        if kind is types.ModuleType:
+            return "m"
+        if kind in _ITERATORS:
+            return "i"
+        return f"o{_named(kind)}"
+
+    def lineage(self, error: type[BaseException]) -> str:
+        """The built-in exception that it comes from, and the classes between."""
+        between: list[str] = []
+        for kind in _mro(error):
+            if kind in _BUILTIN_ERRORS:
+                return "|".join([_BUILTIN_ERRORS[kind], *reversed(between)])
+            if BaseException in _mro(kind):
+                between.append(f"{self._number(kind)}:{_named(kind)}")
+        return "Exception"
+
+    def _resolve(self, token: str) -> Any:
+        if token[:1] == "r":
+            return self._mine[int(token[1:])]
+        if token[:1] != "h":
+            raise NotPlain(token[:20])
+        number, _, kind = token[1:].partition(" ")
+        if int(number) not in self._theirs:
+            self._theirs[int(number)] = Proxy.of(self, int(number), kind)
+        return self._theirs[int(number)]
+
+    def _read(self, chunks: Sequence[str]) -> Any:
+        reader = Reader(self._resolve, _array, longest=_ANY_LENGTH)
+        for chunk in chunks:
+            reader.feed(chunk)
+        return reader.value
+
+    # Doing.
+
+    def _done(self, request: Any) -> Said:
+        try:
+            result, changed = self.performed(request)
+        except KeyboardInterrupt:
+            raise
+        except SystemExit:
+            return Said("ended 0\n[]")
+        except BaseException as error:  # the program's
+            return self._failed(error)
+        try:
+            return self.message("returned", (result, changed, None))
+        except TooLarge:
+            return self.message("returned", (types.SimpleNamespace(large=result), None, None))
+
+    def performed(self, request: Any) -> tuple[Any, Any]:
+        """The result, and the arguments if they have changed."""
+        if self.wary and not permitted(request, lambda item: id(item) in self._numbers):
+            raise AttributeError("a test lets a program use only what it has passed to it")
+        deed = getattr(Deeds, request[0])
+        given = request[-1][-1] if request[0] in ("chain", "entry") and len(request[-1][-1]) == 2 else ()
+        before = self._state(given)
+        result = deed(self, *request[1:])
+        return result, None if before == self._state(given) else given
+
+    def _failed(self, error: BaseException) -> Said:
+        lineage, args, text = self.described(error)
+        try:
+            return self.message("raised", (lineage, args, text))
+        except TooLarge:
+            return self.message("raised", (lineage, (), text))
+
+    def described(self, error: BaseException) -> tuple[str, tuple[Any, ...], str]:
+        return self.lineage(type(error)), error.args, self._told(error)[-_TEXT_MOST:]
+
+    def _state(self, given: Any) -> Sequence[str]:
+        """Of arguments that can be changed in place."""
+        if not given or not any(type(one) in _CONTAINERS for one in (*given[0], *given[1].values())):
+            return ()
+        try:
+            return write(given, self.refer)
+        except TooLarge:
+            return ()
+
+    def named(self, name: str) -> Any:
+        if name in self.names:
+            return self.names[name]
+        if name in BUILTINS:
+            return BUILTINS[name]
+        raise NameError(f"name {name!r} is not defined")
+
+    # Threads.
+
+    def _say(self, said: Said) -> None:
+        self._said = said
+        self._spoke.release()
+
+    def _heard(self) -> Said:
+        self._spoke.acquire()
+        return self._said
+
+
+def _array(kind: str, nested: Any) -> Any:
+    """A numpy array again, where there is a numpy."""
+    try:
+        import numpy  # noqa: PLC0415  # slow to load, and seldom needed
+    except ImportError:
+        return nested
+    return numpy.array(nested, dtype=kind)
+
+
+def _named(kind: type) -> str:
+    name: str = type.__dict__["__name__"].__get__(kind)
+    return name if name.isidentifier() and len(name) < 100 else "object"
+
+
+_CONTAINERS = (list, dict, set, tuple)
+_ANY_LENGTH = 2**40
+"""What a sandbox may read: its memory is limited, and the host has limited what the other side may say."""
+_TEXT_MOST = 20_000
+"""Characters of a traceback."""
+
+
+def begin(source: str, stdin: bytes, chunks: Sequence[str]) -> Said:
+    """Run a program to its end, and then do the first thing that is asked of it."""
+    program: Any = sys.modules["toolyard_program"]
+    main = program.prepare(stdin)
+    ending, _ = program.attempt(source, main)
+    if ending:
+        return Said(f"{ending} 0\n[]")
+    side = Side(main, program.told)
+    sys.modules[__name__].side = side  # type: ignore[attr-defined]  # where the host finds it
+    return side.serve(chunks) if chunks else Said("ready 0\n[]")

@@ -1,0 +1,39 @@
+"""Whether what a program wrote is what was expected, as online judges see it."""
+
+from __future__ import annotations
+
+import math
+import re
+
+_WHOLE_NUMBER = re.compile(r"([+-]?)0*([0-9]+)")
+
+
+def agrees(output: str, expected: str) -> bool:
+    """Whether it is the same but for space around lines, and for how numbers are written."""
+    ours, theirs = ([line.strip() for line in text.strip().splitlines()] for text in (output, expected))
+    if ours == theirs:
+        return True
+    ours, theirs = ([line for line in lines if line] for lines in (ours, theirs))
+    return len(ours) == len(theirs) and all(map(_line_agrees, ours, theirs))
+
+
+def _line_agrees(ours: str, theirs: str) -> bool:
+    pairs = list(zip(ours.split(), theirs.split(), strict=False))
+    return len(ours.split()) == len(theirs.split()) and all(_word_agrees(*pair) for pair in pairs)
+
+
+def _word_agrees(ours: str, theirs: str) -> bool:
+    if ours == theirs:
+        return True
+    whole = _WHOLE_NUMBER.fullmatch(ours), _WHOLE_NUMBER.fullmatch(theirs)
+    if whole[0] and whole[1]:  # by their digits: Python makes no numbers of very long ones
+        return _sign(whole[0]) == _sign(whole[1]) and whole[0][2] == whole[1][2]
+    try:
+        return math.isclose(float(ours), float(theirs), rel_tol=1e-5, abs_tol=1e-8)
+    except ValueError:
+        return False
+
+
+def _sign(whole: re.Match[str]) -> bool:
+    """Whether it is below zero."""
+    return whole[1] == "-" and whole[2] != "0"

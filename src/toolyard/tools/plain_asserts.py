@@ -1,0 +1,137 @@
+"""Reads test statements that the host can judge by itself, such as `assert f(1, [2]) == 3`. Evaluates nothing."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from toolyard.sandboxes.driving import Opaque
+from toolyard.sandboxes.foresight import LONGEST, literal
+from toolyard.sandboxes.proving import joined
+
+_ERRORS = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
+_HEAD = "Traceback (most recent call last):\n"
+Relation: TypeAlias = Literal["==", "!=", "is", "is not", "true", "false"]
+_RELATIONS: dict[type[ast.cmpop], Relation] = {ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is", ast.IsNot: "is not"}
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAssert:
+    """A call of the program's, with literals, and what its value has to be."""
+
+    name: str
+    steps: Sequence[Any]
+    """Calls and attributes that follow the name, as `sides.Deeds.chain` takes them."""
+    relation: Relation
+    expected: Any
+    message: str
+    lines: Sequence[str]
+    whole: ast.expr
+    call: ast.expr
+
+    def holds(self, value: Any) -> bool:
+        """Whether the statement is true of this value. What is no plain data makes none true."""
+        if _is_opaque(value):
+            return False
+        match self.relation:
+            case "==":
+                return bool(value == self.expected)
+            case "!=":
+                return bool(value != self.expected)
+            case "is":
+                return value is self.expected
+            case "is not":
+                return value is not self.expected
+            case "true":
+                return bool(value)
+            case "false":
+                return not value
+
+    def traceback(self, of_call: str = "") -> str:
+        """As Python would write it: of the statement, or of the call in it that has raised."""
+        if of_call:
+            return joined(f"{_HEAD}{self._frame(self.call)}", of_call)
+        return f"{_HEAD}{self._frame(self.whole)}AssertionError{self.message}\n"
+
+    def _frame(self, node: ast.expr) -> str:
+        frame = traceback.FrameSummary(
+            "test.py",
+            node.lineno,
+            "<module>",
+            lookup_line=False,
+            line=self.lines[node.lineno - 1] + "\n",  # as linecache has them, or the marks are out of place
+            end_lineno=node.end_lineno,
+            colno=node.col_offset,
+            end_colno=node.end_col_offset,
+        )
+        return "".join(traceback.StackSummary.from_list([frame]).format())
+
+
+def plain_assert(statement: str) -> PlainAssert | None:
+    """None of a statement that has to be run to be judged."""
+    if len(statement) > LONGEST:
+        return None
+    try:
+        match ast.parse(statement).body:
+            case [ast.Assert(test=test, msg=None)]:
+                return _read(test, "", statement.splitlines())
+            case [ast.Assert(test=test, msg=ast.Constant(value=str(message)))]:
+                return _read(test, f": {message}", statement.splitlines())
+    except _ERRORS:
+        return None
+    return None
+
+
+def _read(test: ast.expr, message: str, lines: Sequence[str]) -> PlainAssert | None:
+    match test:
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _RELATIONS:
+            relation = _RELATIONS[type(op)]
+            for call, value in ((left, right), (right, left)):
+                if (path := _path(call)) is not None:
+                    expected = literal(value)
+                    if relation.startswith("is") and expected not in (None, True, False):
+                        return None
+                    return PlainAssert(*path, relation, expected, message, lines, test, call)
+        case ast.UnaryOp(op=ast.Not(), operand=call) if (path := _path(call)) is not None:
+            return PlainAssert(*path, "false", None, message, lines, test, call)
+        case ast.Call() if (path := _path(test)) is not None:
+            return PlainAssert(*path, "true", None, message, lines, test, test)
+    return None
+
+
+def _path(node: ast.expr) -> tuple[str, Sequence[Any]] | None:
+    """The name that a call begins with and what follows, as in `Solution().f([1])`. Raises ValueError if an argument is
+    no literal."""
+    steps: list[Any] = []
+    while not isinstance(node, ast.Name):
+        match node:
+            case ast.Call(func=inner, args=args, keywords=keywords):
+                named = {str(one.arg): literal(one.value) for one in keywords if one.arg is not None}
+                if len(named) < len(keywords):
+                    return None
+                steps.append([[literal(one) for one in args], named])
+            case ast.Attribute(value=inner, attr=name):
+                steps.append([name])
+            case _:
+                return None
+        node = inner
+    if not steps or len(steps[0]) == 1 or (len(steps) > 1 and hasattr(builtins, node.id)):
+        return None
+    return node.id, steps[::-1]
+
+
+def _is_opaque(value: Any) -> bool:
+    """Whether something in it is no plain data."""
+    waiting = [value]
+    for one in waiting:
+        if isinstance(one, Opaque):
+            return True
+        if isinstance(one, dict):
+            waiting += [*one, *one.values()]
+        elif isinstance(one, (list, tuple, set, frozenset)):
+            waiting += one
+    return False
