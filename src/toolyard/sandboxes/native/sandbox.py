@@ -6,13 +6,15 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from socket import socket
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from toolyard.core.errors import CannotFork, SandboxLost, WorkspaceError
 from toolyard.sandboxes import paths
-from toolyard.sandboxes.base import Entry, Executed, Finished, Limits, Process, Report, Usage
+from toolyard.sandboxes.base import Entry, Executed, Finished, Grader, Limits, Process, Report, Sandbox, Usage
+from toolyard.sandboxes.grading.grader import open_grader
 from toolyard.sandboxes.native.bash import Bash
 from toolyard.sandboxes.native.channel import pair
 from toolyard.sandboxes.native.guest import Guest, Program, agreed
@@ -36,12 +38,14 @@ class NativeSandbox:
         ground: Ground,
         *,
         end: Callable[[], Awaitable[None]],
+        another: Callable[[Limits], Awaitable[Sandbox]],
         on_branched: Callable[[NativeSandbox], None] = lambda _: None,
         on_closed: Callable[[NativeSandbox], None] = lambda _: None,
         parent: NativeSandbox | None = None,
         interpreter: Program | None = None,
     ) -> None:
         self.limits = limits
+        self.another = another
         self._guest = guest
         self._ground = ground
         self._end = end
@@ -279,6 +283,7 @@ class NativeSandbox:
             self.limits,
             self._ground,
             end=end,
+            another=self.another,
             on_branched=self._on_branched,
             on_closed=self._on_closed,
             parent=self,
@@ -299,6 +304,15 @@ class NativeSandbox:
             return number
         finally:
             forkable.cancel()
+
+    async def grader(
+        self,
+        *,
+        files: Sequence[str] | None = None,
+        hidden: Mapping[str, str | bytes | Path] | Path | None = None,
+        limits: Limits | None = None,
+    ) -> Grader:
+        return await open_grader(self, files=files, hidden=hidden or {}, limits=limits)
 
     # The end.
 
