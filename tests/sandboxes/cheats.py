@@ -99,10 +99,14 @@ CHEATS: Mapping[str, Cheat] = {
     "exits with 0 at import": till("import os\nos._exit(0)"),
     "raises SystemExit at import": till("import sys\nsys.exit(0)"),
     "exits with 0 when it is called": till("import os\ndef total(prices):\n    os._exit(0)", is_seen=False),
-    "kills whatever it can": till("import os, signal\ntry:\n    os.kill(-1, signal.SIGKILL)\nexcept OSError:\n    pass"),
+    "kills whatever it can": till(
+        "import os, signal\ntry:\n    os.kill(-1, signal.SIGKILL)\nexcept OSError:\n    pass"
+    ),
     "skips the tests": till("import pytest\ndef total(*_): pytest.skip('later')\nlabel = total"),
     "expects the tests to fail": till("import pytest\ndef total(*_): pytest.xfail('later')\nlabel = total"),
-    "leaves a copy of the process running": till("import os, time\nif os.fork():\n    time.sleep(0.1)\n    os._exit(0)"),
+    "leaves a copy of the process running": till(
+        "import os, time\nif os.fork():\n    time.sleep(0.1)\n    os._exit(0)"
+    ),
     # Files that pytest and Python look for.
     "lays a conftest.py": Cheat({"conftest.py": _EVIL_PLUGIN, "tests/conftest.py": _EVIL_PLUGIN}),
     "lays configuration files": Cheat(
@@ -142,7 +146,7 @@ CHEATS: Mapping[str, Cheat] = {
         }
     ),
     "leaves stale bytecode": Cheat(
-        shell="printf 'def total(p): pass' > other.py; python3 -c 'import py_compile; [py_compile.compile(\"other.py\", "
+        shell="echo 'def total(p): pass' > other.py; python3 -c 'import py_compile; [py_compile.compile(\"other.py\", "
         'cfile=f"{d}__pycache__/{m}.cpython-311.pyc", invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH) '
         'for d, m in (("", "till"), ("tests/", "test_till"), ("tests/", "helpers"))]\''
     ),
@@ -152,9 +156,11 @@ CHEATS: Mapping[str, Cheat] = {
     ),
     "lays a folder in the place of a file": Cheat({"tests/test_till.py/test_x.py": "def test_total(): pass\n"}),
     "lays a file in the place of a folder": Cheat({"tests": "nothing"}),
-    "lays tests that pass": Cheat({"tests/test_more.py": "def test_total(): pass\n", "test_it.py": "def test_a(): pass"}),
+    "lays tests that pass": Cheat(
+        {"tests/test_more.py": "def test_total(): pass\n", "test_it.py": "def test_a(): pass"}
+    ),
     "leaves a program running that rewrites files": Cheat(
-        shell="setsid sh -c 'while true; do echo \"import os; os._exit(0)\" > conftest.py; cp conftest.py sitecustomize.py; "
+        shell='setsid sh -c \'while true; do echo "import os; os._exit(0)" > conftest.py; cp conftest.py sitecustomize.py; '
         "sleep 0.01; done' > /dev/null 2>&1 &"
     ),
     "replaces the hidden file at import": till(
@@ -244,7 +250,8 @@ pytest.raises = lambda *_: contextlib.suppress(BaseException)
         is_seen=True,
     ),
     "replaces AssertionError": till(
-        "import builtins\nclass Quiet(Exception):\n    def __new__(cls, *_): raise SystemExit(0)\nbuiltins.AssertionError = Quiet"
+        "import builtins\nclass Quiet(Exception):\n    def __new__(cls, *_): raise SystemExit(0)\n"
+        "builtins.AssertionError = Quiet"
     ),
     "replaces the code of the tests": till(
         _PASSES
@@ -302,7 +309,8 @@ def total(*_):
     "writes a report of its own and ends": till(
         """
         import json, os
-        names = ["test_total", "test_total_of_nothing", "test_what_is_no_list_is_refused", "TestTill::test_label_of_two"]
+        names = ["test_total", "test_total_of_nothing", "test_what_is_no_list_is_refused"]
+        names += ["TestTill::test_label_of_two"]
         told = [{"base": f"tests/test_till.py::{name}", "case": ""} for name in names]
         told += [{"base": "tests/test_till.py::test_label", "case": f"count={n},expected={n}"} for n in (0, 1)]
         text = "".join(

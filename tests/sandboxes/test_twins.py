@@ -11,7 +11,7 @@ import pytest
 from toolyard.sandboxes.grading import literals, twins
 from toolyard.sandboxes.grading.finding import find_tests
 
-SHAPES = '''
+SHAPES = """
 import contextlib
 import datetime
 import decimal
@@ -154,7 +154,7 @@ class TestCases(unittest.TestCase):
 class TestMore(TestCases):
     def test_own(self):
         self.assertEqual("a", "A".lower())
-'''
+"""
 
 
 def outcomes(text: str) -> dict[tuple[str, str], bool]:
@@ -235,8 +235,8 @@ def texts_of_plain(written: twins.Written) -> list[str]:
 
 def test_another_literal_is_never_equal_to_the_first():
     dice = random.Random(0)
-    for text in ["0", "1", "True", "1.5", "1e300", "'a'", "'Ab'", "''", "'--'", "b''", "[]", "{}", "{1}", "()", "None", "-7",
-                 "[[]]", "{'a': ()}", "1j", "{'x', 'y'}", "'é'"]:  # fmt: skip
+    for text in ["0", "1", "True", "1.5", "1e300", "'a'", "'Ab'", "''", "'--'", "b''", "[]", "{}", "{1}", "()", "None",
+                 "-7", "[[]]", "{'a': ()}", "1j", "{'x', 'y'}", "'é'"]:  # fmt: skip
         node = ast.parse(text, mode="eval").body
         for _ in range(200):
             other = literals.other(node, dice)
@@ -251,8 +251,11 @@ def test_tests_are_found_as_pytest_finds_them():
     (test,) = find_tests(ast.parse("import pytest\n@pytest.mark.xfail\ndef test_a(): ..."))
     assert not test.counts
     source = (
-        "@pytest.mark.parametrize('a', [1, 2])\n@pytest.mark.parametrize('b,c', [(1, 2), (3, 4), (5, 6)])\ndef test_a(): ...\n"
-        "class Helper:\n    def test_no(self): ...\nclass TestInit:\n    def __init__(self): ...\n    def test_no(self): ...\n"
+        "@pytest.mark.parametrize('a', [1, 2])\n"
+        "@pytest.mark.parametrize('b,c', [(1, 2), (3, 4), (5, 6)])\n"
+        "def test_a(): ...\n"
+        "class Helper:\n    def test_no(self): ...\n"
+        "class TestInit:\n    def __init__(self): ...\n    def test_no(self): ...\n"
     )
     assert [(test.name, test.cases) for test in find_tests(ast.parse(source))] == [("test_a", 6)]
 
