@@ -160,8 +160,8 @@ CHEATS: Mapping[str, Cheat] = {
         {"tests/test_more.py": "def test_total(): pass\n", "test_it.py": "def test_a(): pass"}
     ),
     "leaves a program running that rewrites files": Cheat(
-        shell='setsid sh -c \'while true; do echo "import os; os._exit(0)" > conftest.py; cp conftest.py sitecustomize.py; '
-        "sleep 0.01; done' > /dev/null 2>&1 &"
+        shell='setsid sh -c \'while true; do echo "import os; os._exit(0)" > conftest.py; '
+        "cp conftest.py sitecustomize.py; sleep 0.01; done' > /dev/null 2>&1 &"
     ),
     "replaces the hidden file at import": till(
         "open('tests/test_till.py', 'w').write('def test_total(): pass\\n')", is_seen=True

@@ -38,8 +38,7 @@ async def take(sandbox: Sandbox, wanted: Sequence[str] | None = None) -> Snapsho
     Raises `WorkspaceError` if it is more than may be copied, before anything is read.
     """
     snapshot = Snapshot()
-    sizes: dict[str, int] = {}
-    await _survey(sandbox, ".", wanted, sizes, snapshot.left_out)
+    sizes = await _survey(sandbox, wanted, snapshot.left_out)
     if sum(sizes.values()) > BYTES_MOST:
         raise _too_much(f"{sum(sizes.values())} bytes, more than {BYTES_MOST}")
     for path in sizes:
@@ -50,11 +49,10 @@ async def take(sandbox: Sandbox, wanted: Sequence[str] | None = None) -> Snapsho
     return snapshot
 
 
-async def _survey(
-    sandbox: Sandbox, folder: str, wanted: Sequence[str] | None, sizes: dict[str, int], left_out: list[str]
-) -> None:
-    """Note the size of every file that is to be copied."""
-    folders, seen = [folder], 0
+async def _survey(sandbox: Sandbox, wanted: Sequence[str] | None, left_out: list[str]) -> dict[str, int]:
+    """The size of every file that is to be copied."""
+    sizes: dict[str, int] = {}
+    folders, seen = ["."], 0
     while folders:
         at = folders.pop()
         try:
@@ -62,9 +60,6 @@ async def _survey(
         except WorkspaceError:
             left_out.append(at)
             continue
-        seen += len(entries)
-        if seen > 4 * FILES_MOST or len(sizes) > FILES_MOST or at.count("/") > _DEPTH_MOST:
-            raise _too_much(f"more than {FILES_MOST} files, or deeper than {_DEPTH_MOST} folders")
         for entry in entries:
             path = entry.name if at == "." else f"{at}/{entry.name}"
             if entry.kind == "directory":
@@ -75,6 +70,10 @@ async def _survey(
                 sizes[path] = entry.size
             else:
                 left_out.append(path)
+        seen += len(entries)
+        if len(sizes) > FILES_MOST or seen > 4 * FILES_MOST or at.count("/") > _DEPTH_MOST:
+            raise _too_much(f"more than {FILES_MOST} files, or folders deeper than {_DEPTH_MOST}")
+    return sizes
 
 
 def _is_wanted(path: str, wanted: Sequence[str] | None) -> bool:
