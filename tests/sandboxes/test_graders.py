@@ -263,3 +263,17 @@ async def test_what_the_agent_returns_is_compared_outside_when_it_is_driven(box:
     async with await box.grader() as grader:
         done = await grader.run(["python3", "-c", "from add import total; print(total([1, 2]))"])
     assert done.stdout.split() != [b"3"]
+
+
+async def test_a_test_file_finds_no_other_unless_one_names_it(box: Sandbox):
+    """What another file expects of the same function would tell a twin from the real one."""
+    await box.write("a.py", b"import os\ndef f(): return sorted(os.listdir('tests'))\n")
+    hidden = {
+        "tests/test_a.py": "import a\ndef test_a(): assert a.f() == ['data.json', 'test_a.py', 'test_base.py']\n",
+        "tests/test_b.py": "from tests.test_base import Base\nclass TestB(Base): ...\ndef test_b(): assert 1 == 1\n",
+        "tests/test_base.py": "class Base:\n    def test_it(self): assert 1 == 1\ndef test_base(): assert 1 == 1\n",
+        "tests/data.json": "{}",
+    }
+    async with await box.grader(hidden=hidden) as grader:
+        assert (await grader.run_tests(["tests/test_a.py"], twins=0)).ok
+        assert (await grader.run_tests(["tests/test_b.py"], twins=0)).ok

@@ -38,7 +38,8 @@ async def take(sandbox: Sandbox, wanted: Sequence[str] | None = None) -> Snapsho
     Raises `WorkspaceError` if it is more than may be copied, before anything is read.
     """
     snapshot = Snapshot()
-    sizes = await _survey(sandbox, wanted, snapshot.left_out)
+    names = None if wanted is None else [inside(one) for one in wanted]
+    sizes = await _survey(sandbox, names, snapshot.left_out)
     if sum(sizes.values()) > BYTES_MOST:
         raise _too_much(f"{sum(sizes.values())} bytes, more than {BYTES_MOST}")
     for path in sizes:
@@ -79,8 +80,7 @@ async def _survey(sandbox: Sandbox, wanted: Sequence[str] | None, left_out: list
 def _is_wanted(path: str, wanted: Sequence[str] | None) -> bool:
     if wanted is None:
         return True
-    names = [inside(one) for one in wanted]
-    return any(name == "." or path.startswith(f"{name}/") or fnmatch.fnmatchcase(path, name) for name in names)
+    return any(name == "." or path.startswith(f"{name}/") or fnmatch.fnmatchcase(path, name) for name in wanted)
 
 
 def _too_much(what: str) -> WorkspaceError:
@@ -89,25 +89,34 @@ def _too_much(what: str) -> WorkspaceError:
 
 async def lay(sandbox: Sandbox, files: Mapping[str, bytes], hidden: Mapping[str, bytes]) -> None:
     """Write files into a fresh sandbox, the hidden ones last, and nothing that would stand in their way."""
-    for path, data in files.items():
-        if not in_the_way(path, hidden):
-            await sandbox.write(path, data)
+    for path in beside(files, hidden):
+        await sandbox.write(path, files[path])
     for path, data in hidden.items():
         await sandbox.write(path, data)
 
 
-def in_the_way(path: str, hidden: Collection[str]) -> bool:
-    """Whether a file has the place of a hidden one, is a folder there, or would be imported instead of it."""
-    if path in hidden:
-        return True
-    for other in hidden:
-        if path.startswith(f"{other}/") or other.startswith(f"{path}/"):
-            return True
-        if other.endswith(".py"):
-            module = other.removesuffix(".py")
-            if path.startswith(f"{module}/__init__.") or (path.startswith(f"{module}.") and path.endswith(_OF_PYTHON)):
-                return True
-    return False
+def beside(files: Collection[str], hidden: Collection[str]) -> Sequence[str]:
+    """Those that neither have the place of a hidden file, nor are a folder there, nor would be imported instead."""
+    taken = {*hidden}
+    folders = {folder for path in hidden for folder in _folders(path)}
+    modules = {path.removesuffix(".py") for path in hidden if path.endswith(".py")}
+
+    def is_free(path: str) -> bool:
+        above = _folders(path)
+        if path in taken or path in folders or not taken.isdisjoint(above):
+            return False
+        folder, _, name = path.rpartition("/")
+        if name.startswith("__init__.") and folder in modules:
+            return False
+        return not (name.endswith(_OF_PYTHON) and f"{folder}/{name.partition('.')[0]}".lstrip("/") in modules)
+
+    return [path for path in files if is_free(path)]
+
+
+def _folders(path: str) -> Sequence[str]:
+    """All that a path lies in."""
+    names = path.split("/")
+    return ["/".join(names[:depth]) for depth in range(1, len(names))]
 
 
 async def gather(hidden: Hidden) -> Mapping[str, bytes]:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import random
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from importlib import resources
 
@@ -22,6 +23,7 @@ _PLUGINS_OFF = ["cacheprovider", "terminal", "faulthandler"]
 _REPORT_MOST = 4 * 2**20
 _AT_ONCE = 2
 _FILE_MOST = 2**20
+_WORD = re.compile(rb"\w+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,6 +36,16 @@ class Plan:
     hidden: Mapping[str, bytes]
     limits: Limits
     open: Callable[[Limits], Awaitable[Sandbox]]
+
+    def beside(self, file: str) -> Mapping[str, bytes]:
+        """The hidden files that a test file may need. Other test files are none of these, unless one names them: they
+        could tell what is really expected."""
+        words = {word for path, data in self.hidden.items() for word in _WORD.findall(data) if path.endswith(".py")}
+        return {
+            path: data
+            for path, data in self.hidden.items()
+            if path != file and (not is_test_file(path) or _stem(path).encode() in words)
+        }
 
     def arguments(self, file: str) -> Sequence[str]:
         has_conftest = any(_is_conftest(path) for path in self.hidden)
@@ -80,7 +92,7 @@ async def run_tests(
 
 
 async def _run(plan: Plan, path: str, text: str, workspace: Mapping[str, bytes]) -> records.Records:
-    hidden = {**plan.hidden, path: text.encode()}
+    hidden = {**plan.beside(path), path: text.encode()}
     async with await plan.open(plan.limits) as sandbox:
         await laying.lay(sandbox, workspace, hidden)
         told = {"path": [path.rpartition("/")[0], *plan.path], "arguments": plan.arguments(path)}
@@ -147,6 +159,10 @@ def _check_expected(written: Sequence[twins.Written], expected: Sequence[str] | 
             raise DefinitionError(f"no test {name!r} is found by reading the hidden files; there are {_listed(names)}")
         if bracket and f"[{case}" not in names[name].ids.values():
             raise DefinitionError(f"{id!r}: which cases {name!r} has cannot be told by reading it; expect all of it")
+
+
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2].removesuffix(".py")
 
 
 def _is_conftest(path: str) -> bool:
