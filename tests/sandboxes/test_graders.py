@@ -67,6 +67,7 @@ async def test_on_every_backend_a_grader_has_the_files_and_nothing_of_the_agent(
 async def test_programs_of_the_agent_end_before_anything_is_copied(box: Sandbox):
     await box.shell("setsid sh -c 'while true; do date +%N > now; done' > /dev/null 2>&1 &")
     process = await box.start(["sh", "-c", "while true; do date +%N > then; done"])
+    assert (await box.run(["sh", "-c", "until [ -s now ]; do sleep 0.01; done"])).exit_code == 0
     async with await box.grader() as grader:
         assert process.exit_code == -9
         copied = {await box.read("now"), await grader.sandbox.read("now")}
@@ -265,7 +266,7 @@ async def test_what_the_agent_returns_is_compared_outside_when_it_is_driven(box:
     assert done.stdout.split() != [b"3"]
 
 
-async def test_a_test_file_finds_no_other_unless_one_names_it(box: Sandbox):
+async def test_a_test_file_finds_no_other_unless_one_imports_it(box: Sandbox):
     """What another file expects of the same function would tell a twin from the real one."""
     await box.write("a.py", b"import os\ndef f(): return sorted(os.listdir('tests'))\n")
     hidden = {

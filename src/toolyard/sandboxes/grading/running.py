@@ -23,6 +23,7 @@ _PLUGINS_OFF = ["cacheprovider", "terminal", "faulthandler"]
 _REPORT_MOST = 4 * 2**20
 _AT_ONCE = 2
 _FILE_MOST = 2**20
+_IMPORT = re.compile(rb"^[ \t]*(?:from|import)\b.*", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
 
 
@@ -38,13 +39,14 @@ class Plan:
     open: Callable[[Limits], Awaitable[Sandbox]]
 
     def beside(self, file: str) -> Mapping[str, bytes]:
-        """The hidden files that a test file may need. Other test files are none of these, unless one names them: they
-        could tell what is really expected."""
-        words = {word for path, data in self.hidden.items() for word in _WORD.findall(data) if path.endswith(".py")}
+        """The hidden files that a test file may need. Other test files are none of these, unless one imports them:
+        they could tell what is really expected."""
+        lines = [line for path, data in self.hidden.items() if path.endswith(".py") for line in _IMPORT.findall(data)]
+        imported = {word for line in lines for word in _WORD.findall(line)}
         return {
             path: data
             for path, data in self.hidden.items()
-            if path != file and (not is_test_file(path) or _stem(path).encode() in words)
+            if path != file and (not is_test_file(path) or _stem(path).encode() in imported)
         }
 
     def arguments(self, file: str) -> Sequence[str]:
