@@ -68,9 +68,8 @@ async def run_tests(
     dice = random.SystemRandom()
     written = await asyncio.to_thread(_written, {path: plan.hidden[path] for path in files}, number_of_twins, dice)
     _check_expected(written, expected)
-    workspace = (await laying.take(source)).files
-    for path in [path for path in workspace if _is_conftest(path)]:
-        del workspace[path]
+    found = (await laying.take(source)).files
+    workspace = {path: data for path, data in found.items() if path not in plan.hidden and not _is_conftest(path)}
     jobs = [(at, -1, file.real) for at, file in enumerate(written)]
     jobs += [(at, number, twin.text) for at, file in enumerate(written) for number, twin in enumerate(file.twins)]
     dice.shuffle(jobs)
