@@ -12,7 +12,6 @@ from tests.sandboxes.cheats import CHEATS, HIDDEN, HONEST, WRONG, Cheat
 from toolyard.sandboxes import Limits, Provider, TestReport, open_sandbox
 
 AT_ONCE = 3
-TWINS = 2
 
 
 async def graded(cheat: Cheat) -> TestReport:
@@ -23,7 +22,7 @@ async def graded(cheat: Cheat) -> TestReport:
             done = await sandbox.shell(cheat.shell)
             assert done.exit_code == 0, done
         async with await sandbox.grader(hidden=HIDDEN) as grader:
-            return await grader.run_tests(timeout=30, twins=TWINS)
+            return await grader.run_tests(timeout=30, twins=2 if cheat.is_seen else 1)
 
 
 async def play(cheats: Mapping[str, Cheat]) -> dict[str, TestReport]:
