@@ -38,6 +38,14 @@ PLAYED = {
 """Scripts that want a server: what it must serve, and what they print."""
 
 ALONE = {
+    "grading_tour.py": """\
+True 1.0 4 0 0
+not void
+True True True
+False 0.0 0 4 0
+tests/test_prices.py::test_total: it passed, and so did a twin of it that contradicts it
+True False False
+""",
     "sandbox_tour.py": """\
 b'3\\n4\\n' ['numbers.txt']
 7 None

@@ -4,7 +4,7 @@ An author writes `uses_sandbox = True` in the class, `self.sandbox = await open_
 `await self.sandbox.close()` in teardown(), and in a tool `return tool_output(await self.sandbox.exec(code))`.
 """
 
-from toolyard.sandboxes.base import Executed, Finished, Level, Limits, Process, Profile, Report, Sandbox
+from toolyard.sandboxes.base import Executed, Finished, Grader, Level, Limits, Process, Profile, Report, Sandbox
 from toolyard.sandboxes.choice import BACKENDS, start
 from toolyard.sandboxes.driving import Driven, Opaque, ProgramEnded, ProgramRaised, driven
 from toolyard.sandboxes.output import tool_output
@@ -17,12 +17,14 @@ from toolyard.sandboxes.provider import (
     open_sandbox,
     usual_limits,
 )
+from toolyard.sandboxes.verdicts import TestReport
 
 __all__ = [
     "BACKENDS",
     "Driven",
     "Executed",
     "Finished",
+    "Grader",
     "Level",
     "Limits",
     "Opaque",
@@ -33,6 +35,7 @@ __all__ = [
     "Provider",
     "Report",
     "Sandbox",
+    "TestReport",
     "blocking",
     "close_sandboxes",
     "driven",

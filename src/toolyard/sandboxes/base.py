@@ -7,10 +7,13 @@ itself could not do its work: `SandboxUnavailable` before it is there, `SandboxL
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
+
+from toolyard.sandboxes.verdicts import TestReport
 
 Level: TypeAlias = Literal["L0", "L1", "L2", "L3-nolimit", "L3", "L4"]
 """How well a sandbox isolates, from nothing to a kernel of its own. docs/sandbox.md says what each one means."""
@@ -229,10 +232,59 @@ class Interpreter(Protocol):
     async def close(self) -> None: ...
 
 
+class Grader(Protocol):
+    """A sandbox that the agent was never in, with a copy of its files and with hidden ones on top."""
+
+    sandbox: Sandbox
+    """For whatever else is to be done in it."""
+    left_out: Sequence[str]
+    """What of the workspace was not copied: links, pipes, and what cannot be read."""
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Finished:
+        """As that of a sandbox. What the program prints, compared by the caller, is the grade that cannot be forged."""
+
+    async def run_tests(
+        self,
+        paths: Sequence[str] | None = None,
+        *,
+        expected: Sequence[str] | None = None,
+        timeout: float = 60.0,
+        twins: int = 3,
+        path: Sequence[str] = (".",),
+        plugins: Sequence[str] = (),
+    ) -> TestReport:
+        """Run the hidden tests below these paths, or all of them, with pytest, on the files that are there now.
+
+        Each file runs in a sandbox of its own, and so does each of its `twins`, in which tests of the same names
+        expect something else: code that passes both has cheated, and the report is void. `expected` are the tests that
+        count, by id; without it they are found by reading the files. `timeout` is for one file. `path` is where the
+        code under test is imported from, `plugins` are those that pytest loads beside its own.
+
+        Raises `ToolyardError`, and never gives a score, if the sandbox, pytest or a hidden file is not as it must be.
+        """
+
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+
 class Sandbox(Protocol):
     """A workspace, and the programs in it. Leave it, or close it, and nothing of it is left."""
 
     limits: Limits
+    another: Callable[[Limits], Awaitable[Sandbox]]
+    """How to get a fresh one of the same profile, from where this one came from."""
 
     async def run(
         self,
@@ -284,6 +336,22 @@ class Sandbox(Protocol):
 
         Raises `CannotFork` when something in the session cannot be copied, such as a thread. Programs that go on are
         not copied and are no hindrance: the sandbox keeps them, and no branch has them.
+        """
+
+    async def grader(
+        self,
+        *,
+        files: Sequence[str] | None = None,
+        hidden: Mapping[str, str | bytes | Path] | Path | None = None,
+        limits: Limits | None = None,
+    ) -> Grader:
+        """A fresh sandbox with a copy of the workspace, in which to grade it. Whoever opens it closes it.
+
+        It ends every program in this sandbox first, so that nothing changes what is copied. `files` are paths, folders
+        and patterns, if not all is wanted. `hidden` files are added last: text, bytes, or the host's path of a file or
+        a folder. Links are not copied, nor are modes of files, empty folders, `.git` and `__pycache__`.
+
+        Raises `WorkspaceError` if the workspace has more than can be copied.
         """
 
     def report(self) -> Report: ...

@@ -124,9 +124,11 @@ class Provider:
         self._making += 1
         try:
             with in_place():
-                return await backend.open(limits, profile=profile)
+                sandbox = await backend.open(limits, profile=profile)
         finally:
             self._making -= 1
+        sandbox.another = partial(self.open, profile=profile)
+        return sandbox
 
     @property
     def places(self) -> Places:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_OUR_THREADS = ("toolyard-plain", "toolyard-loopwatch")
+_LASTING_THREADS = ("toolyard-plain", "toolyard-loopwatch", "asyncio_")
+"""How the names of threads begin that are here to stay: ours, and those of `asyncio.to_thread`, which all share."""
 _LOOKS, _LOOK_SECONDS = 10, 0.1
 
 
@@ -28,7 +29,7 @@ class Census:
         """Count now, in the running loop."""
         gc.collect()
         return cls(
-            threads=[thread.name for thread in threading.enumerate() if thread.name not in _OUR_THREADS],
+            threads=[thread.name for thread in threading.enumerate() if not thread.name.startswith(_LASTING_THREADS)],
             files=_open_files(),
             processes=_children(),
             coroutines=[str(getattr(task.get_coro(), "__qualname__", task)) for task in asyncio.all_tasks()],

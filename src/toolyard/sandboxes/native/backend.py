@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from toolyard.core.errors import SandboxError, SandboxLost, SandboxUnavailable
@@ -347,6 +348,7 @@ class NativeBackend:
             limits,
             self._ground(root, owner, root.memory_left),
             end=end,
+            another=partial(self.open, profile=profile),
             on_branched=self._sandboxes.add,
             on_closed=self._sandboxes.discard,
             interpreter=interpreter,

@@ -8,12 +8,14 @@ import json
 import math
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from toolyard.core.errors import CannotFork, SandboxError, SandboxLost, WorkspaceError
 from toolyard.sandboxes import paths
-from toolyard.sandboxes.base import Entry, Executed, Finished, Limits, Process, Report, Usage
+from toolyard.sandboxes.base import Entry, Executed, Finished, Grader, Limits, Process, Report, Sandbox, Usage
+from toolyard.sandboxes.grading.grader import open_grader
 from toolyard.sandboxes.native.bash import Bash
 from toolyard.sandboxes.native.channel import pair
 from toolyard.sandboxes.native.guest import SECONDS, Guest, Program, agreed
@@ -42,12 +44,14 @@ class NativeSandbox:
         ground: Ground,
         *,
         end: Callable[[], Awaitable[None]],
+        another: Callable[[Limits], Awaitable[Sandbox]],
         on_branched: Callable[[NativeSandbox], None] = lambda _: None,
         on_closed: Callable[[NativeSandbox], None] = lambda _: None,
         parent: NativeSandbox | None = None,
         interpreter: Program | None = None,
     ) -> None:
         self.limits = limits
+        self.another = another
         self._guest = guest
         self._ground = ground
         self._end = end
@@ -273,6 +277,7 @@ class NativeSandbox:
             self.limits,
             self._ground,
             end=end,
+            another=self.another,
             on_branched=self._on_branched,
             on_closed=self._on_closed,
             parent=self,
@@ -341,6 +346,15 @@ class NativeSandbox:
             case SandboxLost():
                 return SandboxError(f"the fork failed, and the session goes on as it was: while it was made, {error}")
         return error
+
+    async def grader(
+        self,
+        *,
+        files: Sequence[str] | None = None,
+        hidden: Mapping[str, str | bytes | Path] | Path | None = None,
+        limits: Limits | None = None,
+    ) -> Grader:
+        return await open_grader(self, files=files, hidden=hidden or {}, limits=limits)
 
     # The end.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from functools import partial
 
 from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import capacity
@@ -43,6 +44,7 @@ class RoomBackend(ABC):
             profile,
             report=self.report,
             again=lambda: self.open(limits, profile=profile),
+            another=partial(self.open, profile=profile),
             check_room=lambda more: capacity.check(len(self._sandboxes) + more - 1, more - 1),
             on_close=self._sandboxes.discard,
         )

@@ -6,12 +6,25 @@ import asyncio
 import math
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from toolyard.core.errors import CannotFork, NoRoom, SandboxLost
-from toolyard.sandboxes.base import Entry, Executed, Finished, Level, Limits, Process, Profile, Report
+from toolyard.sandboxes.base import (
+    Entry,
+    Executed,
+    Finished,
+    Grader,
+    Level,
+    Limits,
+    Process,
+    Profile,
+    Report,
+    Sandbox,
+)
 from toolyard.sandboxes.endings import is_short, unstarted
+from toolyard.sandboxes.grading.grader import open_grader
 from toolyard.sandboxes.paths import inside
 from toolyard.sandboxes.pipes import feed
 from toolyard.sandboxes.process import MEASURE_SECONDS, Ending, Running, Unstarted
@@ -33,10 +46,12 @@ class RoomSandbox:
         *,
         report: Callable[[], Report],
         again: Callable[[], Awaitable[RoomSandbox]],
+        another: Callable[[Limits], Awaitable[Sandbox]],
         check_room: Callable[[int], None],
         on_close: Callable[[RoomSandbox], None],
     ) -> None:
         self.limits = limits
+        self.another = another
         self._room: Any = room  # rooms of one backend are of one kind, but that is more than types can say
         self._report = report
         self._again = again
@@ -182,6 +197,7 @@ class RoomSandbox:
             try:
                 for _ in range(count):
                     branches.append(await self._again())
+                    branches[-1].another = self.another
                     await self._continue_in(branches[-1])
             except BaseException:
                 await asyncio.gather(*(branch.close() for branch in branches), return_exceptions=True)
@@ -202,6 +218,15 @@ class RoomSandbox:
             if isinstance(error, OSError) and is_short(error):
                 raise NoRoom(f"the server has no room for a copy of the workspace: {error.strerror}") from error
             raise CannotFork(f"the workspace cannot be copied: {error}") from error
+
+    async def grader(
+        self,
+        *,
+        files: Sequence[str] | None = None,
+        hidden: Mapping[str, str | bytes | Path] | Path | None = None,
+        limits: Limits | None = None,
+    ) -> Grader:
+        return await open_grader(self, files=files, hidden=hidden or {}, limits=limits)
 
     # The end.
 

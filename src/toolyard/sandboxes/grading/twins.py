@@ -1,0 +1,123 @@
+"""A file of tests as the host sends it into sandboxes: as it is, and as twins that no honest program passes beside it.
+
+Each has the same name, the same tests in the same order and the same shape, and each runs in a sandbox of its own. So
+code under test that wants to know which of them it is in has only the values to go by that are expected of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import random
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from toolyard.sandboxes.grading.changes import find_changes
+from toolyard.sandboxes.grading.finding import Function, Test, find_tests, parameters
+
+Kind: TypeAlias = Literal["changed", "plain", "same"]
+"""Of a test in a twin: it expects something else than the real one, it ends in an assertion that cannot hold, or it is
+as the real one. The last is for code that runs one test in the place of another, which then passes a changed one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    text: str
+    kinds: Mapping[str, Kind]
+    """By name of a test."""
+    same_cases: Set[tuple[str, str]]
+    """Of changed tests, by name and key: cases that are as the real ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One file, ready to be run."""
+
+    path: str
+    tests: Sequence[Test]
+    real: str
+    twins: Sequence[Twin]
+
+
+def write(path: str, source: str, twins: int, dice: random.Random) -> Written:
+    """Raises SyntaxError, ValueError or RecursionError if the file cannot be read."""
+    tree = ast.parse(source, path)
+    _inline_cases(tree)
+    tests = find_tests(tree)
+    closes = any(not find_changes(test.node) for test in tests)
+    real = copy.deepcopy(tree)
+    if closes:
+        for node in _nodes(find_tests(real)):
+            _close(node, holds=True, dice=dice)
+    spared = [dice.randrange(twins) if twins > 1 and len(tests) > 1 else -1 for _ in _nodes(tests)]
+    written = [_twin(tree, number, spared, closes, dice) for number in range(twins)]
+    return Written(path, tests, _text(real), written)
+
+
+def _twin(tree: ast.Module, number: int, spared: Sequence[int], closes: bool, dice: random.Random) -> Twin:
+    """Twins of a file change different things in a test, as long as there are others to be changed. Each test is
+    spared in one of them."""
+    tree = copy.deepcopy(tree)
+    tests = find_tests(tree)
+    kinds: dict[int, Kind] = {}
+    same_cases: dict[int, Set[str]] = {}
+    for node, spared_in in zip(_nodes(tests), spared, strict=True):
+        turn = number - (spared_in < number and spared_in >= 0)
+        if number == spared_in:
+            kinds[id(node)] = "same"
+        elif changes := find_changes(node):
+            kinds[id(node)] = "changed"
+            same_cases[id(node)] = changes[turn % len(changes)](dice)
+        else:
+            kinds[id(node)] = "plain"
+    if closes:
+        for node in _nodes(tests):
+            _close(node, holds=kinds[id(node)] != "plain", dice=dice)
+    same = {(test.name, case) for test in tests for case in same_cases.get(id(test.node), ())}
+    return Twin(_text(tree), {test.name: kinds[id(test.node)] for test in tests}, same)
+
+
+def _nodes(tests: Sequence[Test]) -> Sequence[Function]:
+    """Each once: classes may share them."""
+    return list({id(test.node): test.node for test in tests}.values())
+
+
+def _close(function: Function, *, holds: bool, dice: random.Random) -> None:
+    """Let it end in a comparison of two numbers, however it is left."""
+    first = dice.randint(1000, 99999)
+    second = first if holds else first + dice.randint(1, 999)
+    closing = ast.Assert(ast.Compare(ast.Constant(first), [ast.Eq()], [ast.Constant(second)]))
+    function.body = [ast.Try(function.body, [], [], [closing])]
+
+
+def _inline_cases(tree: ast.Module) -> None:
+    """Put lists of cases that have a name where they are used, so that those of one test can be changed alone."""
+    assigned: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    assigned.setdefault(target.id, []).append(node.value)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            assigned.setdefault(node.target.id, []).extend([node.value] * 2)
+    cases = {name: values[0] for name, values in assigned.items() if len(values) == 1 and _is_list(values[0])}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and parameters(node) is not None and isinstance(node.args[1], ast.Name):
+            node.args[1] = copy.deepcopy(cases.get(node.args[1].id, node.args[1]))
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    tree.body = [node for node in tree.body if not _assigns(node, cases.keys() - used)]
+
+
+def _assigns(statement: ast.stmt, names: Set[str]) -> bool:
+    """Nothing but one of these. Nobody uses it any more, and it would tell what the real test expects."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return len(targets) == 1 and isinstance(targets[0], ast.Name) and targets[0].id in names
+
+
+def _is_list(value: ast.expr) -> bool:
+    return isinstance(value, ast.List | ast.Tuple) and bool(value.elts)
+
+
+def _text(tree: ast.Module) -> str:
+    return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
