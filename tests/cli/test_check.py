@@ -363,7 +363,7 @@ def test_rewards_that_are_not_finite_and_metadata_that_is_not_json_are_errors():
 
     assert "its reward is nan" in only(check_environment(Nan), "error", "episodes")
     said = only(check_environment(Meta), "error", "episodes")
-    assert "the tool's output cannot be written as JSON: Unable to serialize unknown type" in said
+    assert "the tool's output cannot be used: it cannot be written as JSON: Unable to serialize unknown type" in said
 
 
 def test_a_tool_that_takes_longer_than_it_may_is_an_error():

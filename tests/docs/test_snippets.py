@@ -38,6 +38,11 @@ PLAYED = {
 """Scripts that want a server: what it must serve, and what they print."""
 
 ALONE = {
+    "judged.py": """\
+the agent's: tool_failed - Tool 'submit' failed: the essay is empty
+nobody's: lost - Tool 'submit' could not be run: the judge: <urlopen error [Errno 111] Connection refused>
+reward 1.0
+""",
     "sandbox_tour.py": """\
 b'3\\n4\\n' ['numbers.txt']
 7 None
@@ -140,6 +145,7 @@ def test_the_server_script_serves(tmp_path: Path):
 
 def test_what_the_pages_say_is_printed_is_printed():
     assert PLAYED["play_sums.py"][1] in (ROOT / "docs" / "quickstart.md").read_text()
+    assert ALONE["judged.py"] in (ROOT / "docs" / "outcomes.md").read_text()
     shown = re.search(r"```text\n(wall True.*?)```", (ROOT / "docs" / "sandbox.md").read_text(), re.DOTALL)
     assert shown is not None
     assert shown.group(1) in ALONE["sandbox_tour.py"]
