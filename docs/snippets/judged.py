@@ -70,12 +70,15 @@ def play(session, essay):
 
 if __name__ == "__main__":
     os.environ["JUDGE_URL"] = "http://127.0.0.1:9"
-    with running([Essay]) as server, Client(server.url) as client:
-        with client.environments.get("essay").session(split="train", index=0) as session:
-            play(session, " ")
+    with (
+        running([Essay]) as server,
+        Client(server.url) as client,
+        client.environments.get("essay").session(split="train", index=0) as session,
+    ):
+        play(session, " ")
+        play(session, "I love the sea.")
+        with HTTPServer(("127.0.0.1", 0), Judge) as judge:
+            threading.Thread(target=judge.serve_forever).start()
+            os.environ["JUDGE_URL"] = f"http://127.0.0.1:{judge.server_port}"
             play(session, "I love the sea.")
-            with HTTPServer(("127.0.0.1", 0), Judge) as judge:
-                threading.Thread(target=judge.serve_forever).start()
-                os.environ["JUDGE_URL"] = f"http://127.0.0.1:{judge.server_port}"
-                play(session, "I love the sea.")
-                judge.shutdown()
+            judge.shutdown()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import errno
 import http.client
@@ -99,7 +98,7 @@ DOWN = [
     ExceptionGroup("several", [ConnectionError(), TimeoutError()]),
     ExceptionGroup("several", [ExceptionGroup("more", [httpx2.ConnectError("x")])]),
 ]
-SLOW = [TimeoutError(), asyncio.TimeoutError(), concurrent.futures.TimeoutError(), TimeoutError("the read timed out")]
+SLOW = [TimeoutError(), concurrent.futures.TimeoutError(), TimeoutError("the read timed out")]
 BUGS = [
     ValueError("no"),
     KeyError("x"),

@@ -1,4 +1,4 @@
-"""What becomes of a call whose tool asks a service that is down, or returns a reward that is no number: on every wire."""
+"""Calls whose tool asks a service that is down, or returns a reward that is no number: how each wire tells it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Iterator
 import httpx2
 import pytest
 
-from tests.worlds import OneTask
 from tests.wires.toolserver_wire import Node
 from tests.wires.verl_wire import Trainer, call
 from tests.wires.wire import Answer, H
+from tests.worlds import OneTask
 from toolyard import Client, GroupScore, ServiceUnavailable, ToolOutput, terminal, tool
 from toolyard.client import ToolCallFailed, ToolLost
 from toolyard.testing import Running, running

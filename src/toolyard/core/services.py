@@ -39,8 +39,8 @@ _ERROR_CODES = {"urllib", "google"}
 def blame_of(error: BaseException) -> Blame | None:
     """Why a tool that raised this says nothing of its agent; None if it is a bug, or anything else.
 
-    Only the exception itself counts, not what it was raised from: an author who turned it into another one had a reason.
-    Of a group all must be of such kinds.
+    Only the exception itself counts, not what it was raised from: an author who turned it into another one had a
+    reason. Of a group all must be of such kinds.
     """
     if isinstance(error, BaseExceptionGroup):
         found = {blame_of(one) for one in error.exceptions}
