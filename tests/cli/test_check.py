@@ -55,7 +55,7 @@ class Good(Environment):
         Args:
             number: Which one.
         """
-        return ToolOutput(blocks=[TextBlock(text=str(number))], reward=0.5, finished=True)
+        return ToolOutput(blocks=[TextBlock(text=str(number))], reward=0.0, finished=True)
 
 
 def problems(report: Report) -> list[tuple[str, str]]:
@@ -75,7 +75,7 @@ def test_a_sound_environment_has_no_problem_and_says_what_was_done():
     assert report.summary == "Good holds together: no errors, no warnings"
     text = str(report)
     assert "train: 3" in text
-    assert "10 random (seed 0), 10 calls: 10 reached finished, rewards from 0.5 to 0.5" in text
+    assert "10 random (seed 0), 10 calls: 10 reached finished, rewards from 0 to 0" in text
 
 
 def test_findings_are_told_as_they_come():
