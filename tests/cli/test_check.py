@@ -434,7 +434,7 @@ def test_a_terminal_tool_is_played_too():
             """Take the last message."""
             return ToolOutput(reward=float(isinstance(message, str)), finished=True)
 
-    report = check_environment(Last)
+    report = check_environment(Last, idle_reward=True)
     assert problems(report) == []
     assert "rewards from 1 to 1" in str(report)
 
@@ -466,7 +466,7 @@ def test_teardown_is_counted_and_what_it_raises_is_an_error():
             raise OSError("still busy")
 
     report = check_environment(Clean, episodes=2)
-    assert "was called 7 times for 7 sessions" in str(report)  # three to look at, two played, two again
+    assert "was called 16 times for 16 sessions" in str(report)  # three to look at, two played, two again
     text = only(check_environment(Unclean), "error", "runtime")
     assert "teardown() raised OSError: still busy (test_check.py, line " in text
 
