@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
@@ -39,6 +40,8 @@ from toolyard.placement.template import ProcessLimits
 from toolyard.protocols import ALWAYS, PROTOCOLS, RUN_CODE
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime, by_name
+from toolyard.sandboxes.hidden import hidden_by
+from toolyard.sandboxes.installation import Installation, using
 from toolyard.sandboxes.places import PER_PROCESSOR
 from toolyard.sandboxes.provider import Provider
 from toolyard.settings import Settings, SettingsError, is_loopback
@@ -63,7 +66,9 @@ class Server:
         self, environments: Sequence[type], *, toolsets: Sequence[type] = (), settings: Settings | None = None
     ) -> None:
         self.settings = settings or Settings.read({})
-        environments = with_tools(environments, named_toolsets(self.settings.tools))
+        python = Installation.at(self.settings.sandbox_python)
+        with using(python):
+            environments = with_tools(environments, named_toolsets(self.settings.tools))
         environments += apis_of(self.settings)
         if not environments:
             raise DefinitionError("there is no environment to serve")
@@ -72,9 +77,11 @@ class Server:
         load = model_of(self.settings)
         model = load() if load is not None else None  # before anything is forked, which then shares it
         part = self.settings.part()
-        self._placement = placement_of(part, self.environments, offered)
+        with using(python):
+            hidden = hidden_by([*self.environments, *offered])
+            self._placement = placement_of(part, self.environments, offered)
         self.runtime = Runtime(self.environments, self._placement, part.pick(Limits), toolsets=offered)
-        self.sandboxes = sandboxes_of(part, ready=part.sandboxes_ready)
+        self.sandboxes = sandboxes_of(part, ready=part.sandboxes_ready, hidden=hidden)
         self._needs_sandbox = any(map(needs_sandbox, [*environments, *offered]))
         self.protocols = protocols_of(self.settings, runs_code=self._needs_sandbox)
         options = part.pick(HttpOptions)
@@ -332,6 +339,7 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
     if settings.placement == "local":
         return LocalPlacement(settings.threads)
     # It may be sent to other machines, so it holds what it needs and no more.
+    python = settings.sandbox_python
     provider = partial(
         Provider,
         settings.sandbox,
@@ -339,7 +347,12 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
         limits=settings.sandbox_limits(),
         image=settings.sandbox_image,
         at_once=places_in_actor(settings) if settings.placement == "ray" else settings.sandboxes_at_once,
+        python=python,
+        allow_visible_source=settings.allow_visible_source,
     )
+    elsewhere = settings.placement == "ray"  # where the same classes may have other paths
+    hides = partial(hidden_by, [*environments, *toolsets], missing_ok=elsewhere)
+    hidden = hides()
     load = model_of(settings)
     folders = data_dirs_of(settings)
 
@@ -347,7 +360,9 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
         use_data_dirs(folders)
         if load is not None:
             use_model(load())
-        provider().enter()
+        with using(Installation.at(python)):
+            found = [*hidden, *hides()] if elsewhere else hidden
+        provider(hidden=found).enter()
 
     served = Served(by_name(environments), {toolset.__name__: toolset for toolset in toolsets}, settings.threads, enter)
     limits = ProcessLimits(settings.process_memory_bytes, settings.process_cpu_seconds)
@@ -375,7 +390,7 @@ def places_in_actor(settings: Settings) -> int:
     return PER_PROCESSOR  # there is an actor for each processor
 
 
-def sandboxes_of(settings: Settings, *, ready: int = 0) -> Provider:
+def sandboxes_of(settings: Settings, *, ready: int = 0, hidden: Sequence[Path] = ()) -> Provider:
     return Provider(
         settings.sandbox,
         settings.min_isolation,
@@ -384,6 +399,9 @@ def sandboxes_of(settings: Settings, *, ready: int = 0) -> Provider:
         image=settings.sandbox_image,
         at_once=settings.sandboxes_at_once,
         share=settings.gateways,
+        python=settings.sandbox_python,
+        hidden=hidden,
+        allow_visible_source=settings.allow_visible_source,
     )
 
 

@@ -154,6 +154,16 @@ class Settings:
         _SANDBOX.network, "what a sandbox reaches: nothing, itself, or all that this host does"
     )
     sandbox_image: str = knob("", "container image for docker and podman, if not a plain one with Python")
+    sandbox_python: str = knob(
+        "",
+        "the Python, 3.11 or newer, that code in sandboxes runs with, and whose packages it finds, as a path such as "
+        "/srv/agents/bin/python; not for containers, whose image has its own. Without it, the server's",
+    )
+    allow_visible_source: bool = knob(
+        False,
+        "serve environments although programs in sandboxes can read their source and what else they hide: with "
+        "--sandbox subprocess, which has no walls",
+    )
     sandboxes_at_once: int = knob(
         0,
         "sandboxes that are being made, or that run one piece of code, at the same time; others wait their turn; "

@@ -63,6 +63,7 @@ def run(containers: Path, arguments: list[str]) -> None:
     options.add_argument("--pids-limit", type=int, required=True)
     options.add_argument("--cpus", type=float, required=True)
     options.add_argument("--tmpfs", action="append", required=True)
+    options.add_argument("--volume", action="append", default=[])
     options.add_argument("--env", action="append", default=[])
     options.add_argument("image")
     options.add_argument("command", nargs=argparse.REMAINDER)

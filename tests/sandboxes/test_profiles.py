@@ -3,14 +3,17 @@
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import Profile, Provider, execute, profiles
+from toolyard.sandboxes.installation import own, using
 from toolyard.sandboxes.native import boot
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.template import place
+from toolyard.sandboxes.view import View
 
 pytestmark = pytest.mark.anyio
 
@@ -93,9 +96,10 @@ async def test_a_profile_has_loaded_its_libraries_and_no_others(
     assert imported.value == "3.0"
 
 
-def test_sympy_alone_is_enough_for_its_profile(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(profiles, "_is_installed", lambda name: name == "sympy")
-    assert [profiles.smallest(f"import {name}") for name in ("sympy", "numpy", "pandas")] == [
+def test_sympy_alone_is_enough_for_its_profile():
+    with using(replace(own(), libraries={"sympy": "sympy/__init__.py"})):
+        found = [profiles.smallest(f"import {name}") for name in ("sympy", "numpy", "pandas")]
+    assert found == [
         "symbolic",
         "plain",
         "plain",
@@ -237,11 +241,8 @@ async def test_modules_that_were_not_preloaded_can_be_imported(backend: NativeBa
     assert (executed.value, executed.error) == ("1", None)
 
 
-async def test_a_profile_whose_packages_are_not_installed_is_refused_by_name(
-    backend: NativeBackend, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(profiles, "missing", lambda profile: ["IPython"] if profile == "ipython" else [])
-    other = NativeBackend(templates=1)
+async def test_a_profile_whose_packages_are_not_installed_is_refused_by_name(backend: NativeBackend):
+    other = NativeBackend(templates=1, view=View(replace(own(), libraries={})))
     await other.start()
     try:
         with pytest.raises(SandboxUnavailable, match="'ipython' needs IPython"):

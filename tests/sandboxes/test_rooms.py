@@ -23,8 +23,10 @@ from toolyard.core.errors import CannotFork, SandboxLost, SandboxUnavailable
 from toolyard.sandboxes import bubblewrap
 from toolyard.sandboxes.base import Backend, Limits, Sandbox
 from toolyard.sandboxes.bubblewrap import BubblewrapBackend
+from toolyard.sandboxes.installation import own
 from toolyard.sandboxes.rooms import origin, room
 from toolyard.sandboxes.subprocess import SubprocessBackend
+from toolyard.sandboxes.view import View
 
 pytestmark = pytest.mark.anyio
 
@@ -243,11 +245,10 @@ def python(code: str, directory: Path) -> str:
     return subprocess.run(argv, cwd=directory, capture_output=True, check=True, text=True).stdout.strip()
 
 
-async def test_a_profile_that_is_not_installed_is_refused_by_name(monkeypatch):
-    monkeypatch.setitem(sys.modules, "IPython", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+async def test_a_profile_that_is_not_installed_is_refused_by_name():
+    view = View(replace(own(), libraries={}))
     with pytest.raises(SandboxUnavailable, match="'ipython' needs IPython"):
-        await SubprocessBackend().open(profile="ipython")
+        await SubprocessBackend(view).open(profile="ipython")
 
 
 # Branches by running code again.
@@ -428,10 +429,10 @@ async def test_podman_is_not_told_what_it_does_not_understand(stand_in):
 
 
 async def test_no_container_sees_the_servers_environment(stand_in, monkeypatch):
-    monkeypatch.setenv("SECRET_OF_THE_SERVER", "hidden")
+    monkeypatch.setenv("SECRET_OF_THE_SERVER", "a-secret-word")
     async with started(stand_in.backend()) as backend, await backend.open() as box:
-        assert b"hidden" not in (await box.run(["env"], env={"A": "1"})).stdout
-        assert not [part for command in stand_in.commands("exec") for part in command if "hidden" in part]
+        assert b"a-secret-word" not in (await box.run(["env"], env={"A": "1"})).stdout
+        assert not [part for command in stand_in.commands("exec") for part in command if "a-secret-word" in part]
 
 
 async def test_an_engine_that_isolates_nothing_is_found_out(stand_in):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import pytest
 
 from tests.wires.verl_wire import Trainer
 from tests.wires.wire import until
 from toolyard import Client
+from toolyard.sandboxes.installation import own, using
 from toolyard.testing import Running, running
 from toolyard.tools.ipython_code import CellForm, IPythonCode
 
@@ -250,7 +251,7 @@ async def test_cells_of_one_session_run_one_after_the_other(server):
         await wire.end(sid)
 
 
-def test_without_ipython_it_says_what_to_install(monkeypatch):
+def test_without_ipython_it_says_what_to_install():
     assert IPythonCode.missing() == ""
-    monkeypatch.setitem(sys.modules, "IPython", None)  # as if it were not there
-    assert IPythonCode.missing() == "pip install ipython"
+    with using(replace(own(), libraries={})):
+        assert IPythonCode.missing() == "pip install ipython"

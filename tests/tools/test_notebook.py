@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -23,8 +24,10 @@ from toolyard.client import ToolCallFailed
 from toolyard.core.errors import ToolError
 from toolyard.core.output import ImageBlock, ToolOutput
 from toolyard.sandboxes import Provider, cell_runner, profiles
+from toolyard.sandboxes.installation import own, using
 from toolyard.sandboxes.native import template
 from toolyard.sandboxes.native.backend import NativeBackend
+from toolyard.sandboxes.view import View
 from toolyard.testing import Running, running
 from toolyard.tools import notebook, notebook_file
 from toolyard.tools.environment import ToolsEnvironment
@@ -600,9 +603,9 @@ async def test_on_a_backend_without_templates_a_notebook_is_the_same():
         assert "NameError" in await failed(book, "plt", reset=True)
 
 
-async def test_without_matplotlib_there_is_a_notebook_all_the_same(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(profiles, "_is_installed", lambda name: name != "matplotlib")
-    backend = NativeBackend(templates=1)
+async def test_without_matplotlib_there_is_a_notebook_all_the_same():
+    libraries = {name: file for name, file in own().libraries.items() if name != "matplotlib"}
+    backend = NativeBackend(templates=1, view=View(replace(own(), libraries=libraries)))
     await backend.start()
     try:
         async with await backend.open(profile="notebook") as sandbox:
@@ -622,8 +625,8 @@ def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
     assert PythonNotebook.missing() == ""
     monkeypatch.setitem(sys.modules, "nbformat", None)  # as if it were not there
     assert PythonNotebook.missing() == "pip install nbformat"
-    monkeypatch.setitem(sys.modules, "IPython", None)
-    assert PythonNotebook.missing() == "pip install ipython nbformat"
+    with using(replace(own(), libraries={})):
+        assert PythonNotebook.missing() == "pip install ipython nbformat"
 
 
 def test_what_runs_inside_can_be_loaded_without_ipython():

@@ -44,6 +44,7 @@ def adapt(foreign: Foreign) -> type[Environment]:
     written = {hook for hook in (*translate.ABOUT_CLASS, *translate.ABOUT_INSTANCE) if _wrote(foreign, base, hook)}
     members: dict[str, Any] = {
         "_theirs": foreign,
+        "written_as": foreign,
         "types": _types(base),
         "_dispatches": _wrote(foreign, base, "_call_tool"),
     }

@@ -52,7 +52,7 @@ def adapt(theirs: Foreign, workers: int = WORKERS) -> type[Toolset]:
         raise DefinitionError(f"{theirs.__qualname__} cannot be used here: {describe(error)}") from error
     act = tool(name=name_of(theirs), form=_Form(inner))(_method(*_way(inner)))
     act.__doc__ = usage or theirs.__doc__
-    return type(theirs.__name__, (_Adapted,), {"act": act, "_inner": inner})
+    return type(theirs.__name__, (_Adapted,), {"act": act, "_inner": inner, "written_as": theirs})
 
 
 def name_of(theirs: Foreign) -> str:

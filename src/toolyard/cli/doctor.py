@@ -23,6 +23,7 @@ from toolyard.cli.sandbox import Tried, is_offered, try_each, unheard
 from toolyard.connections import most_connections, open_files
 from toolyard.core.errors import SandboxError
 from toolyard.sandboxes import BACKENDS
+from toolyard.sandboxes.installation import Installation
 from toolyard.sandboxes.languages import NO_PROGRAM, TOOLCHAINS, Toolchain, problem_of
 from toolyard.server import listen, sandboxes_of
 from toolyard.settings import Settings, SettingsError
@@ -131,9 +132,15 @@ def address(settings: Settings) -> Finding:
 
 def sandboxes(settings: Settings) -> Iterator[Finding]:
     """The one that a server would use, and what that lacks; then why the others are not used."""
+    if settings.sandbox_python:
+        try:
+            yield Finding("sandboxes", "ok", f"Python in them: {Installation.at(settings.sandbox_python)}")
+        except SandboxError as error:
+            yield Finding("sandboxes", "FAIL", sentence(str(error)), "name another with --sandbox-python")
+            return
     names = list(BACKENDS) if settings.sandbox == "auto" else [settings.sandbox]
     with unheard(logging.getLogger("toolyard.sandbox")):
-        tried = asyncio.run(try_each(names, settings.sandbox_image))
+        tried = asyncio.run(try_each(names, settings))
     fit = [one for one in tried if one.reaches(settings.min_isolation) and is_offered(one, settings)]
     if not fit:
         yield Finding(

@@ -22,7 +22,9 @@ from toolyard.core.errors import SandboxError, ToolyardError
 from toolyard.sandboxes import BACKENDS, Finished, Level, Profile, Report, Sandbox, profiles
 from toolyard.sandboxes.base import at_least
 from toolyard.sandboxes.choice import make
+from toolyard.sandboxes.installation import Installation
 from toolyard.sandboxes.output import ended_by
+from toolyard.sandboxes.view import View
 from toolyard.server import sandboxes_of
 from toolyard.settings import Settings
 
@@ -32,6 +34,7 @@ FLAGS = {
     "sandbox": "--backend",
     "min_isolation": "--min-isolation",
     "sandbox_image": "--image",
+    "sandbox_python": "--python",
     "sandbox_seconds": "--seconds",
     "sandbox_memory_bytes": "--memory-bytes",
     "sandbox_processes": "--processes",
@@ -207,7 +210,7 @@ class Tried:
 def show_report(args: argparse.Namespace, settings: Settings) -> int:
     names = list(BACKENDS) if settings.sandbox == "auto" else [settings.sandbox]
     with unheard(logging.getLogger("toolyard.sandbox")):  # it would warn of what is only being tried
-        tried = asyncio.run(try_each(names, settings.sandbox_image))
+        tried = asyncio.run(try_each(names, settings))
     fit = [one.backend for one in tried if one.reaches(settings.min_isolation) and is_offered(one, settings)]
     if args.json:
         print(json.dumps(as_json(tried, fit, settings), indent=2))
@@ -231,12 +234,13 @@ def is_offered(tried: Tried, settings: Settings) -> bool:
     return settings.sandbox != "auto" or tried.report is None or tried.report.level != "L0"
 
 
-async def try_each(names: Iterable[str], image: str) -> list[Tried]:
-    return [await try_one(name, image) for name in names]
+async def try_each(names: Iterable[str], settings: Settings) -> list[Tried]:
+    view = View.of(settings.sandbox_python)
+    return [await try_one(name, settings.sandbox_image, view) for name in names]
 
 
-async def try_one(name: str, image: str) -> Tried:
-    backend = make(name, image=image)
+async def try_one(name: str, image: str, view: View) -> Tried:
+    backend = make(name, image=image, view=view)
     try:
         report = await backend.start()
     except (SandboxError, OSError) as error:
@@ -245,13 +249,14 @@ async def try_one(name: str, image: str) -> Tried:
     return Tried(name, report)
 
 
-def profile_problems() -> dict[str, str]:
+def profile_problems(python: Installation) -> dict[str, str]:
     """The profiles of the native backend, and what each still needs."""
     named: Sequence[Profile] = get_args(get_type_hints(profiles.missing)["profile"])
-    return {profile: ", ".join(profiles.missing(profile)) for profile in named}
+    return {profile: ", ".join(profiles.missing(profile, python)) for profile in named}
 
 
 def as_json(tried: Sequence[Tried], fit: Sequence[str], settings: Settings) -> dict[str, Any]:
+    python = Installation.at(settings.sandbox_python)
     return {
         "backend": fit[0] if fit else None,
         "min_isolation": settings.min_isolation,
@@ -266,9 +271,9 @@ def as_json(tried: Sequence[Tried], fit: Sequence[str], settings: Settings) -> d
             }
             for one in tried
         ],
-        "python": {"executable": sys.executable, "version": sys.version.split()[0]},
+        "python": {"executable": python.executable, "version": python.version},
         "profiles": {
-            name: {"available": not missing, "missing": missing} for name, missing in profile_problems().items()
+            name: {"available": not missing, "missing": missing} for name, missing in profile_problems(python).items()
         },
     }
 
@@ -277,8 +282,9 @@ def as_text(tried: Sequence[Tried], fit: Sequence[str], settings: Settings) -> I
     for one in tried:
         yield from backend_lines(one)
         yield ""
-    yield f"Python in the native sandbox: {sys.version.split()[0]}, {sys.executable}"
-    for name, missing in profile_problems().items():
+    python = Installation.at(settings.sandbox_python)
+    yield f"Python in sandboxes, but for those of containers: {python}"
+    for name, missing in profile_problems(python).items():
         yield f"  {name:12}" + (f"not available: it needs {missing}, pip install it" if missing else "available")
     yield ""
     if fit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import textwrap
 from collections.abc import Sequence
 from functools import partial
@@ -11,6 +12,7 @@ from toolyard import logs
 from toolyard.cli._settings import add_settings
 from toolyard.core.errors import SandboxUnavailable, ToolyardError
 from toolyard.loading import WORKSPACE, Loaded, LoadError, folders_of, load_targets
+from toolyard.sandboxes.installation import Installation, use
 from toolyard.server import Server, listen_all, tune_process
 from toolyard.settings import Settings
 from toolyard.version import __version__
@@ -52,9 +54,11 @@ def run(args: argparse.Namespace) -> int:
 
 def serve(targets: Sequence[str], settings: Settings) -> None:
     logs.configure(settings.log_format, settings.log_level)
+    use(Installation.at(settings.sandbox_python))  # some targets have more tools if it has more packages
     if targets or settings.tools or settings.apis:
         serve_loaded(load_targets(targets) if targets else Loaded([], []), settings)
         return
+    settings = dataclasses.replace(settings, allow_visible_source=True)  # everybody can read the examples
     examples, workspace = load_targets([]).environments, load_targets([WORKSPACE]).environments
     try:
         serve_loaded(Loaded([*examples, *workspace], []), settings)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Awaitable, Mapping, Sequence
+import os
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from toolyard.core.errors import CannotFork, DefinitionError, NotSupported
@@ -16,6 +18,8 @@ from toolyard.core.workspace import Workspace
 
 T = TypeVar("T")
 MaybeAwaitable: TypeAlias = T | Awaitable[T]
+Hidden: TypeAlias = str | os.PathLike[str] | ModuleType
+"""A path, relative to the file of the class that names it, or a module."""
 
 
 class Split(Model):
@@ -32,6 +36,10 @@ class Toolset:
     catalogue: ClassVar[Mapping[str, ToolSpec]] = {}
     """Tools by name that are not listed because they are too many. They can be searched for, and `call_task_tool` runs
     them."""
+    hidden: ClassVar[Sequence[Hidden]]
+    """As `Environment.hidden`."""
+    written_as: ClassVar[type | None] = None
+    """The class of another framework that this one runs, if there is one."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -66,6 +74,7 @@ class Toolset:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        _check_hidden(cls)
         for _ in tools_of(cls):  # reading them is the check
             pass
 
@@ -91,6 +100,13 @@ class Environment:
     toolsets: ClassVar[Sequence[type]] = ()
     uses_sandbox: ClassVar[bool] = False
     """It runs untrusted code: a server then has a sandbox ready before it answers anybody, or does not start."""
+    hidden: ClassVar[Sequence[Hidden]]
+    """Modules and paths that no sandbox of its server shows, beside its own package or file: tests and answers that
+    lie elsewhere. Paths start from the folder of the class's file. A subclass adds to what its parents hide.
+
+    It has no value here: a tool may be called `hidden`."""
+    written_as: ClassVar[type | None] = None
+    """As `Toolset.written_as`."""
     latch_finished: ClassVar[bool] = True
     """After a tool has returned finished=True, the session takes no more calls."""
     replayable: ClassVar[bool] = False
@@ -105,6 +121,7 @@ class Environment:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        _check_hidden(cls)
         _check_hooks(cls)
         cls._definition = define(cls)
 
@@ -208,6 +225,16 @@ def needs_sandbox(environment: type) -> bool:
     """Whether it, or one of its toolsets, runs untrusted code. Classes of other frameworks may say so as well."""
     toolsets: Sequence[type] = getattr(environment, "toolsets", ())
     return any(getattr(cls, "uses_sandbox", False) for cls in (environment, *toolsets))
+
+
+def classes_of(environment: type) -> Iterator[type]:
+    """All that an author wrote for it: the classes that it and its toolsets extend, and those of other frameworks."""
+    yield from environment.__mro__
+    for toolset in getattr(environment, "toolsets", None) or ():
+        if isinstance(toolset, type):
+            yield from classes_of(toolset)
+    if (foreign := getattr(environment, "written_as", None)) is not None:
+        yield from classes_of(foreign)
 
 
 def needs_teardown(environment: type[Environment], toolset: type | None = None) -> bool:
@@ -318,6 +345,17 @@ def _check_hooks(cls: type[Environment]) -> None:
             raise DefinitionError(
                 f"{cls.__qualname__}.__init__ must accept the keywords task_spec and secrets: {error}"
             ) from error
+
+
+def _check_hidden(cls: type) -> None:
+    hidden: object = getattr(cls, "hidden", ())
+    if inspect.isfunction(hidden):  # a tool of that name
+        return
+    if not isinstance(hidden, list | tuple):
+        raise DefinitionError(f"{cls.__qualname__}.hidden is {hidden!r}; it must be a list of modules and paths")
+    for named in hidden:
+        if not isinstance(named, str | os.PathLike | ModuleType) or named == "":
+            raise DefinitionError(f"{cls.__qualname__}.hidden lists {named!r}, which is neither a module nor a path")
 
 
 def _check_call(cls: type[Environment], hook: str, *args: object) -> None:

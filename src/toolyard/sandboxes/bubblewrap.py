@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from toolyard.core.errors import SandboxUnavailable
-from toolyard.sandboxes import host, profiles
+from toolyard.sandboxes import host
 from toolyard.sandboxes.base import ENVIRONMENT, WORKSPACE, Limits, Missing, Profile, Report
 from toolyard.sandboxes.native import seccomp
 from toolyard.sandboxes.rooms import origin
@@ -34,6 +34,7 @@ from toolyard.sandboxes.rooms.room import new_mark, resources_of, script
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
 from toolyard.sandboxes.rooms.trial import Trial, try_out
 from toolyard.sandboxes.rooms.workspace import Workspace
+from toolyard.sandboxes.view import View
 
 _UID = 1000
 """Who programs are inside."""
@@ -59,10 +60,10 @@ _HINT = (
 class BubblewrapBackend(RoomBackend):
     name = "bubblewrap"
 
-    def __init__(self, program: str | None = None) -> None:
+    def __init__(self, program: str | None = None, *, view: View | None = None) -> None:
         """`program` is the bwrap to use, if not the one that is found."""
         self._program = program
-        super().__init__()
+        super().__init__(view)
         self._numbers = itertools.count(os.getpid() % _UIDS)
         self._own_users = False
 
@@ -87,13 +88,12 @@ class BubblewrapBackend(RoomBackend):
         return self._report
 
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
-        if absent := profiles.missing(profile):
-            raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
+        self._view.check(profile)
         if self._program is None:
             raise SandboxUnavailable("the sandbox has not been started")
         limits = limits or Limits()
         owner = _FIRST_UID + next(self._numbers) % _UIDS if self._own_users else -1
-        room = BubblewrapRoom(self._program, origin.make_directory(self.name), limits, owner)
+        room = BubblewrapRoom(self._program, origin.make_directory(self.name), limits, owner, self._view)
         return self._sandbox_in(room, limits, profile)
 
     async def _try(self) -> Trial:
@@ -115,12 +115,12 @@ class BubblewrapBackend(RoomBackend):
                     "a user of its own",
                     "programs are root outside, without any of its capabilities, and the number of processes is not "
                     "limited",
-                    f"have setpriv (util-linux), and {sys.prefix} where everybody can read it",
+                    f"have setpriv (util-linux), and {self._view.python.prefix} where everybody can read it",
                 )
             )
         counted = "none" if os.geteuid() == 0 and not self._own_users else "RLIMIT_NPROC"
         layers = {
-            "files": "mount namespace, read-only root",
+            "files": f"mount namespace, read-only root{self._view.words}",
             "network": "network namespace",
             "processes": "pid and IPC namespaces",
             "user": "user namespace, no capabilities",
@@ -135,9 +135,10 @@ class BubblewrapBackend(RoomBackend):
 
 class BubblewrapRoom:
     watched = True
-    python: Sequence[str] = (sys.executable, "-I")
 
-    def __init__(self, program: str, directory: Path, limits: Limits, owner: int) -> None:
+    def __init__(self, program: str, directory: Path, limits: Limits, owner: int, view: View) -> None:
+        self.python: Sequence[str] = (view.python.executable, "-I")
+        self._view = view
         self._directory = directory
         self._owner = owner
         self._work = directory / "work"
@@ -151,9 +152,7 @@ class BubblewrapRoom:
             (directory / name).chmod(0o444)
         prefix = ["setpriv", f"--reuid={owner}", f"--regid={owner}", "--clear-groups"] if owner >= 0 else []
         self._argv = [*prefix, program, *self._walls(limits)]
-        places = [f"{prefix}/bin" for prefix in reversed(profiles.prefixes())]
-        path = os.pathsep.join([*places, "/usr/local/bin:/usr/bin:/bin"])
-        self._environment = {**ENVIRONMENT, "PATH": path}
+        self._environment = {**ENVIRONMENT, "PATH": view.path()}
 
     def _walls(self, limits: Limits) -> Iterator[str]:
         yield from ("--unshare-all", "--die-with-parent", "--new-session", "--hostname", "sandbox")
@@ -167,8 +166,10 @@ class BubblewrapRoom:
         yield from ("--proc", "/proc", "--dev", "/dev")
         for place in ("/tmp", "/dev/shm"):
             yield from ("--perms", "1777", "--size", str(limits.disk_bytes), "--tmpfs", place)
-        for path in profiles.prefixes():  # now, or one that lies in /tmp would be covered
+        for path in self._view.python.prefixes:  # now, or one that lies in /tmp would be covered
             yield from _shown(Path(path))
+        for place in self._view.places((*host.PROGRAMS, *host.etc(), *self._view.python.prefixes)):
+            yield from _covered(place)
         yield from ("--bind", str(self._work), WORKSPACE, "--chdir", WORKSPACE)
         yield from ("--remount-ro", "/dev", "--remount-ro", "/")
 
@@ -256,6 +257,14 @@ def _shown(path: Path) -> Iterator[str]:
         yield from ("--symlink", os.readlink(path), str(path))
     elif path.exists():
         yield from ("--ro-bind", str(path), str(path))
+
+
+def _covered(place: str) -> Iterator[str]:
+    """Nothing instead of what is hidden. A device that cannot be opened is no module, as an empty file would be."""
+    if os.path.isdir(place):
+        yield from ("--perms", "0555", "--size", "4096", "--tmpfs", place, "--remount-ro", place)
+    else:
+        yield from ("--ro-bind", "/dev/null", place)
 
 
 @contextlib.contextmanager

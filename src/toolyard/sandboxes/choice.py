@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from toolyard.core.errors import SandboxError, SandboxUnavailable
 from toolyard.sandboxes import capacity
 from toolyard.sandboxes.base import Backend, Level, Limits, Report, at_least
+from toolyard.sandboxes.view import View
 
 BACKENDS: Mapping[str, str] = {
     "native": "toolyard.sandboxes.native.backend:NativeBackend",
@@ -30,27 +31,37 @@ def check_name(name: str) -> None:
         raise SandboxUnavailable(f"there is no sandbox {name!r}; there are {', '.join((AUTO, *BACKENDS))}")
 
 
-def make(name: str, *, limits: Limits | None = None, ready: int = 0, image: str = "") -> Backend:
-    """The backend, not yet started, with what each kind can be told: which sandboxes to make in advance, and of what
-    container image."""
+def make(
+    name: str, *, limits: Limits | None = None, ready: int = 0, image: str = "", view: View | None = None
+) -> Backend:
+    """The backend, not yet started, with what each kind can be told: which sandboxes to make in advance, of what
+    container image, and what programs in them see of this host."""
     check_name(name)
     module, _, made = BACKENDS[name].partition(":")
     kind: Callable[..., Backend] = getattr(importlib.import_module(module), made)
     match name:
         case "native":
-            return kind(limits=limits, ready=ready, check_room=capacity.check)
+            return kind(limits=limits, ready=ready, check_room=capacity.check, view=view)
         case "docker" | "podman":
-            return kind(name, image=image) if image else kind(name)
+            return kind(name, image=image, view=view) if image else kind(name, view=view)
         case _:
-            return kind()
+            return kind(view=view)
 
 
-async def start(name: str, minimum: Level, *, limits: Limits | None = None, ready: int = 0, image: str = "") -> Backend:
+async def start(
+    name: str,
+    minimum: Level,
+    *,
+    limits: Limits | None = None,
+    ready: int = 0,
+    image: str = "",
+    view: View | None = None,
+) -> Backend:
     """The backend, started, that reaches the minimum. Raises `SandboxUnavailable`, which says what each one lacks."""
     check_name(name)
     problems: dict[str, str] = {}
     for each in _TRIED if name == AUTO else (name,):
-        backend = make(each, limits=limits, ready=ready, image=image)
+        backend = make(each, limits=limits, ready=ready, image=image, view=view)
         try:
             report = await backend.start()
         except (SandboxError, OSError) as error:

@@ -32,6 +32,7 @@ from toolyard.sandboxes.rooms.programs import Program, start
 from toolyard.sandboxes.rooms.room import new_mark, resources_of, script
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
 from toolyard.sandboxes.rooms.trial import Trial, try_out
+from toolyard.sandboxes.view import View
 
 _UID = 1000
 _LABEL = "toolyard.server"
@@ -43,6 +44,11 @@ _MESSAGE_MOST = 64 * 1024
 _LIST_MOST = 16 * 1024 * 1024
 _OUTPUT_MOST = 2 * 1024 * 1024 * 1024
 
+_LOOK = """
+import os, sys
+there = [path for path in sys.argv[1:] if os.path.exists(path)]
+print(__import__("json").dumps([list(filter(os.path.isdir, there)), list(filter(os.path.isfile, there))]))
+"""
 _FIXES = {
     "files": "have the engine run containers as it does by default",
     "network": "have the engine give containers a network namespace",
@@ -109,14 +115,23 @@ class ContainerBackend(RoomBackend):
     """`engine` is also the name of the program, unless another one is given."""
 
     def __init__(
-        self, engine: Literal["docker", "podman"], *, image: str = "python:3.13-slim", program: str | None = None
+        self,
+        engine: Literal["docker", "podman"],
+        *,
+        image: str = "python:3.13-slim",
+        program: str | None = None,
+        view: View | None = None,
     ) -> None:
         self.name: str = engine
         self._engine = Engine(program or engine)
         self._image = image
-        super().__init__()
+        self._covers: Sequence[str] = ()
+        """Options that cover what the image itself has of what is hidden."""
+        super().__init__(view)
 
     async def start(self) -> Report:
+        if not self._view.is_own:
+            raise SandboxUnavailable(f"{self.name} uses the Python of its image, see --sandbox-image: no other one")
         try:
             answer = await self._engine.run("version", "--format", "{{.Server.Version}}")
         except FileNotFoundError:
@@ -126,6 +141,7 @@ class ContainerBackend(RoomBackend):
         await self._sweep()
         await self._check_image()
         self._report = Report(self.name, "L0", {})  # until more is shown
+        await self._cover_hidden()
         async with await self.open() as sandbox:
             trial = await try_out(sandbox, uid=_UID, memory_bytes=Limits().memory_bytes)
         if trial.problem:
@@ -135,13 +151,33 @@ class ContainerBackend(RoomBackend):
 
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
         limits = limits or Limits()
-        room = await ContainerRoom.make(self._engine, self.name, self._image, limits)
+        room = await self._room(limits)
         try:
             await self._check_profile(room, profile)
         except BaseException:
             await room.close()
             raise
         return self._sandbox_in(room, limits, profile)
+
+    async def _room(self, limits: Limits) -> ContainerRoom:
+        return await ContainerRoom.make(self._engine, self.name, self._image, limits, self._covers)
+
+    async def _cover_hidden(self) -> None:
+        """Nothing of this host is in a container; but an image may have the environment installed at the same place."""
+        if not self._view.hidden:
+            return
+        room = await self._room(Limits())
+        try:
+            told = await room.command(*room.python, "-S", "-c", _LOOK, *self._view.hidden)
+        finally:
+            await room.close()
+        if told.code:
+            raise SandboxUnavailable(f"{self.name} cannot look into the image {self._image!r}: {told.problem}")
+        folders, files = json.loads(told.stdout)
+        self._covers = [
+            *(part for path in folders for part in ("--tmpfs", f"{path}:ro,nosuid,nodev,mode=555,size=4k")),
+            *(part for path in files for part in ("--volume", f"/dev/null:{path}:ro")),
+        ]
 
     async def _check_image(self) -> None:
         """Nobody but the operator brings a program from elsewhere to this host."""
@@ -168,7 +204,7 @@ class ContainerBackend(RoomBackend):
 
     def _as_found(self, trial: Trial) -> Report:
         enforced = {
-            "files": "container, read-only root",
+            "files": f"container, read-only root{self._view.words}",
             "network": "network namespace",
             "processes": "pid and IPC namespaces",
             "user": "no capabilities",
@@ -200,9 +236,11 @@ class ContainerRoom:
         """Runs as long as the container does; its standard input keeps that alive."""
 
     @classmethod
-    async def make(cls, engine: Engine, kind: str, image: str, limits: Limits) -> ContainerRoom:
+    async def make(
+        cls, engine: Engine, kind: str, image: str, limits: Limits, covers: Sequence[str] = ()
+    ) -> ContainerRoom:
         container = f"toolyard-{secrets.token_hex(8)}"
-        arguments = [*_walls(kind, container, limits), image, "cat"]
+        arguments = [*_walls(kind, container, limits), *covers, image, "cat"]
         holder = engine.begin("run", *arguments, output_bytes=_MESSAGE_MOST, name=container)
         room = cls(engine, container, holder, limits)
         try:

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolyard.core.errors import SandboxLost, SandboxUnavailable
-from toolyard.sandboxes import host, profiles
+from toolyard.sandboxes import host
 from toolyard.sandboxes.base import Limits, Missing, Profile, Report
 from toolyard.sandboxes.native.boot import command
 from toolyard.sandboxes.rooms import origin
@@ -34,6 +34,7 @@ from toolyard.sandboxes.rooms.room import new_mark, resources_of
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
 from toolyard.sandboxes.rooms.trial import Trial, try_out
 from toolyard.sandboxes.subprocess import SubprocessRoom, end_marked
+from toolyard.sandboxes.view import View
 
 _FIRST_UID, _UIDS_PER_SERVER, _SERVERS = 0x6000_0000, 2**16, 2**12
 """Who programs are, if the server is root: each sandbox somebody else, and other servers have others."""
@@ -49,8 +50,8 @@ _HINT = (
 class LandlockBackend(RoomBackend):
     name = "landlock"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, view: View | None = None) -> None:
+        super().__init__(view)
         self._numbers = itertools.count()
         self._own_users = False
 
@@ -77,8 +78,7 @@ class LandlockBackend(RoomBackend):
         return self._report
 
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
-        if absent := profiles.missing(profile):
-            raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
+        self._view.check(profile)
         limits = limits or Limits()
         if limits.network == "loopback":
             raise SandboxUnavailable("without namespaces there is no network of one's own: use 'none' or 'host'")
@@ -90,7 +90,7 @@ class LandlockBackend(RoomBackend):
         return _FIRST_UID + os.getpid() % _SERVERS * _UIDS_PER_SERVER + next(self._numbers) % _UIDS_PER_SERVER
 
     def _make(self, limits: Limits, profile: Profile, owner: int) -> RoomSandbox:
-        return self._sandbox_in(LandlockRoom(origin.make_directory(self.name), owner), limits, profile)
+        return self._sandbox_in(LandlockRoom(origin.make_directory(self.name), self._view, owner), limits, profile)
 
     async def _try(self) -> Trial:
         owner = self._new_user()
@@ -112,10 +112,10 @@ class LandlockBackend(RoomBackend):
                 "programs are the server's own user, so that their number is not limited, and modes and times of files "
                 "cannot be changed"
             )
-            fix = f"run the server as root, and have {sys.prefix} where everybody can read it"
+            fix = f"run the server as root, and have {self._view.python.prefix} where everybody can read it"
             missing.append(Missing("a user of its own", reason, fix))
         layers = {
-            "files": "Landlock",
+            "files": f"Landlock{self._view.words}",
             "network": "seccomp, no sockets",
             "processes": "Landlock, no signals to others and no look into them",
             "user": "one of its own, no capabilities" if self._own_users else "no capabilities",
@@ -131,13 +131,14 @@ class LandlockBackend(RoomBackend):
 class LandlockRoom(SubprocessRoom):
     """A directory as without walls, and a warden for each program in it."""
 
-    def __init__(self, directory: Path, owner: int) -> None:
-        super().__init__(directory, owner)
+    def __init__(self, directory: Path, view: View, owner: int) -> None:
+        super().__init__(directory, view, owner)
         self._owner = owner
         self._guarded: dict[Program, int] = {}
         """Programs, each with a descriptor by which its warden says that all walls stand, or why they do not."""
         self._problem = ""
-        self._shows = [*host.PROGRAMS, *host.etc(), *(f"/etc/{name}" for name in _NAMES), *profiles.prefixes()]
+        self._shows = [*host.PROGRAMS, *host.etc(), *(f"/etc/{name}" for name in _NAMES), *view.python.prefixes]
+        self._hidden = view.covered
 
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
@@ -148,6 +149,7 @@ class LandlockRoom(SubprocessRoom):
             "server": os.getpid(),
             "owner": self._owner,
             "shows": self._shows,
+            "hidden": self._hidden,
             "holds": [str(self._work), str(self._temporary)],
             "network": limits.network == "host",
             "walled": tells,

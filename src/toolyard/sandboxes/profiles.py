@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-import sysconfig
 from collections.abc import Mapping, Sequence
 
 from toolyard.sandboxes import cell_runner, program
 from toolyard.sandboxes.base import Profile
+from toolyard.sandboxes.installation import Installation, in_use
 
 _EVERYDAY = (
     *(
@@ -112,28 +110,29 @@ def is_ipython(profile: Profile) -> bool:
     return profile in ("ipython", "notebook")
 
 
-def warm_up(profile: Profile) -> Sequence[str]:
+def warm_up(profile: Profile, python: Installation) -> Sequence[str]:
     """Pieces of code to be run once in the template. `place` tells them where a sandbox will find a path."""
     if profile == "ipython":
         return [_IPYTHON_WARM]
     if profile == "notebook":
         figures = {"numpy": _SCIENTIFIC_WARM["numpy"], "matplotlib": _FIGURE_WARM}
-        installed = [code for name, code in figures.items() if _is_installed(name)]
+        installed = [code for name, code in figures.items() if name in python.libraries]
         return [_IPYTHON_WARM, cell_runner.installation(), *installed, cell_runner.REHEARSAL]
-    loaded = [name for name in sorted(_LIBRARIES[profile]) if _is_installed(name)]
+    loaded = [name for name in sorted(_LIBRARIES[profile]) if name in python.libraries]
     return [program.INSTALL, *map(_SCIENTIFIC_WARM.__getitem__, loaded)]
 
 
-def missing(profile: Profile) -> Sequence[str]:
-    """Packages that the profile needs and that are not installed."""
-    return [name for name in NEEDS[profile] if not _is_installed(name)]
+def missing(profile: Profile, python: Installation | None = None) -> Sequence[str]:
+    """Packages that the profile needs and that a Python, if not said otherwise that of the sandboxes here, lacks."""
+    libraries = (python or in_use()).libraries
+    return [name for name in NEEDS[profile] if name not in libraries]
 
 
 def smallest(code: str) -> Profile:
-    """The profile that has loaded what this code imports, as far as there is one."""
+    """The profile that has loaded what this code imports, as far as the sandboxes here have one."""
     if not any(name in code for name in _SCIENTIFIC):  # which is the usual case, and faster
         return "plain"
-    wanted = {name for name in imports(code) & _SCIENTIFIC if _is_installed(name)}
+    wanted = imports(code) & _SCIENTIFIC & in_use().libraries.keys()
     return next(profile for profile, loaded in _LIBRARIES.items() if wanted <= loaded)
 
 
@@ -148,20 +147,3 @@ def imports(code: str) -> set[str]:
         found.update(name.replace("\\", " ").split(".")[0].strip().partition(" ")[0] for name in names.split(","))
         found.add(module.partition(".")[0])
     return found
-
-
-def packages() -> Sequence[str]:
-    """sys.path of the interpreter inside: the standard library and what is installed, and nothing that is the server's
-    own, such as the folder that it was started in."""
-    paths = sysconfig.get_paths()
-    compiled = str(sysconfig.get_config_var("DESTSHARED"))
-    return list(dict.fromkeys([paths["stdlib"], compiled, paths["purelib"], paths["platlib"]]))
-
-
-def prefixes() -> Sequence[str]:
-    """Where the interpreter lies."""
-    return list(dict.fromkeys([sys.base_prefix, sys.prefix]))
-
-
-def _is_installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None

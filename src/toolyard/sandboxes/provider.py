@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar, Token
 from functools import partial
@@ -13,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from toolyard.core.errors import SandboxLost
-from toolyard.sandboxes import capacity, choice, profiles
+from toolyard.sandboxes import capacity, choice, installation, profiles
 from toolyard.sandboxes.base import (
     Backend,
     Counted,
@@ -27,6 +28,7 @@ from toolyard.sandboxes.base import (
     Sandbox,
 )
 from toolyard.sandboxes.places import OwnPlaces, Places, has_place, in_place
+from toolyard.sandboxes.view import View
 
 log = logging.getLogger("toolyard.sandbox")
 
@@ -51,10 +53,19 @@ class Provider:
         image: str = "",
         at_once: int = 0,
         share: int = 1,
+        python: str = "",
+        hidden: Iterable[str | os.PathLike[str]] = (),
+        allow_visible_source: bool = False,
     ) -> None:
         """`at_once` sandboxes, at most, are made or used once at the same time; 0: a few for each processor, of which
-        this is one of `share` users."""
+        this is one of `share` users.
+
+        `python` is the interpreter that code in sandboxes runs with, if not this one, and `hidden` are paths that no
+        sandbox shows: `hidden_paths(MyEnvironment)`. A backend without walls refuses those, unless
+        `allow_visible_source`. Raises `SandboxUnavailable` if there is no such Python.
+        """
         choice.check_name(backend)
+        self.view = View.of(python, hidden, told=allow_visible_source)
         self.limits = limits or Limits()
         """Of a sandbox for which nothing else is asked."""
         self._choice = backend
@@ -203,6 +214,7 @@ class Provider:
         """From here on `open_sandbox` means this one: in this context, and in what is started from it."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
+        installation.use(self.view.python)
         return _current.set(self)
 
     async def __aenter__(self) -> Self:
@@ -239,7 +251,12 @@ class Provider:
             self._places, backend = await self.lender(self.limits)
         if backend is None:
             backend = await choice.start(
-                self._choice, self._minimum, limits=self.limits, ready=self._ready, image=self._image
+                self._choice,
+                self._minimum,
+                limits=self.limits,
+                ready=self._ready,
+                image=self._image,
+                view=self.view,
             )
         self._backend = backend
         log.info("%s", described(backend.report().within(self.limits)))

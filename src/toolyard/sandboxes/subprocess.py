@@ -17,12 +17,10 @@ import logging
 import os
 import secrets
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolyard.core.errors import SandboxUnavailable
-from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import ENVIRONMENT, Limits, Missing, Profile, Report
 from toolyard.sandboxes.rooms import origin
 from toolyard.sandboxes.rooms.backend import RoomBackend
@@ -31,6 +29,7 @@ from toolyard.sandboxes.rooms.programs import Program, start, usage_below
 from toolyard.sandboxes.rooms.room import resources_of, script
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
 from toolyard.sandboxes.rooms.workspace import Workspace
+from toolyard.sandboxes.view import View
 
 _log = logging.getLogger("toolyard.sandbox")
 
@@ -43,6 +42,12 @@ class SubprocessBackend(RoomBackend):
     name = "subprocess"
 
     async def start(self) -> Report:
+        if self._view.hidden and not self._view.told:
+            raise SandboxUnavailable(
+                f"the subprocess backend has no walls, so it cannot hide {_few(self._view.hidden)} from the programs "
+                f"that it runs: an agent could read the source of its environment, and hidden tests. If it may, as in "
+                f"development, say --allow-visible-source (TOOLYARD_ALLOW_VISIBLE_SOURCE=1)"
+            )
         _log.warning(
             "SANDBOXES DO NOT ISOLATE: the subprocess backend runs untrusted code as this user, with this user's files "
             "and network. It is for development only."
@@ -51,10 +56,9 @@ class SubprocessBackend(RoomBackend):
         return self.report()
 
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
-        if absent := profiles.missing(profile):
-            raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
+        self._view.check(profile)
         limits = limits or Limits()
-        return self._sandbox_in(SubprocessRoom(origin.make_directory(self.name)), limits, profile)
+        return self._sandbox_in(SubprocessRoom(origin.make_directory(self.name), self._view), limits, profile)
 
     def report(self) -> Report:
         nothing = "the subprocess backend isolates nothing"
@@ -65,10 +69,10 @@ class SubprocessBackend(RoomBackend):
 
 class SubprocessRoom:
     watched = True
-    python: Sequence[str] = (sys.executable, "-I")
 
-    def __init__(self, directory: Path, owner: int = -1) -> None:
+    def __init__(self, directory: Path, view: View, owner: int = -1) -> None:
         """`owner` is the user that programs are, if not the server's."""
+        self.python: Sequence[str] = (view.python.executable, "-I")
         self._directory = directory
         self._work = directory / "work"
         self._temporary = directory / "tmp"
@@ -78,8 +82,11 @@ class SubprocessRoom:
                 os.chown(place, owner, owner)
                 directory.chmod(0o711)
         self._workspace = Workspace(str(self._work), owner)
-        path = os.pathsep.join([f"{sys.prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin"])
-        places = {"PATH": path, "HOME": str(self._work), "TMPDIR": str(self._temporary)}
+        places = {
+            "PATH": view.path([f"{view.python.prefix}/bin"]),
+            "HOME": str(self._work),
+            "TMPDIR": str(self._temporary),
+        }
         self._environment = {**ENVIRONMENT, **places}
 
     async def start(
@@ -142,6 +149,10 @@ class SubprocessRoom:
     async def close(self) -> None:
         await end_marked(self._directory.name)
         await asyncio.to_thread(origin.remove, self._directory)
+
+
+def _few(paths: Sequence[str]) -> str:
+    return paths[0] + f" and {len(paths) - 1} more" * (len(paths) > 1)
 
 
 async def end_marked(name: str) -> None:

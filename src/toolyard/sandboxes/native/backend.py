@@ -30,6 +30,7 @@ from toolyard.sandboxes.native.sandbox import NativeSandbox
 from toolyard.sandboxes.native.template import place
 from toolyard.sandboxes.native.watch import Ground
 from toolyard.sandboxes.native.zygote import FIRST_UID
+from toolyard.sandboxes.view import View
 
 S = TypeVar("S", bound=Rehearsed)
 
@@ -74,10 +75,12 @@ class NativeBackend:
         limits: Limits | None = None,
         ready: int = 2,
         templates: int | None = None,
+        view: View | None = None,
         check_room: Callable[[int, int], None] = lambda count, making: None,
     ) -> None:
         self._limits = limits or Limits()
         self._ready = ready
+        self._view = view or View.usual()
         self._check_room_beside = check_room
         self._templates_each = templates or min(os.cpu_count() or 1, 4)
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,7 +106,7 @@ class NativeBackend:
             await self._launch()
             self._report = Report(self.name, "L0", {})  # until more is shown
             async with await self._make(Limits(), "plain") as sandbox:
-                self._report = await probe(sandbox, self._support, self._landlock)
+                self._report = await probe(sandbox, self._support, self._landlock, self._view.words)
         except SandboxLost as error:
             await self.close()
             raise unavailable(str(error), errno.EPERM if os.strerror(errno.EPERM) in str(error) else 0) from error
@@ -212,8 +215,8 @@ class NativeBackend:
             self._check_open()
             await self._ensure_broker()
             templates = [template for template in self._templates.get(profile, ()) if not template.channel.lost]
-            if not templates and (absent := profiles.missing(profile)):
-                raise SandboxUnavailable(f"the profile {profile!r} needs {', '.join(absent)}: pip install it")
+            if not templates:
+                self._view.check(profile)
             while len(templates) < self._templates_each:
                 templates.append(await self._spawn(profile))
                 self._templates[profile] = templates
@@ -237,21 +240,24 @@ class NativeBackend:
 
     async def _prepared(self, template: Helper, theirs: socket.socket, profile: Profile) -> Helper:
         assert self._broker is not None
+        python = self._view.python
         with theirs:
-            spawned = await self._broker.channel.ask("zygote", fds=[theirs.fileno()])
+            spawned = await self._broker.channel.ask("zygote", fds=[theirs.fileno()], python=python.executable)
         if problem := spawned.header.get("failed"):
             raise SandboxError(f"another process for sandboxes could not be started: {problem}")
-        path = os.pathsep.join([*_own_programs(), "/usr/local/bin", "/usr/bin", "/bin"])
+        path = self._view.path([*map(place, python.bins)])
         config = {
+            "closed": self._view.closed,
             "environment": environment(path),
             "groups": self._groups.describe(),
+            "hidden": self._view.hidden,
             "ipython": profiles.is_ipython(profile),
             "large": profiles.is_large(profile),
-            "packages": profiles.packages(),
+            "packages": python.packages,
             "path": path,
-            "prefixes": profiles.prefixes(),
+            "prefixes": python.prefixes,
             "preload": profiles.preload(profile),
-            "warm_up": profiles.warm_up(profile),
+            "warm_up": profiles.warm_up(profile, python),
         }
         await template.channel.tell(config)
         told = await template.ready()
@@ -397,8 +403,3 @@ def _has_ended_well(process: subprocess.Popen[bytes]) -> bool:
         process.kill()
         process.wait()
         return False
-
-
-def _own_programs() -> Sequence[str]:
-    """Where the interpreter's own programs are found inside; those of a virtual environment first."""
-    return [f"{place(prefix)}/bin" for prefix in reversed(profiles.prefixes())]

@@ -1,5 +1,5 @@
-"""How the helper processes are started: this interpreter, nothing of our environment, and the modules of the sandbox
-without those of the server around them."""
+"""How the helper processes are started: this interpreter or that of sandboxes, nothing of our environment, and the
+modules of the sandbox without those of the server around them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PACKAGES = {"toolyard": 2, "toolyard.sandboxes": 1}
 """Packages whose own code is not run, and how far above this folder they lie."""
 
 
-def command(entry: str, *args: int | str) -> list[str]:
+def command(entry: str, *args: int | str, python: str = sys.executable) -> list[str]:
     """The argv of a process that calls `main(*args)` of a module below `toolyard.sandboxes`."""
     folder = Path(__file__).parent
     stubs = {name: str(folder.parents[above - 1]) for name, above in _PACKAGES.items()}
@@ -27,4 +27,4 @@ def command(entry: str, *args: int | str) -> list[str]:
         f"from toolyard.sandboxes.{entry} import main\n"
         f"main{args!r}\n"
     )
-    return [sys.executable, "-I", "-S", "-X", "utf8", "-c", code]
+    return [python, "-I", "-S", "-X", "utf8", "-c", code]

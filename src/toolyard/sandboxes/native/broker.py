@@ -36,7 +36,7 @@ def main(control_fd: int) -> NoReturn:
             request, _, fds = wire.receive(control)
             zygotes = {pid for pid in zygotes if os.waitpid(pid, os.WNOHANG) == (0, 0)}
             try:
-                zygotes.add(_spawn(fds))
+                zygotes.add(_spawn(fds, request["python"]))
                 problem = {}
             except OSError as error:  # there can be no more processes, or files; those that are there go on
                 problem = {"failed": str(error)}
@@ -52,7 +52,7 @@ def main(control_fd: int) -> NoReturn:
     sys.exit(0)
 
 
-def _spawn(fds: Sequence[int]) -> int:
+def _spawn(fds: Sequence[int], python: str) -> int:
     if not fds:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # for there was no room for it here
     files = [
@@ -60,5 +60,5 @@ def _spawn(fds: Sequence[int]) -> int:
         (os.POSIX_SPAWN_DUP2, 0, 1),
         (os.POSIX_SPAWN_DUP2, fds[0], _CONTROL),
     ]
-    argv = command("native.loader", _CONTROL, os.getpid())
+    argv = command("native.loader", _CONTROL, os.getpid(), python=python)
     return os.posix_spawn(argv[0], argv, TEMPLATE_ENVIRONMENT, file_actions=files, setsigdef=signal.valid_signals())

@@ -29,9 +29,13 @@ def main(control_fd: int, parent: int) -> NoReturn:
     control = wire.at(control_fd)
     try:
         config, _, _ = wire.receive(control)
+        own_users = template.part_from_host()
+        template.cover(config["hidden"])  # so that no library that is loaded now finds it, either
         interpreter = _load(config)
-        zygote = importlib.import_module("toolyard.sandboxes.native.zygote").Zygote(control, config, interpreter)
-        wire.send(control, {"landlock": syscalls.landlock_version(), "own_users": zygote.own_users})
+        zygote = importlib.import_module("toolyard.sandboxes.native.zygote").Zygote(
+            control, config, interpreter, own_users=own_users
+        )
+        wire.send(control, {"landlock": syscalls.landlock_version(), "own_users": own_users})
     except (wire.Closed, ConnectionError):
         os._exit(0)
     except OSError as error:

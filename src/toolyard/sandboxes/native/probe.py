@@ -49,7 +49,9 @@ _FIXES = {
 }
 
 
-async def probe(sandbox: NativeSandbox, support: Mapping[str, Sequence[Any]], landlock: int) -> Report:
+async def probe(
+    sandbox: NativeSandbox, support: Mapping[str, Sequence[Any]], landlock: int, hidden: str = ""
+) -> Report:
     """Raises `SandboxUnavailable` if a wall does not stand."""
     with _bait() as (marker, port):
         pids = os.stat("/proc/self/ns/pid").st_ino
@@ -74,7 +76,7 @@ async def probe(sandbox: NativeSandbox, support: Mapping[str, Sequence[Any]], la
         "native",
         "L3" if support["memory"][0] and support["pids"][0] else "L3-nolimit",
         {
-            "files": "mount namespace, read-only root" + (f", Landlock {landlock}" if landlock else ""),
+            "files": "mount namespace, read-only root" + (f", Landlock {landlock}" if landlock else "") + hidden,
             "network": "network namespace",
             "processes": "pid and IPC namespaces",
             "user": "user namespace, no capabilities",

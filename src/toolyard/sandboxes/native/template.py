@@ -42,9 +42,35 @@ def place(path: str) -> str:
     return f"/opt{path}" if path.startswith(("/tmp/", f"{WORK}/", f"{TEMPORARY}/")) else path
 
 
+def part_from_host() -> bool:
+    """Have a mount namespace of our own. Whether sandboxes can each have a user of their own, too."""
+    if os.getuid() == 0:
+        try:
+            os.setgroups([])
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+        except PermissionError:  # not all of root's power, as in a container
+            pass
+        else:
+            return True
+    _be_root_of_own_namespace()
+    return False
+
+
+def cover(paths: Sequence[str]) -> None:
+    """Let nothing of these paths be seen from here on, nor from any sandbox: what is bound below comes with what covers
+    it. Nobody inside can take it away, for the mounts of a sandbox are those of a namespace above its own."""
+    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+    for path in paths:
+        if os.path.isdir(path):
+            flags = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV
+            syscalls.mount("hidden", path, "tmpfs", flags, "mode=555,size=4k,nr_inodes=1")
+        elif os.path.exists(path):
+            # not an empty file: a module would be imported from that
+            syscalls.mount("/dev/null", path, flags=syscalls.MS_BIND)
+
+
 def enter(prefixes: Sequence[str]) -> None:
     """Make the template this process's root. `prefixes` are the interpreters that must be there."""
-    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     root = _room(prefixes)
     syscalls.mount("template", root, "tmpfs", syscalls.MS_NOSUID, "mode=755,size=4m")
     for name in ("opt", "proc", "dev", "dev/pts", "etc", "run", "var", "home", "home/work", "home/tmp"):
@@ -97,3 +123,12 @@ def _bind(path: str, root: str) -> None:
     else:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
     syscalls.mount(path, target, flags=syscalls.MS_BIND | syscalls.MS_REC)
+
+
+def _be_root_of_own_namespace() -> None:
+    """Without root's power, whoever makes namespaces must first own the one that they are made in."""
+    user, group = os.geteuid(), os.getegid()
+    syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+    for file, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        with open(f"/proc/self/{file}", "w") as opened:
+            opened.write(text)

@@ -51,7 +51,9 @@ class Born:
 
 
 class Zygote:
-    def __init__(self, control: _socket.socket, config: Mapping[str, Any], interpreter: Any) -> None:
+    def __init__(
+        self, control: _socket.socket, config: Mapping[str, Any], interpreter: Any, *, own_users: bool
+    ) -> None:
         self._control = control
         self._others: dict[int, _socket.socket] = {}
         """To those who may ask for sandboxes as the server does, by their descriptor."""
@@ -72,7 +74,8 @@ class Zygote:
             # a lock that one of them holds would stay held in every copy
             raise OSError(0, f"a preloaded library has started {threads - 1} threads")
         self._processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.own_users = _part_from_host()
+        self._own_users = own_users
+        template.cover(config["closed"])  # now: what is ours may lie there
         template.enter(config["prefixes"])
         _find_modules_again(config["packages"])
         self._rules = {tcp: Rules.make(tcp=tcp) for tcp in (True, False)}
@@ -213,7 +216,7 @@ class Zygote:
         return self._setups[kind]
 
     def _map_user(self, pid: int, number: int) -> None:
-        outside = FIRST_UID + number if self.own_users else 0
+        outside = FIRST_UID + number if self._own_users else 0
         maps = [("uid_map", outside), ("gid_map", outside)]
         for file, user in maps:
             fd = os.open(f"{pid}/{file}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._processes)
@@ -264,20 +267,6 @@ def _newborn(request: Mapping[str, Any], setup: agent.Setup, host: int, files: S
     return agent.Agent(host, setup, first=request["interpreter"], files=files)
 
 
-def _part_from_host() -> bool:
-    """Have a mount namespace of our own. Whether sandboxes can each have a user of their own, too."""
-    if os.getuid() == 0:
-        try:
-            os.setgroups([])
-            syscalls.unshare(syscalls.CLONE_NEWNS)
-        except PermissionError:  # not all of root's power, as in a container
-            pass
-        else:
-            return True
-    _be_root_of_own_namespace()
-    return False
-
-
 def _forget_types() -> None:
     """What Python remembers of where it found attributes, which is mostly those of libraries. A copy that looks for
     another would have to let go of their names first, each of which is in another place."""
@@ -303,12 +292,3 @@ def _find_modules_again(packages: Sequence[str]) -> None:
         if isinstance(where := getattr(module, "__path__", None), list):
             where[:] = map(template.place, where)
     sys.path_importer_cache.clear()
-
-
-def _be_root_of_own_namespace() -> None:
-    """Without root's power, whoever makes namespaces must first own the one that they are made in."""
-    user, group = os.geteuid(), os.getegid()
-    syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
-    for file, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-        with open(f"/proc/self/{file}", "w") as opened:
-            opened.write(text)

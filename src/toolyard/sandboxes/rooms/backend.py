@@ -10,12 +10,14 @@ from toolyard.sandboxes import capacity
 from toolyard.sandboxes.base import Limits, Profile, Report
 from toolyard.sandboxes.rooms.room import Room
 from toolyard.sandboxes.rooms.sandbox import RoomSandbox
+from toolyard.sandboxes.view import View
 
 
 class RoomBackend(ABC):
     """Knows its sandboxes, and what was found out about them. A backend adds how to start, and how to open one."""
 
-    def __init__(self) -> None:
+    def __init__(self, view: View | None = None) -> None:
+        self._view = view or View.usual()
         self._report: Report | None = None
         self._sandboxes: set[RoomSandbox] = set()
 

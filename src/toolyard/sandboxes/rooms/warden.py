@@ -1,7 +1,8 @@
 """The parent of a program that has walls but no namespaces: puts it behind them, and ends with it whatever it started.
 
 Its orders are those of a launcher that spawns, and these: `server` is who started it, `owner` the user that the program
-is to be or -1, `shows` and `holds` the paths that it may read and those that are its own, `network` whether it may use
+is to be or -1, `shows` and `holds` the paths that it may read and those that are its own, `hidden` what it may not read
+of the former, `network` whether it may use
 one, and `walled` the descriptor on which it is said that all walls stand, or why they do not.
 """
 
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from toolyard.sandboxes import around
 from toolyard.sandboxes.native import seccomp, syscalls
 from toolyard.sandboxes.rooms import launcher
 
@@ -70,9 +72,17 @@ def _confine(orders: Mapping[str, Any]) -> None:
 
 
 def _allowed(orders: Mapping[str, Any]) -> dict[str, int]:
-    """What may be done with which paths, as far as they are there."""
+    """What may be done with which paths, as far as they are there.
+
+    Rules are for all that is below a path. So the folders around what is hidden can only be listed, and it with them:
+    Python finds no module in a folder that it cannot list.
+    """
+    shown = [path for path in orders["shows"] if os.path.exists(path)]
+    parts = [around.beside(path, orders["hidden"]) for path in shown]
     wanted = {
-        **dict.fromkeys((*orders["shows"], *_PROCESSES), syscalls.READ_ONLY),
+        **dict.fromkeys((path for _, listed in parts for path in listed), syscalls.LISTED),
+        **dict.fromkeys((path for allowed, _ in parts for path in allowed), syscalls.READ_ONLY),
+        **dict.fromkeys(_PROCESSES, syscalls.READ_ONLY),
         **dict.fromkeys(_DEVICES, syscalls.DEVICES),
         **dict.fromkeys(orders["holds"], syscalls.EVERYTHING),
     }
