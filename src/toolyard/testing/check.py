@@ -24,6 +24,7 @@ from toolyard.placement.base import Placed, Task
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.tasks import Tasks
+from toolyard.sandboxes.hidden import hidden_by
 from toolyard.server import Server, sandboxes_of
 from toolyard.settings import Settings
 from toolyard.testing import judging
@@ -33,6 +34,7 @@ from toolyard.testing.episodes import RANDOM_CALLS, Played, Script, Stage, ToolC
 from toolyard.testing.judging import Problems, shortened
 from toolyard.testing.loopwatch import LoopWatch
 from toolyard.testing.probes import TASKS, Probing
+from toolyard.testing.reading import readable
 from toolyard.testing.report import Finding, Level, Report
 from toolyard.testing.witness import Witness, hearing
 
@@ -118,9 +120,12 @@ class _Check:
     async def everything(self, script: Script | None, wanted: tuple[str, int] | None, episodes: int) -> None:
         with LoopWatch(_BLOCKED_SECONDS, self._stuck) as watch:
             # Sandboxes as a server would have them, but none made in advance: it would look like a leak.
-            async with sandboxes_of(Settings.read({})) as sandboxes, self._stage.runtime.running():
+            hidden = hidden_by([self._env])
+            async with sandboxes_of(Settings.read({}), hidden=hidden) as sandboxes, self._stage.runtime.running():
                 if needs_sandbox(self._env):
                     await sandboxes.start()
+                    for level, text in await readable(self._env):
+                        self._add(level, "hidden", text)
                 tasks = [task for split in await self.splits() for task in await self.tasks_of(split)]
                 chosen = [await self._stage.runtime.tasks(self._env).at(*wanted)] if wanted else tasks
                 playable = await self.sessions(chosen)

@@ -21,8 +21,10 @@ TASKS = 3
 
 @dataclass(slots=True)
 class Earnings:
-    """Of one call by one agent: what it was paid, task by task."""
+    """Of one agent by one tool."""
 
+    call: str
+    """The first that was paid."""
     reward: float
     tasks: set[int] = field(default_factory=set)
 
@@ -51,14 +53,14 @@ class Probing:
         async for ploy, played in self._played(task, idle(tools)):
             for made in played.calls:
                 if (reward := _reward(made)) is not None:
-                    paid_for_nothing[_call(made)] = reward
+                    paid_for_nothing[made.tool] = max(reward, paid_for_nothing.get(made.tool, 0))
                     self._note(ploy, made, reward)
                 if isinstance(made.result, ToolOutput) and (made.result.finished or made.result.reward is not None):
                     endings[made.tool] = (made.tool, made.arguments)
         async for ploy, played in self._played(task, hostile(tools, prompt, [*endings.values()])):
             for made in played.calls:
                 reward = _reward(made)
-                if reward is not None and reward > paid_for_nothing.get(_call(made), 0):
+                if reward is not None and reward > paid_for_nothing.get(made.tool, 0):
                     self._note(ploy, played.calls[0], reward)
             self._note_lost(ploy, played)
         self.tasks += 1
@@ -72,7 +74,7 @@ class Probing:
             yield ploy, await self.stage.play(task, scripted(ploy.calls))
 
     def _note(self, ploy: Ploy, made: Made, reward: float) -> None:
-        earned = self.earned.setdefault((ploy.agent, _call(made)), Earnings(reward))
+        earned = self.earned.setdefault((ploy.agent, made.tool), Earnings(_call(made), reward))
         earned.reward = max(earned.reward, reward)
         earned.tasks.add(self.tasks)
 
@@ -92,13 +94,13 @@ class Probing:
         return found
 
     def _payments(self, *, idle_reward: bool) -> Iterator[tuple[Level, str]]:
-        for (agent, call), earned in self.earned.items():
+        for (agent, _), earned in self.earned.items():
             where = f"in {len(earned.tasks)} of {_count(self.tasks, 'task')}"
-            told = f"an agent that {agent} gets a reward of {earned.reward:g} for {call}, {where}"
+            told = f"an agent that {agent} gets a reward of {earned.reward:g} for {earned.call}, {where}"
             if agent != "does nothing":
                 yield "error", f"{told}; grade where its program cannot reach"
             elif idle_reward or len(earned.tasks) < self.tasks:
-                yield "note", f"{told}" + ("" if idle_reward else ", by chance or because it is right there")
+                yield "note", told + ("" if idle_reward else ", by chance or because it is right there")
             else:
                 level: Level = "error" if self.tasks >= TASKS else "warning"
                 yield level, f"{told}; if that is meant, say so: --allow-idle-reward, or idle_reward=True"
