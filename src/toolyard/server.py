@@ -339,7 +339,7 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
     if settings.placement == "local":
         return LocalPlacement(settings.threads)
     # It may be sent to other machines, so it holds what it needs and no more.
-    python = settings.sandbox_python
+    python = settings.sandbox_python and os.path.abspath(os.path.expanduser(settings.sandbox_python))
     provider = partial(
         Provider,
         settings.sandbox,

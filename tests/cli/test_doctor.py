@@ -155,3 +155,11 @@ def test_the_least_of_all_limits_of_processes_counts():
     assert found.grade == "low"
     assert f"{min(limits.values()):,} at once" in found.text
     assert doctor.processes(Settings(max_sessions=1)).grade == "ok"
+
+
+def test_the_python_of_sandboxes_is_named_and_one_that_cannot_be_used_fails():
+    named = next(doctor.sandboxes(Settings(sandbox_python=sys.executable)))
+    assert (named.grade, named.text) == ("ok", f"Python in them: {sys.version.split()[0]}, {sys.executable}")
+    (failed,) = doctor.sandboxes(Settings(sandbox_python="/nowhere/python"))
+    assert (failed.grade, failed.topic) == ("FAIL", "sandboxes")
+    assert "'/nowhere/python', and there is no such file" in failed.text

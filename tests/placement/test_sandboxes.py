@@ -145,7 +145,9 @@ async def test_a_profile_that_there_is_not_is_the_authors_mistake_and_keeps_nobo
 
 
 async def test_what_has_no_templates_is_started_where_it_is_needed():
-    with running([Programs], placement="process", sandbox="subprocess", min_isolation="L0") as server:
+    with running(
+        [Programs], placement="process", sandbox="subprocess", min_isolation="L0", allow_visible_source=True
+    ) as server:
         async with Wire(server.url) as wire:
             sid = await opened(wire)
             assert await run(wire, sid, "print(3)") == "3"

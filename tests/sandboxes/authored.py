@@ -21,6 +21,17 @@ class {name}(Environment):
     uses_sandbox = True
     {hidden}
 
+    @classmethod
+    def list_splits(cls):
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return [{{}}]
+
+    def get_prompt(self):
+        return "Guess the answer."
+
     async def setup(self):
         self.sandbox = await open_sandbox()
 

@@ -36,6 +36,7 @@ from toolyard.sandboxes.base import Executed, Finished, Limits
 from toolyard.sandboxes.native import seccomp
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.sandbox import NativeSandbox
+from toolyard.sandboxes.view import View
 
 Mode = Literal["root", "rootless"]
 
@@ -47,6 +48,9 @@ SECRET = "toolyard-planted-"
 """What a planted secret begins with; 32 hexadecimal digits follow. Programs look for the form, and never hold one."""
 HIDDEN = bytes(byte ^ 1 for byte in SECRET.encode())
 """The beginning for a program that scans its own memory, where it must not find its own text."""
+
+CONCEALED = [Path(os.__file__).parent / name for name in ("wsgiref", "this.py")]
+"""A folder and a file of the standard library, hidden as those of an environment are: nothing else needs them."""
 
 _AT_ONCE = 4
 _CASE_SECONDS = 45.0
@@ -633,7 +637,7 @@ async def _play(suite: Suite, names: Sequence[str], report: Callable[..., None])
     with _planted() as folder:
         (await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)).close()  # uvloop keeps something of the first one
         before = _descriptors()
-        backend = NativeBackend()
+        backend = NativeBackend(view=View.of(hidden=CONCEALED))
         report(level=(await backend.start()).level)
         brokers = _children(os.getpid())
         stage = Stage(backend, folder)

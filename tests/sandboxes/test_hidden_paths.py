@@ -182,7 +182,7 @@ def test_a_server_does_not_start_if_what_is_to_be_hidden_is_not_there(named: str
     assert hidden_by([Forgetful], missing_ok=True) == hidden_by([Served])  # on another machine, say
 
 
-@pytest.mark.parametrize("path", [sys.base_prefix, "/", Path(importlib.__file__).parents[1]])
+@pytest.mark.parametrize("path", [sys.base_prefix, "/", "/usr/lib", Path(importlib.__file__).parents[1]])
 def test_what_sandboxes_cannot_do_without_is_not_hidden(path: Path | str):
     class Greedy(Environment):
         hidden = [path]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandboxes.hostile import HIDDEN, PRELUDE, ROOT, SECRET, Box, Played, Stage, Suite, refused
+from tests.sandboxes.hostile import CONCEALED, HIDDEN, PRELUDE, ROOT, SECRET, Box, Played, Stage, Suite, refused
 from toolyard.sandboxes.base import Limits
 from toolyard.sandboxes.native import template
 
@@ -289,6 +289,56 @@ async def only_known_names_are_in_the_root(stage: Stage, box: Box) -> None:
     assert set(listed.stdout.split()) == {"work", "tmp"}
     listed = await box.python("print(open('/etc/passwd').read().count(chr(10)))")
     assert listed.stdout == "2\n"
+
+
+@SUITE.case("15b")
+async def uncover_what_is_hidden(stage: Stage, box: Box) -> None:
+    """Take away what covers it, look below that, or get at it by another way."""
+    folder, file = (template.place(str(path)) for path in CONCEALED)
+    refused(
+        await box.outcomes(f"""
+folder, file, clone, detach = {folder!r}, {file!r}, 1, 2
+below, around, flags = folder + "/simple_server.py", os.path.dirname(folder).encode(), {NAMESPACE_FLAGS!r}
+def listed(path):
+    if not os.listdir(path):
+        raise FileNotFoundError(errno.ENOENT, "empty")
+    return os.listdir(path)
+attempt("list", listed, folder)
+attempt("open", open, below)
+attempt("open the file", lambda: open(file).read())
+for path in (folder, file):
+    for how in (0, detach):
+        attempt(f"umount {{path}} {{how}}", call, "umount2", path.encode(), how)
+    attempt(f"rename {{path}}", os.rename, path, "moved")
+    attempt(f"link {{path}}", os.link, path, "linked")
+    attempt(f"mount over {{path}}", call, "mount", b"none", path.encode(), b"tmpfs", 0, None)
+attempt("write", open, folder + "/new", "w")
+attempt("mount namespace", call, "unshare", flags["mnt"])
+attempt("user and mount namespace", call, "unshare", flags["mnt"] | flags["user"])
+os.makedirs("around", exist_ok=True)
+attempt("bind what is around", call, "mount", around, b"around", None, 4096, None)
+attempt("clone what is around", call, "open_tree", -100, around, clone)
+attempt("handle", call, "open_by_handle_at", -100, struct.pack("=Ii8s", 8, 1, b""), 0)
+attempt("by its root", open, f"/proc/self/root{{below}}")
+attempt("the file by its root", lambda: open(f"/proc/self/root{{file}}").read())
+around = os.open(around, os.O_RDONLY)
+attempt("from what is around", os.open, "wsgiref/simple_server.py", os.O_RDONLY, dir_fd=around)
+attempt("the file from what is around", os.open, "this.py", os.O_RDONLY, dir_fd=around)
+seen = os.open(file, os.O_PATH)
+attempt("what was seen", open, f"/proc/self/fd/{{seen}}")
+os.close(seen)
+os.close(around)
+os.rmdir("around")
+tell()"""),
+        *("ENOENT", "EACCES", "EPERM", "EROFS", "EXDEV"),
+    )
+    refused(
+        await box.outcomes_beside_agent(f"""
+for path in ({folder!r} + "/simple_server.py", {file!r}):
+    attempt(path, open, "/proc/1/root" + path)
+tell()"""),
+        "EACCES",
+    )
 
 
 @SUITE.case("16")

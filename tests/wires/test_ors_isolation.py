@@ -46,7 +46,9 @@ def test_one_that_was_started_later_is_told_from_then_on():
 
 @pytest.mark.parametrize("needed", ["reason", "fix"])
 def test_why_something_is_missing_is_not_told_to_everybody(needed: str):
-    with running([Declared], sandbox="subprocess", min_isolation="L0", api_key="k") as server:
+    with running(
+        [Declared], sandbox="subprocess", min_isolation="L0", allow_visible_source=True, api_key="k"
+    ) as server:
         answer = health(server)
         (missing,) = server.server.sandboxes.report.missing
         assert answer.json()["isolation"]["missing"] == [missing.feature]

@@ -41,7 +41,13 @@ class Holding(OneTask):
 def one_place(**settings: object) -> Iterator[Running]:
     came.clear()
     let_go.clear()
-    more = {"sandbox": "subprocess", "min_isolation": "L0", "sandboxes_at_once": 1, "sweep_seconds": 0.05}
+    more = {
+        "sandbox": "subprocess",
+        "min_isolation": "L0",
+        "allow_visible_source": True,
+        "sandboxes_at_once": 1,
+        "sweep_seconds": 0.05,
+    }
     with running([Holding], tools="python_code", **more, **settings) as server:
         try:
             yield server

@@ -73,7 +73,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     report.add_argument("--json", action="store_true", help="for other programs")
     report.set_defaults(act=show_report)
-    for action, flags in ((run_, FLAGS), (shell, FLAGS), (report, list(FLAGS)[:3])):
+    for action, flags in ((run_, FLAGS), (shell, FLAGS), (report, list(FLAGS)[:4])):
         for knob in dataclasses.fields(Settings):
             if knob.name in flags:
                 add_knob(action, knob, FLAGS[knob.name])

@@ -131,7 +131,9 @@ def sandbox_lines(server: Server) -> Sequence[str]:
         return ()
     missing = ", ".join(one.feature for one in report.missing)
     without = f", without {missing} (see `toolyard sandbox report`)" * bool(missing)
-    return (f"  sandboxes: {report.backend}, isolation {report.level}{without}",)
+    view = server.sandboxes.view
+    python = "" if view.is_own else f", Python {view.python}"
+    return (f"  sandboxes: {report.backend}, isolation {report.level}{view.words}{python}{without}",)
 
 
 def gateway_lines(server: Server) -> Sequence[str]:

@@ -67,16 +67,32 @@ async def start(
         except (SandboxError, OSError) as error:
             problems[each] = str(error) or type(error).__name__
             continue
-        if at_least(report.level, minimum):
+        isolates = at_least(report.level, minimum)
+        problem = _visible(report, view) if isolates else shortfall(report)
+        if not problem:
             return backend
-        problems[each] = shortfall(report)
         await backend.close()
+        if isolates and name != AUTO:
+            raise SandboxUnavailable(problem)
+        problems[each] = problem
     raise SandboxUnavailable(_paragraph(problems, minimum))
 
 
 def shortfall(report: Report) -> str:
     missing = "; ".join(f"{one.feature} is missing ({one.reason}): {one.fix}" for one in report.missing)
     return f"it reaches {report.level} here" + f". {missing}" * bool(missing)
+
+
+def _visible(report: Report, view: View | None) -> str:
+    """Why a sandbox does not hide what it should; empty if it does, or if the operator insists."""
+    if view is None or not view.hidden or view.told or report.level != "L0":
+        return ""
+    few = view.hidden[0] + f" and {len(view.hidden) - 1} more" * (len(view.hidden) > 1)
+    return (
+        f"the sandbox {report.backend!r} has no walls, so it cannot hide {few} from the programs that it runs: an "
+        f"agent could read the source of its environment, and hidden tests. If it may, as in development, say "
+        f"--allow-visible-source (TOOLYARD_ALLOW_VISIBLE_SOURCE=1)"
+    )
 
 
 def _paragraph(problems: Mapping[str, str], minimum: Level) -> str:

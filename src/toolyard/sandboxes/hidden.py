@@ -130,7 +130,9 @@ def _is_regular(folder: Path) -> bool:
 
 def _own_part(folder: Path) -> Sequence[Path]:
     """Of a namespace package: what lies beside the module, but no package with an `__init__.py` of its own."""
-    return [entry for entry in folder.iterdir() if not _is_regular(entry)]
+    entries = list(folder.iterdir())
+    own = [entry for entry in entries if not _is_regular(entry)]
+    return own if len(own) < len(entries) else [folder]
 
 
 def _with_belongings(tops: Sequence[Path]) -> Iterator[Path]:
@@ -223,9 +225,10 @@ def _library() -> Sequence[Path]:
 
 
 def _needed() -> Sequence[Path]:
-    """What a sandbox cannot do without: the interpreter, its library, and our own code."""
-    interpreters = (_real(Path(sys.executable)), Path(sys.prefix, "bin"))
-    return [*interpreters, *_library(), _real(Path(__file__).parent)]
+    """What a sandbox cannot do without: the interpreter, its library, a shell, the linker, and our own code."""
+    system = (Path(path) for path in ("/bin/sh", "/usr/bin/env", *glob.glob("/lib*/ld-*.so*")))
+    interpreters = (Path(sys.executable), Path(sys.prefix, "bin"))
+    return [*map(_real, (*interpreters, *system, Path(__file__).parent)), *_library()]
 
 
 def _around_what_is_needed(path: Path) -> Iterator[Path]:

@@ -140,8 +140,8 @@ def in_use() -> Installation:
     return _in_use.get() or own()
 
 
-def use(python: Installation) -> None:
-    """From here on it is that of the sandboxes: in this context, and in what is started from it."""
+def use(python: Installation | None) -> None:
+    """From here on it is that of the sandboxes, in this context and in what is started from it; None: our own."""
     _in_use.set(python)
 
 

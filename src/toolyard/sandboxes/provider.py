@@ -226,6 +226,7 @@ class Provider:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         _current.set(self._before)
+        installation.use(None if self._before is None else self._before.view.python)
         await self.close()
 
     async def _started(self) -> Backend:

