@@ -17,6 +17,7 @@ AUTHORS = [
     "ImageBlock",
     "ListToolsOutput",
     "Server",
+    "ServiceUnavailable",
     "Split",
     "Tagged",
     "TextBlock",

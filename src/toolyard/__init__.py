@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from toolyard.core.environment import Environment, Split, Toolset
-from toolyard.core.errors import ToolError
+from toolyard.core.errors import ServiceUnavailable, ToolError
 from toolyard.core.forms import Tagged
 from toolyard.core.output import AskAgain, ImageBlock, TextBlock, ToolOutput
 from toolyard.core.tool import Given, ListToolsOutput, ToolSpec, terminal, tool
@@ -38,6 +38,7 @@ __all__ = [  # noqa: RUF022  # two groups
     "ImageBlock",
     "ListToolsOutput",
     "Server",
+    "ServiceUnavailable",
     "Split",
     "Tagged",
     "TextBlock",

@@ -28,6 +28,7 @@ from toolyard import (
 )
 from toolyard.core.errors import TaskNotFound
 from toolyard.core.schema import fit
+from toolyard.loading import load_targets
 from toolyard.testing import Report, check_environment
 from toolyard.testing.arguments import make_arguments
 
@@ -55,7 +56,7 @@ class Good(Environment):
         Args:
             number: Which one.
         """
-        return ToolOutput(blocks=[TextBlock(text=str(number))], reward=0.5, finished=True)
+        return ToolOutput(blocks=[TextBlock(text=str(number))], reward=0.0, finished=True)
 
 
 def problems(report: Report) -> list[tuple[str, str]]:
@@ -75,7 +76,7 @@ def test_a_sound_environment_has_no_problem_and_says_what_was_done():
     assert report.summary == "Good holds together: no errors, no warnings"
     text = str(report)
     assert "train: 3" in text
-    assert "10 random (seed 0), 10 calls: 10 reached finished, rewards from 0.5 to 0.5" in text
+    assert "10 random (seed 0), 10 calls: 10 reached finished, rewards from 0 to 0" in text
 
 
 def test_findings_are_told_as_they_come():
@@ -363,7 +364,7 @@ def test_rewards_that_are_not_finite_and_metadata_that_is_not_json_are_errors():
 
     assert "its reward is nan" in only(check_environment(Nan), "error", "episodes")
     said = only(check_environment(Meta), "error", "episodes")
-    assert "the tool's output cannot be written as JSON: Unable to serialize unknown type" in said
+    assert "the tool's output cannot be used: it cannot be written as JSON: Unable to serialize unknown type" in said
 
 
 def test_a_tool_that_takes_longer_than_it_may_is_an_error():
@@ -434,7 +435,7 @@ def test_a_terminal_tool_is_played_too():
             """Take the last message."""
             return ToolOutput(reward=float(isinstance(message, str)), finished=True)
 
-    report = check_environment(Last)
+    report = check_environment(Last, idle_reward=True)
     assert problems(report) == []
     assert "rewards from 1 to 1" in str(report)
 
@@ -453,6 +454,216 @@ def test_state_that_sessions_share_is_noticed():
     assert "state that sessions share" not in str(check_environment(Good))
 
 
+# Dishonest agents.
+
+
+def test_a_reward_for_doing_nothing_is_an_error_unless_it_is_meant():
+    class Generous(Good):
+        @tool
+        def say(self, number: int) -> ToolOutput:
+            """Say a number.
+
+            Args:
+                number: Which one.
+            """
+            return ToolOutput(reward=0.5, finished=True)
+
+    text = only(check_environment(Generous), "error", "agents")
+    assert 'does nothing gets a reward of 0.5 for say {"number": 0}, in 3 of 3 tasks' in text
+    assert problems(check_environment(Generous, idle_reward=True)) == []
+
+
+def test_a_reward_for_ending_with_an_empty_message_is_an_error():
+    class Polite(Good):
+        @tool
+        def say(self) -> str:
+            """Say nothing."""
+            return ""
+
+        @tool
+        @terminal
+        def answer(self, message: str) -> ToolOutput:
+            """Take the last message."""
+            return ToolOutput(reward=float("sorry" not in message), finished=True)
+
+    report = check_environment(Polite)
+    assert 'does nothing gets a reward of 1 for answer {"message": ""}' in only(report, "error", "agents")
+
+
+def test_an_answer_that_is_right_by_chance_is_no_problem_and_a_single_task_is_a_warning():
+    class Guessed(Good):
+        @tool
+        def say(self, number: int) -> ToolOutput:
+            """Say a number.
+
+            Args:
+                number: Which one.
+            """
+            return ToolOutput(reward=float(number == self.task_spec["n"]), finished=True)
+
+    class Single(Guessed):
+        @classmethod
+        def list_tasks(cls, split):
+            return [{"n": 0}]
+
+    report = check_environment(Guessed)
+    assert problems(report) == []
+    assert "note     agents    an agent that does nothing gets a reward of 1" in str(report)
+    assert "in 1 of 3 tasks, by chance" in str(report)
+    assert "in 1 of 1 task;" in only(check_environment(Single), "warning", "agents")
+
+
+CHEATED = {
+    "pays_for_exit_code_0": """
+    @tool
+    async def run(self, code: str) -> ToolOutput:
+        '''Run a program that adds.
+
+        Args:
+            code: All of it.
+        '''
+        done = await self.sandbox.run(["python3", "-c", code + "\\nassert add(2, 3) == 5"])
+        return ToolOutput(reward=float(done.exit_code == 0), finished=True)
+""",
+    "tests_beside_the_agents_code": """
+    @tool
+    async def write(self, path: str, content: str) -> str:
+        '''Write a file.
+
+        Args:
+            path: Where.
+            content: What.
+        '''
+        await self.sandbox.write(path, content.encode())
+        return "written"
+
+    @tool
+    async def submit(self) -> ToolOutput:
+        '''Have it tested.'''
+        await self.sandbox.write("tests.py", b"from solution import add\\nassert add(2, 3) == 5")
+        done = await self.sandbox.run(["python3", "tests.py"])
+        return ToolOutput(reward=float(done.exit_code == 0), finished=True)
+""",
+    "a_shell_beside_its_tests": """
+    @tool
+    async def shell(self, command: str) -> str:
+        '''Run a command.
+
+        Args:
+            command: A line.
+        '''
+        return (await self.sandbox.shell(command)).stdout.decode()
+
+    @tool
+    async def submit(self) -> ToolOutput:
+        '''Have it tested.'''
+        await self.sandbox.write("tests.py", b"from solution import add\\nassert add(2, 3) == 5")
+        done = await self.sandbox.run(["python3", "tests.py"])
+        return ToolOutput(reward=float(done.exit_code == 0), finished=True)
+""",
+    "pays_for_a_crash": """
+    @tool
+    async def run(self, code: str) -> ToolOutput:
+        '''Find a program that breaks this.
+
+        Args:
+            code: All of it.
+        '''
+        done = await self.sandbox.run(["python3", "-c", code])
+        return ToolOutput(reward=float(done.exit_code == 1), finished=True)
+""",
+}
+SANDBOXED = """
+from toolyard import Environment, ToolOutput, tool
+from toolyard.sandboxes import open_sandbox
+
+class Graded(Environment):
+    uses_sandbox = True
+
+    @classmethod
+    def list_splits(cls): return ["train"]
+    @classmethod
+    def list_tasks(cls, split): return [{}]
+    def get_prompt(self): return "Write add(a, b) in solution.py."
+    async def setup(self): self.sandbox = await open_sandbox()
+    async def teardown(self): await self.sandbox.close()
+"""
+
+
+def graded(tmp_path: Path, tools: str) -> type:
+    """An environment in a file of its own, as an author has it."""
+    file = tmp_path / f"graded_{abs(hash(tools))}.py"
+    file.write_text(SANDBOXED + tools)
+    (environment,) = load_targets([str(file)]).environments
+    return environment
+
+
+@pytest.mark.parametrize("name", CHEATED)
+def test_an_agent_that_earns_by_leaving_or_crashing_is_found_out(name, tmp_path):
+    report = check_environment(graded(tmp_path, CHEATED[name]), episodes=1)
+    agent = "crashes" if "crash" in name else "exits early"
+    found = [one.text for one in report.of("error")]
+    assert any(f"an agent that {agent} gets a reward of 1 for " in text for text in found), str(report)
+    assert {one.topic for one in report.of("error")} == {"agents"}
+
+
+def test_an_agent_that_makes_its_own_call_count_as_lost_is_a_warning(tmp_path):
+    tools = """
+    @tool
+    async def run(self, code: str) -> ToolOutput:
+        '''Run a program.
+
+        Args:
+            code: All of it.
+        '''
+        done = await self.sandbox.run(["python3", "-c", code])
+        if done.exit_code == 1 and not done.stderr:
+            raise ConnectionResetError("the program hung up")
+        return ToolOutput(reward=0.0, finished=True)
+"""
+    report = check_environment(graded(tmp_path, tools), episodes=1)
+    assert "an agent that crashes makes run count as lost, and so its episode" in only(report, "warning", "agents")
+
+
+# What can be read in a sandbox.
+
+
+HONEST = """
+    @tool
+    async def run(self, code: str) -> ToolOutput:
+        '''Run a program.
+
+        Args:
+            code: All of it.
+        '''
+        done = await self.sandbox.run(["python3", "-c", code])
+        return ToolOutput(reward=float(done.stdout == b"the answer"), finished=True)
+"""
+
+
+def test_source_that_a_program_in_the_sandbox_can_read_is_an_error(tmp_path, monkeypatch):
+    environment = graded(tmp_path, HONEST)
+    report = check_environment(environment, episodes=0)
+    assert problems(report) == []
+    assert "ok       hidden    a program in a sandbox looked for its source, and for what it hides" in str(report)
+
+    monkeypatch.setenv("TOOLYARD_SANDBOX", "subprocess")  # which has no walls
+    monkeypatch.setenv("TOOLYARD_MIN_ISOLATION", "L0")
+    monkeypatch.setenv("TOOLYARD_ALLOW_VISIBLE_SOURCE", "yes")
+    text = only(check_environment(environment, episodes=0), "error", "hidden")
+    assert f"programs in its sandbox can read {tmp_path}/graded_" in text
+
+
+def test_a_copy_under_another_name_where_the_sandbox_shows_it_is_an_error(tmp_path):
+    environment = graded(tmp_path, HONEST)
+    copy = Path(pytest.__file__).parents[1] / f"copied-{os.getpid()}.txt"
+    copy.write_text(next(tmp_path.glob("graded_*.py")).read_text())
+    try:
+        assert str(copy) in only(check_environment(environment, episodes=0), "error", "hidden")
+    finally:
+        copy.unlink()
+
+
 # Endings.
 
 
@@ -466,7 +677,7 @@ def test_teardown_is_counted_and_what_it_raises_is_an_error():
             raise OSError("still busy")
 
     report = check_environment(Clean, episodes=2)
-    assert "was called 7 times for 7 sessions" in str(report)  # three to look at, two played, two again
+    assert "was called 16 times for 16 sessions" in str(report)  # three to look at, two played, two again
     text = only(check_environment(Unclean), "error", "runtime")
     assert "teardown() raised OSError: still busy (test_check.py, line " in text
 

@@ -46,6 +46,11 @@ False 0.0 0 4 0
 tests/test_prices.py::test_total: it passed, and so did a twin of it that contradicts it
 True False False
 """,
+    "judged.py": """\
+the agent's: tool_failed - Tool 'submit' failed: the essay is empty
+nobody's: lost - Tool 'submit' could not be run: the judge: <urlopen error [Errno 111] Connection refused>
+reward 1.0
+""",
     "sandbox_tour.py": """\
 b'3\\n4\\n' ['numbers.txt']
 7 None
@@ -66,6 +71,8 @@ NameError
 
 TESTS = ["test_backend.py", "test_sums.py"]
 OTHERS = {"serve_sums.py", *TESTS}
+PAYS = {"returns.py"}
+"""What it shows is how to give a reward, not what for."""
 ENVIRONMENTS = [path for path in SNIPPETS if path.name not in {*PLAYED, *ALONE, *OTHERS}]
 
 
@@ -90,7 +97,7 @@ def test_the_comparison_can_fail():
 @pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.name)
 def test_each_environment_holds_together_without_a_warning(path: Path):
     for environment in load_targets([str(path)]).environments:
-        report = check_environment(environment)
+        report = check_environment(environment, idle_reward=path.name in PAYS)
         assert report.ok, str(report)
         assert report.of("warning") == [], str(report)
 
@@ -148,6 +155,7 @@ def test_the_server_script_serves(tmp_path: Path):
 
 def test_what_the_pages_say_is_printed_is_printed():
     assert PLAYED["play_sums.py"][1] in (ROOT / "docs" / "quickstart.md").read_text()
+    assert ALONE["judged.py"] in (ROOT / "docs" / "outcomes.md").read_text()
     shown = re.search(r"```text\n(wall True.*?)```", (ROOT / "docs" / "sandbox.md").read_text(), re.DOTALL)
     assert shown is not None
     assert shown.group(1) in ALONE["sandbox_tour.py"]

@@ -295,6 +295,29 @@ async def test_the_server_outlives_its_cluster_and_joins_the_one_that_takes_its_
     second.shutdown()
 
 
+async def test_without_the_raylet_that_it_joined_by_the_server_says_so_and_comes_back_with_another_one(caplog):
+    cluster = Cluster(initialize_head=True, head_node_args=HEAD)
+    with running([Counting], placement="ray", ray_address=cluster.address, ray_actors=1) as server:
+        async with Wire(server.url) as wire:
+            sid = await wire.open(task_spec={})
+            assert await text(wire, sid, "add") == "1"
+            with caplog.at_level("INFO", logger="toolyard.placement"):
+                cluster.head_node.kill_raylet()  # the head itself goes on
+                await until(lambda: "raylet by which the server had joined Ray has ended" in caplog.text, 30)
+                await until(lambda: not actors(server))
+                assert "its actor has ended" in (await wire.call(sid, "add", env="counting")).error
+                health = await wire.get("/health")
+                assert health.status_code == 503
+                gone = "the raylet by which the server had joined Ray has ended"
+                assert f"no actor of the cluster is ready: {gone}" in health.json()["reasons"]
+                cluster.add_node(**NODE)
+                await until(lambda: actors(server), 60)
+                assert "the Ray cluster answers again" in caplog.text
+            assert await text(wire, await wire.open(task_spec={}), "add") == "1"
+            assert (await wire.get("/health")).status_code == 200
+    cluster.shutdown()
+
+
 # Processes within actors, and what is left at the end.
 
 

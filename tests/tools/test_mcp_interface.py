@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import math
 import re
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from starlette.responses import PlainTextResponse
 
 from tests.tools.acting import Trainer
 from tests.tools.loopback import serving
@@ -179,33 +181,62 @@ async def test_a_server_that_does_not_exist_is_an_error_that_says_so(trainer):
     assert (seen.done, seen.valid) == (False, True)
 
 
-async def test_a_gateway_that_is_not_there_is_an_error_that_says_so(trainer, monkeypatch):
-    monkeypatch.setenv("MCP_GATEWAY_ADDRESS", "http://127.0.0.1:9")
+async def test_a_server_that_the_trainer_named_and_the_gateway_does_not_have_costs_the_agent_no_reward(trainer):
+    problem = (await trainer.act(call("add", arguments={}), mcp_servers=["nobody"])).why_lost()
+    assert "the MCP server 'nobody' failed: " in problem
+    assert "404" in problem
+
+
+async def test_a_host_that_only_the_agent_has_named_is_its_mistake_and_one_of_the_trainer_is_not(trainer, monkeypatch):
+    monkeypatch.setenv("MCP_GATEWAY_ADDRESS", "http://{server}.invalid/mcp")
     seen = await trainer.act(call("add", **ADD))
     assert json.loads(unwrapped(seen.text))["error_type"] == "ConnectError"
     assert (seen.done, seen.valid) == (False, True)
+    assert "'math' failed" in (await trainer.act(call("add", **ADD), mcp_servers=["math"])).why_lost()
+
+
+async def test_a_gateway_that_is_not_there_costs_the_agent_no_reward(trainer, monkeypatch):
+    monkeypatch.setenv("MCP_GATEWAY_ADDRESS", "http://127.0.0.1:9")
+    problem = (await trainer.act(call("add", **ADD))).why_lost()
+    assert (
+        problem == "Tool 'mcp_interface' could not be run: the MCP server 'math' failed: All connection attempts failed"
+    )
+    async with trainer.session(mcp_servers=["math"]) as sid:
+        answer = await trainer.call(sid, "mcp_interface", {"name": "add", "arguments": {}}, env="toolbox")
+        assert answer.error == problem
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 429, 401])
+async def test_a_gateway_that_answers_with_trouble_of_its_own_costs_the_agent_no_reward(trainer, monkeypatch, status):
+    with serving(PlainTextResponse("no", status)) as url:
+        monkeypatch.setenv("MCP_GATEWAY_ADDRESS", url)
+        assert str(status) in (await trainer.act(call("add", **ADD))).why_lost()
 
 
 async def test_a_server_that_takes_connections_and_says_nothing_is_given_up(trainer, monkeypatch):
     monkeypatch.setattr(mcp_connection, "CONNECT_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("MCP_GATEWAY_ADDRESS", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        seen = await trainer.act(call("add", **ADD))
-    error = json.loads(unwrapped(seen.text))
-    assert (error["error_type"], error["error"]) == (
-        "TimeoutError",
-        "it could not be connected to within 0.5 seconds",
-    )
-    assert (seen.done, seen.valid) == (False, True)
+        problem = (await trainer.act(call("add", **ADD))).why_lost()
+    assert problem.endswith("the MCP server 'math' failed: it could not be connected to within 0.5 seconds")
 
 
 async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works(trainer, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(mcp_interface, "SECONDS", 1)
-        seen = await trainer.act(call("sleep", server="math"), "slow")
-    error = json.loads(unwrapped(seen.text))
-    assert (error["error_type"], error["error"]) == ("TimeoutError", "it took longer than 1 seconds")
+        problem = (await trainer.act(call("sleep", server="math"), "slow")).why_lost()
+    assert problem.endswith("the MCP server 'math' failed: it took longer than 1 seconds")
     assert (await trainer.act(call("add", **ADD), "slow")).text == wrapped("5")
+
+
+@pytest.mark.parametrize("way", ["", "/{server}/mcp"])
+async def test_arguments_that_cannot_be_sent_are_no_failure_of_the_server(trainer, address, monkeypatch, way):
+    """An agent must not be able to pass for a server that is down."""
+    monkeypatch.setenv("MCP_GATEWAY_ADDRESS", address + way)
+    for arguments in ({"text": "\ud800"}, {"text": math.nan}, {"uri": "\ud800"}, {"uri": "::"}):
+        for name in ("same", "mcp.read_resource", "\ud800"):
+            seen = await trainer.act(call(name, arguments=arguments, server="text"))
+            assert not (isinstance(seen.observation, dict) and seen.observation.get("retryable")), seen
 
 
 async def test_long_results_are_cut(trainer):
@@ -330,11 +361,9 @@ async def test_after_a_lost_connection_the_next_call_makes_a_new_one(monkeypatch
                 slow = call("sleep", arguments={"mark": f"{tmp_path}/begun"}, server="math")
                 waiting = asyncio.ensure_future(trainer.act(slow, "t"))
                 await until((tmp_path / "begun").exists)
-            lost = await waiting
-            assert json.loads(unwrapped(lost.text))["error"] == "Connection closed"
+            assert (await waiting).why_lost().endswith("the MCP server 'math' failed: Connection closed")
             absent = await trainer.act(call("add", **ADD), "t")
-            assert json.loads(unwrapped(absent.text))["error_type"] == "ConnectError"
-            assert [(one.done, one.valid) for one in (lost, absent)] == [(False, True)] * 2
+            assert absent.why_lost().endswith("the MCP server 'math' failed: All connection attempts failed")
             with gateway_process(port):
                 assert (await trainer.act(call("add", **ADD), "t")).text == wrapped("5")
                 await trainer.finish("t")

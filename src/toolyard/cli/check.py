@@ -36,6 +36,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, default=60, metavar="S", help="give up on whatever takes longer than this [60]"
     )
+    parser.add_argument(
+        "--allow-idle-reward",
+        action="store_true",
+        help="it is meant that an agent that does nothing gets a reward, for instance for each step that it survives",
+    )
     parser.add_argument("--strict", action="store_true", help="fail on warnings as well")
 
 
@@ -57,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
             episodes=args.episodes if not calls else min(args.episodes, 5),
             seed=args.seed,
             seconds=args.seconds,
+            idle_reward=args.allow_idle_reward,
             tell=show,
         )
         print(f"{report.summary}\n", flush=True)

@@ -56,8 +56,9 @@ Reason: TypeAlias = Literal[
     "no_such_tool",
     "bad_arguments",
     "tool_failed",  # the tool said so, with ToolError
-    "tool_raised",  # the tool broke
     "episode_finished",
+    # what the author did
+    "tool_raised",  # the tool broke
     # what the infrastructure did; never a reward
     "timed_out",
     "lost",

@@ -6,6 +6,8 @@ import asyncio
 import functools
 import inspect
 import logging
+import math
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -28,6 +30,7 @@ from toolyard.core.errors import (
     ServiceUnavailable,
     ToolError,
     ToolsetUnavailable,
+    ToolyardError,
     WorkspaceError,
     describe,
 )
@@ -46,6 +49,7 @@ from toolyard.core.output import (
     has_image,
 )
 from toolyard.core.schema import fit
+from toolyard.core.services import Blame, blame_of
 from toolyard.core.texts import UNFIT
 from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
 from toolyard.core.workspace import Workspace
@@ -327,8 +331,15 @@ class LocalEnvironment:
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
         if not overrides(type(self._env), "score_group"):
             raise NotSupported(f"Environment {type(self._env).name()!r} does not implement score_group")
-        answer = await self._place.ask(self._env.score_group, list(candidates))
+        try:
+            answer = await self._place.ask(self._env.score_group, list(candidates))
+        except Exception as error:  # the author's
+            if blame_of(error) is None or isinstance(error, ToolyardError):
+                raise
+            raise ServiceUnavailable(f"score_group() asked a service that failed: {_briefly(error)}") from error
         scores = [score if isinstance(score, GroupScore) else GroupScore(reward=float(score)) for score in answer]
+        if (wrong := next((score.reward for score in scores if not math.isfinite(score.reward)), None)) is not None:
+            raise ValueError(f"score_group returned a reward of {wrong}: a reward is a finite number")
         if len(scores) != len(candidates):
             raise ValueError(f"score_group returned {len(scores)} scores for {len(candidates)} candidates")
         return scores
@@ -411,12 +422,34 @@ def failure(tool: str, error: BaseException) -> ToolFailure:
         return ToolFailure(
             "tool_failed", f"Tool {tool!r} failed: {error}", getattr(error, "detail", None) or str(error)
         )
-    if isinstance(
-        error, SandboxError | BrowserError | ServiceUnavailable
-    ):  # neither the agent's fault nor the author's
+    if isinstance(error, SandboxError | BrowserError | ServiceUnavailable):  # it has the words itself
         log.warning("tool %r could not be run: %s", tool, error)
         return ToolFailure("lost", f"Tool {tool!r} could not be run: {error}")
+    if isinstance(error, BaseExceptionGroup):
+        _forget_cancelling()
+    if (reason := blame_of(error)) is not None:  # a service that the author's tool asked
+        return _unanswered(tool, reason, error)
     return raised(tool, error if isinstance(error, Exception) else outside(error))
+
+
+def _unanswered(tool: str, reason: Blame, error: BaseException) -> ToolFailure:
+    what = "a service that it asks failed" if reason == "lost" else "it gave up waiting"
+    log.warning("tool %r could not be run: %s: %s", tool, what, describe(error), exc_info=error)
+    return ToolFailure(reason, f"Tool {tool!r} could not be run: {what}: {_briefly(error)}")
+
+
+def _forget_cancelling() -> None:
+    """Before Python 3.13 a TaskGroup may leave its task marked as cancelled, and the caller's is the same one."""
+    current = asyncio.current_task() if asyncio._get_running_loop() is not None else None
+    if sys.version_info < (3, 13) and current is not None and current.cancelling():
+        current.uncancel()
+
+
+def _briefly(error: BaseException) -> str:
+    """The first of a group: the others say no more."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return describe(error) if str(error) else type(error).__name__
 
 
 def raised(tool: str, error: BaseException) -> ToolFailure:

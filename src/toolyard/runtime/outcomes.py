@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from dataclasses import replace
 
 from toolyard.core.encoding import encode
@@ -18,16 +20,26 @@ from toolyard.core.output import (
     snapshot,
 )
 
+log = logging.getLogger("toolyard.environment")
+
 
 def fitted(returned: Returned, most: int) -> tuple[ToolOutput | ToolFailure, int]:
     """An output as it is now, and its size; cut if that is more than `most`."""
     if isinstance(returned, ToolFailure):
         return returned, 0
+    output = as_output(returned)
+    if output.reward is not None and not math.isfinite(output.reward):  # JSON has no word for it but null
+        return _unusable(f"its reward is {output.reward}, and a reward is a finite number or None"), 0
     try:
-        result, size = snapshot(as_output(returned))
+        result, size = snapshot(output)
     except Exception as error:  # what the author put into metadata or detail
-        return ToolFailure("tool_raised", f"the tool's output cannot be written as JSON: {error}"), 0
+        return _unusable(f"it cannot be written as JSON: {error}"), 0
     return (cut(result, most), most) if size > most else (result, size)
+
+
+def _unusable(why: str) -> ToolFailure:
+    log.warning("the tool's output cannot be used: %s", why)
+    return ToolFailure("tool_raised", f"the tool's output cannot be used: {why}")
 
 
 def within(result: CallResult | AskAgain, most: int) -> CallResult | AskAgain:

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from toolyard.core.environment import needs_sandbox
 from toolyard.runtime.runtime import Runtime
+from toolyard.sandboxes.capacity import scarcities
 from toolyard.sandboxes.output import isolation
 from toolyard.sandboxes.provider import in_force, provided
 
@@ -48,7 +49,10 @@ def _found(runtime: Runtime) -> Iterator[Obstacle]:
         yield Obstacle("full", f"{runtime.calls} calls are running or waiting, and no more are taken")
     if problem := runtime.placement.problem:
         yield Obstacle("unavailable", problem)
-    if any(map(needs_sandbox, runtime.environments.values())) and _has_no_sandboxes():
+    uses_sandboxes = any(map(needs_sandbox, runtime.environments.values()))
+    for lack in scarcities(memory=uses_sandboxes):
+        yield Obstacle("unavailable", lack)
+    if uses_sandboxes and _has_no_sandboxes():
         yield Obstacle("unavailable", "sandboxes could not be started")
 
 

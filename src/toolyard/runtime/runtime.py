@@ -29,6 +29,7 @@ from toolyard.runtime.limits import Limits
 from toolyard.runtime.owners import Owners
 from toolyard.runtime.session import PlainCall, Session
 from toolyard.runtime.shared import Shared
+from toolyard.runtime.spare import SpareFiles
 from toolyard.runtime.tasks import Tasks
 from toolyard.runtime.together import Together, Wanted
 
@@ -286,28 +287,32 @@ class Runtime:
     async def _sweep(self) -> None:
         """The one clock of the server: deadlines, leases and kept results."""
         stood_still = False
-        while True:
-            due = time.monotonic() + self.limits.sweep_seconds
-            await asyncio.sleep(self.limits.sweep_seconds)
-            now = time.monotonic()
-            late = max(now - due, 0.0)
-            for told in self.journal.swept:
-                told(late)
-            if late > _STALL_SECONDS:
-                self.shared.excuse_calls(late)
-            stood_still = late > _STALL_SECONDS and not stood_still  # never twice: a busy server has deadlines too
-            if stood_still:  # read what came meanwhile first, or those who sent it look idle
-                continue
-            self.shared.stop_late_calls(now)
-            self.shared.kept.sweep(now)
-            horizon = now - self.limits.idle_seconds
-            for session in [s for s in self.sessions.values() if s.last_seen < horizon and not s.busy]:
-                if session.on_idle is not None:
-                    session.touch()  # it is asked again if it is still there then
-                    self.shared.background.start(session.on_idle())
+        with SpareFiles() as spare:
+            while True:
+                due = time.monotonic() + self.limits.sweep_seconds
+                await asyncio.sleep(self.limits.sweep_seconds)
+                now = time.monotonic()
+                late = max(now - due, 0.0)
+                spare.look()
+                for told in self.journal.swept:
+                    told(late)
+                if late > _STALL_SECONDS:
+                    self.shared.excuse_calls(late)
+                stood_still = late > _STALL_SECONDS and not stood_still  # never twice: a busy server has deadlines too
+                if stood_still:  # read what came meanwhile first, or those who sent it look idle
                     continue
-                self.sessions.pop(session.id, None)
-                self.shared.background.start(session.close("idle"))
+                self.shared.stop_late_calls(now)
+                self.shared.kept.sweep(now)
+                self._sweep_idle(now - self.limits.idle_seconds)
+
+    def _sweep_idle(self, horizon: float) -> None:
+        for session in [s for s in self.sessions.values() if s.last_seen < horizon and not s.busy]:
+            if session.on_idle is not None:
+                session.touch()  # it is asked again if it is still there then
+                self.shared.background.start(session.on_idle())
+                continue
+            self.sessions.pop(session.id, None)
+            self.shared.background.start(session.close("idle"))
 
 
 def by_name(environments: Sequence[type[Environment]]) -> dict[str, type[Environment]]:

@@ -543,6 +543,8 @@ class Session(Life):
         elif returned.reason == "lost" and placed.lost:
             await self.ready()
             return replace(returned, message=f"{returned.message}. {_REBUILT}")
+        elif returned.reason in ("lost", "timed_out"):  # a service failed it half-way, and may not fail it again
+            self._history = None
         return returned
 
     def _checked(self, tool: str, returned: Reply) -> tuple[CallResult | AskAgain, int]:

@@ -168,3 +168,42 @@ def groups_memory(group: LimitedGroup) -> Iterator[Bound]:
     if most is not None and most < 2**60:  # version 1 has no word for none
         used = (number(f"{group.path}/{names[1]}") or 0) - statistic(f"{group.path}/memory.stat", names[2])
         yield Bound(max(0, used), most, f"in the control group {group.path} ({names[0]})")
+
+
+# What is left for everything else that a server opens: connections, files, threads, processes.
+
+_FILES_RESERVE = 32
+"""Files with fewer of which left nobody should be sent here; a sixteenth of all if that is less."""
+
+
+def scarcities(*, memory: bool) -> Iterator[str]:
+    """What this process has next to nothing left of, in words that name the limit and nothing of the host."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most != resource.RLIM_INFINITY:
+        enough = min(_FILES_RESERVE, most // 16)
+        if (left := files_left(enough)) < enough:
+            yield f"{left} more files can be opened, of {most} in all (ulimit -n)"
+    readings = _recent.read()
+    for used, most, where in readings.processes:
+        if used + _PROCESSES_NOW > most:
+            limit = where.rpartition("(")[2].rstrip(")")
+            yield f"{max(0, most - used)} more processes and threads can be started, of {most} in all ({limit})"
+    for used, most, _ in readings.memory if memory else ():
+        if most - used < min(_MEMORY_RESERVE, most // 16):
+            yield f"{max(0, most - used) // 2**20} of {most // 2**20} MiB of memory are left"
+
+
+def files_left(most: int) -> int:
+    """How many more this process can open, up to `most`. By trying: to count those that are open takes longer the more
+    there are, and the lowest free number tells nothing of how many are free above it."""
+    tried: list[int] = []
+    try:
+        tried.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        while len(tried) < most:
+            tried.append(os.dup(tried[0]))
+    except OSError:
+        pass
+    finally:
+        for one in tried:
+            os.close(one)
+    return len(tried)

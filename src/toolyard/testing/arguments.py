@@ -20,6 +20,14 @@ def make_arguments(schema: JsonObject | None, dice: random.Random) -> dict[str, 
     return made if isinstance(made, dict) else {}
 
 
+def least_arguments(schema: JsonObject | None) -> dict[str, Any]:
+    """Only what is required, and of that the least: empty texts and lists, 0, False, the first of a few."""
+    if not schema:
+        return {}
+    made = _Least(schema, random.Random(0)).value(schema, 0)
+    return made if isinstance(made, dict) else {}
+
+
 class _Maker:
     def __init__(self, root: JsonObject, dice: random.Random) -> None:
         self._root = root
@@ -30,7 +38,7 @@ class _Maker:
             "string": self._string,
             "integer": self._integer,
             "number": self._number,
-            "boolean": lambda schema, depth: dice.random() < 0.5,
+            "boolean": self._boolean,
             "null": lambda schema, depth: None,
         }
 
@@ -80,6 +88,9 @@ class _Maker:
         text = self._dice.choice(_TEXTS)
         return text.ljust(schema.get("minLength", 0), "x")[: schema.get("maxLength")]
 
+    def _boolean(self, schema: JsonObject, depth: int) -> bool:
+        return self._dice.random() < 0.5
+
     def _integer(self, schema: JsonObject, depth: int) -> int:
         low, high = _range(schema, 1)
         step = int(schema.get("multipleOf", 1)) or 1
@@ -88,6 +99,41 @@ class _Maker:
     def _number(self, schema: JsonObject, depth: int) -> float:
         low, high = _range(schema, 0.001)
         return min(high, max(low, round(self._dice.uniform(low, high), 3)))
+
+
+class _Least(_Maker):
+    def value(self, schema: Any, depth: int) -> Any:
+        if not isinstance(schema, Mapping):
+            return ""
+        if schema.get("enum") and "const" not in schema:
+            return schema["enum"][0]
+        for choice in ("anyOf", "oneOf", "allOf"):
+            if schema.get(choice) and not schema.keys() & {"const", "$ref"}:
+                return self.value(schema[choice][0], depth)
+        kind = schema.get("type")
+        plain = {name: schema[name] for name in schema if name not in ("examples", "default")}
+        return super().value({**plain, "type": kind[0]} if isinstance(kind, list) else plain, depth)
+
+    def _object(self, schema: JsonObject, depth: int) -> dict[str, Any]:
+        required = schema.get("required", []) if depth <= _DEEPEST else []
+        return {name: self.value(schema.get("properties", {}).get(name, {}), depth + 1) for name in required}
+
+    def _array(self, schema: JsonObject, depth: int) -> list[Any]:
+        return [self.value(schema.get("items"), depth + 1) for _ in range(schema.get("minItems", 0))]
+
+    def _boolean(self, schema: JsonObject, depth: int) -> bool:
+        return False
+
+    def _string(self, schema: JsonObject, depth: int) -> str:
+        return "x" * int(schema.get("minLength", 0))
+
+    def _integer(self, schema: JsonObject, depth: int) -> int:
+        low, high = _range(schema, 1)
+        return math.ceil(min(max(0, low), high))
+
+    def _number(self, schema: JsonObject, depth: int) -> float:
+        low, high = _range(schema, 0.001)
+        return float(min(max(0, low), high))
 
 
 def _range(schema: JsonObject, beyond: float) -> tuple[float, float]:

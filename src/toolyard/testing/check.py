@@ -24,6 +24,7 @@ from toolyard.placement.base import Placed, Task
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.tasks import Tasks
+from toolyard.sandboxes.hidden import hidden_by
 from toolyard.server import Server, sandboxes_of
 from toolyard.settings import Settings
 from toolyard.testing import judging
@@ -32,6 +33,8 @@ from toolyard.testing.census import Census, growth_since
 from toolyard.testing.episodes import RANDOM_CALLS, Played, Script, Stage, ToolCall, at_random, scripted
 from toolyard.testing.judging import Problems, shortened
 from toolyard.testing.loopwatch import LoopWatch
+from toolyard.testing.probes import TASKS, Probing
+from toolyard.testing.reading import readable
 from toolyard.testing.report import Finding, Level, Report
 from toolyard.testing.witness import Witness, hearing
 
@@ -52,13 +55,15 @@ def check_environment(
     episodes: int = 10,
     seed: int = 0,
     seconds: float = 60,
+    idle_reward: bool = False,
     tell: Callable[[Finding], None] = lambda finding: None,
 ) -> Report:
     """Check one environment; in a test: `report = check_environment(Env)`, then `assert report.ok, str(report)`.
 
     `calls` is the episode to play, as `[("move", {"direction": "north"}), …]`; without it, tools are called at
     random, with arguments made from their schemas. `split` and `index` name the task to play; without them, a
-    sample is played. `episodes=0` calls no tool. Whatever takes longer than `seconds` is given up. `tell` is handed
+    sample is played. `episodes=0` calls no tool. Whatever takes longer than `seconds` is given up. Without `calls`,
+    dishonest agents play, too; `idle_reward` says that it is meant if one that does nothing is paid. `tell` is handed
     each finding as soon as there is one. Call it from a plain function: it runs an event loop of its own.
     """
     report = Report(getattr(environment, "__name__", repr(environment)))
@@ -82,7 +87,9 @@ def check_environment(
         except DefinitionError as error:
             add("error", "class", str(error))
             return report
-        check = _Check(Stage(runtime, env, secrets, heard), witness, add, seed, seconds)
+        check = _Check(
+            Stage(runtime, env, secrets, heard), witness, add, seed=seed, seconds=seconds, idle_reward=idle_reward
+        )
         script = scripted(calls) if calls else None
         try:
             asyncio.run(check.everything(script, None if split is None else (split, index), episodes))
@@ -93,7 +100,14 @@ def check_environment(
 
 class _Check:
     def __init__(
-        self, stage: Stage, witness: Witness, add: Callable[[Level, str, str], None], seed: int, seconds: float
+        self,
+        stage: Stage,
+        witness: Witness,
+        add: Callable[[Level, str, str], None],
+        *,
+        seed: int,
+        seconds: float,
+        idle_reward: bool,
     ) -> None:
         self._stage = stage
         self._env = stage.environment
@@ -101,18 +115,24 @@ class _Check:
         self._add = add
         self._seed = seed
         self._seconds = seconds
+        self._idle_reward = idle_reward
 
     async def everything(self, script: Script | None, wanted: tuple[str, int] | None, episodes: int) -> None:
         with LoopWatch(_BLOCKED_SECONDS, self._stuck) as watch:
             # Sandboxes as a server would have them, but none made in advance: it would look like a leak.
-            async with sandboxes_of(Settings.read({})) as sandboxes, self._stage.runtime.running():
+            hidden = hidden_by([self._env])
+            async with sandboxes_of(Settings.read({}), hidden=hidden) as sandboxes, self._stage.runtime.running():
                 if needs_sandbox(self._env):
                     await sandboxes.start()
+                    for level, text in await readable(self._env):
+                        self._add(level, "hidden", text)
                 tasks = [task for split in await self.splits() for task in await self.tasks_of(split)]
                 chosen = [await self._stage.runtime.tasks(self._env).at(*wanted)] if wanted else tasks
                 playable = await self.sessions(chosen)
                 if playable and episodes:
                     await self.episodes(chosen, script, episodes)
+                    if script is None:
+                        await self.dishonest(chosen)
                 elif episodes:
                     self._add("note", "episodes", "none was played, because of the errors above")
         self.endings()
@@ -280,6 +300,18 @@ class _Check:
         if bad and len(bad) == len(results):
             text = f"none of {len(bad)} arguments made from its schema was accepted: {shortened(bad[0].message, 200)}"
             self._add("warning", "episodes", f"{tool}: {text}")
+
+    async def dishonest(self, tasks: Sequence[Task]) -> None:
+        """Agents that do nothing, crash or exit early: none may earn what the author would not give it."""
+        probing = Probing(self._stage, time.monotonic() + self._seconds)
+        for task in tasks[:: max(1, len(tasks) // TASKS)][:TASKS]:
+            try:
+                await probing.play(task)
+            except Exception as error:  # the author's constructor, setup() or list_task_tools()
+                self._add("error", "agents", f"{name_of(task)}: {self._why(error)}")
+                return
+        for level, text in probing.problems(idle_reward=self._idle_reward):
+            self._add(level, "agents", text)
 
     async def _leaks(self, before: Census, episodes: int) -> None:
         growth = await growth_since(before)

@@ -95,16 +95,22 @@ def scripted(calls: Sequence[ToolCall]) -> Script:
     return lambda listed: iter(calls)
 
 
+def tools_of(listed: ListToolsOutput) -> Sequence[ToolSpec]:
+    """All that can be called, the one for the agent's last message among them."""
+    tools = [*listed.tools]
+    if (terminal := listed.terminal_tool) is not None:
+        message = {"type": "object", "properties": {terminal.arg: {"type": "string"}}, "required": [terminal.arg]}
+        schema = message if terminal.arg else None
+        tools.append(ToolSpec(name=terminal.name, description=terminal.description, input_schema=schema))
+    return tools
+
+
 def at_random(seed: str) -> Script:
     """The same calls for the same seed and the same tools."""
 
     def script(listed: ListToolsOutput) -> Iterator[ToolCall]:
         dice = random.Random(seed)
-        tools = [*listed.tools]
-        if (terminal := listed.terminal_tool) is not None:
-            message = {"type": "object", "properties": {terminal.arg: {"type": "string"}}, "required": [terminal.arg]}
-            schema = message if terminal.arg else None
-            tools.append(ToolSpec(name=terminal.name, description=terminal.description, input_schema=schema))
+        tools = tools_of(listed)
         for _ in range(RANDOM_CALLS if tools else 0):
             tool = dice.choice(tools)
             yield tool.name, make_arguments(tool.input_schema, dice)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -88,8 +87,6 @@ def of_call(call: Made, *, scripted: bool) -> Problems:
 
 def of_output(output: ToolOutput) -> Problems:
     found = list(of_blocks(output.blocks))
-    if output.reward is not None and not math.isfinite(output.reward):
-        found.append(("error", f"its reward is {output.reward}, which trainers receive as null"))
     if output.metadata and "cut_from" in output.metadata:
         found.append(("warning", "its output is larger than the server sends (output_bytes), so it was cut"))
     return found

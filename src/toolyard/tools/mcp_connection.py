@@ -34,6 +34,8 @@ class Connection:
         self._ended = asyncio.Event()
         self._owners: set[asyncio.Task[None]] = set()
         """Of this connection, and of those before it that are not over yet."""
+        self.was_made = False
+        """Whether the server has ever answered."""
 
     async def client(self) -> Client:
         """Connected, anew if the last connection is over."""
@@ -65,6 +67,7 @@ class Connection:
             async with asyncio.timeout(CONNECT_SECONDS) as limit, connecting as client:
                 limit.reschedule(None)
                 ready.set_result(client)
+                self.was_made = True
                 await ended.wait()
         except Exception as error:  # the other server, the network, or the SDK
             first = cause(error)

@@ -6,20 +6,24 @@ import asyncio
 import json
 import os
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+
+import httpx2
 
 from toolyard.core.environment import Environment, Toolset
 from toolyard.core.errors import ServiceUnavailable
 from toolyard.core.forms import tagged
 from toolyard.core.output import JsonObject, TextBlock, ToolOutput, named_images
+from toolyard.core.services import blame_of
 from toolyard.core.tool import Given, tool
 
 try:
     from mcp import Client, MCPError
-    from mcp.types import CONNECTION_CLOSED, CallToolResult
+    from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult
 
     from toolyard.tools import mcp_resources
     from toolyard.tools.mcp_connection import Connection, cause
@@ -104,6 +108,9 @@ class McpInterface(Toolset):
             mcp_servers: The servers that may be asked, by name; empty for any.
             use_specified_server: Whether none but those may be asked, even if there are none.
         """
+        if problem := _unsendable(name, arguments):  # the SDK would break, as if the server were down
+            told = json.dumps({"error": problem, "error_type": "ValueError", "server": server, "tool": name})
+            return ToolOutput(blocks=[TextBlock(text=_shortened(told))])
         allowed = [str(one.get("name", "")) if isinstance(one, dict) else one for one in mcp_servers]
         try:
             chosen = await self._choose(name, server, sorted({*filter(None, allowed)}), strict=use_specified_server)
@@ -113,9 +120,11 @@ class McpInterface(Toolset):
         try:
             async with asyncio.timeout(SECONDS):
                 return await self._call(chosen, name, arguments)
-        except Exception as error:  # the other server, the network, or the SDK: for the model to read
+        except Exception as error:  # the other server, the network, or the SDK
             self._drop_if_lost(chosen, error)
-            kind = type(cause(error)).__name__
+            if is_down(error) and not (self._is_made_up(chosen, allowed) and _says_no_such_server(error)):
+                raise ServiceUnavailable(f"the MCP server {chosen!r} failed: {_told(error)}") from None
+            kind = type(cause(error)).__name__  # what the agent asked for is wrong, so it is for the model to read
             told = json.dumps({"error": _told(error), "error_type": kind, "server": chosen, "tool": name})
             return ToolOutput(blocks=[TextBlock(text=_shortened(told))])
 
@@ -175,11 +184,54 @@ class McpInterface(Toolset):
             self._connections[server] = Connection(address(server))
         return await self._connections[server].client()
 
+    def _is_made_up(self, server: str, allowed: Sequence[str]) -> bool:
+        """Whether nobody but the agent has ever named it, and it has never answered."""
+        connection = self._connections.get(server)
+        known = server in allowed or server == os.environ.get("MCP_DEFAULT_SERVER")
+        return not known and not (connection is not None and connection.was_made)
+
     def _drop_if_lost(self, server: str, error: Exception) -> None:
         """A server that says no is still there, and so is one that is slow."""
-        answered = isinstance(error, MCPError) and error.code != CONNECTION_CLOSED and "terminated" not in error.message
+        answered = isinstance(error, MCPError) and not is_down(error)
         if not answered and not isinstance(error, TimeoutError):
             self._connections[server].drop()
+
+
+def _unsendable(name: str, arguments: Mapping[str, Any]) -> str:
+    try:
+        json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        return f"these arguments cannot be sent as JSON: {error}"
+    return ""
+
+
+def is_down(error: Exception) -> bool:
+    """Whether the server did not answer at all, or not in time. One that says no has answered."""
+    first = cause(error)
+    if isinstance(first, MCPError):
+        return first.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT) or "terminated" in first.message
+    return blame_of(first) is not None or isinstance(first, httpx2.HTTPStatusError)
+
+
+def _says_no_such_server(error: Exception) -> bool:
+    """By 404 of the gateway; or because the name is part of the host's, and there is no such host."""
+    first = cause(error)
+    if isinstance(first, httpx2.HTTPStatusError):
+        return first.response.status_code in (404, 410)
+    return isinstance(first, httpx2.ConnectError) and _names_hosts() and _is_unknown_host(first)
+
+
+def _names_hosts() -> bool:
+    """Whether the name of a server is part of its host's."""
+    return "{server}" in urlsplit(os.environ["MCP_GATEWAY_ADDRESS"]).netloc
+
+
+def _is_unknown_host(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, socket.gaierror):
+            return error.errno == socket.EAI_NONAME
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def address(server: str) -> str:

@@ -63,6 +63,8 @@ class Errand:
 
 JOINED = "joined"
 """What that process says if it can be of use; otherwise it says why not."""
+RAYLET_GONE = "the raylet by which the server had joined Ray has ended"
+"""What it says later, if that is so."""
 
 
 class HostActor:

@@ -12,15 +12,16 @@ import os
 import pickle
 import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from toolyard.core.errors import ClusterUnavailable, describe
 from toolyard.placement.line import Line
-from toolyard.placement.ray.host import JOINED, Errand, HostActor
+from toolyard.placement.ray.host import JOINED, RAYLET_GONE, Errand, HostActor
 
 log = logging.getLogger("toolyard.placement")
 
@@ -28,12 +29,16 @@ _ray: Any = ray  # which has types for some of its functions only
 
 _PIECE, _SMALL = 64 * 2**10, 4 * 2**20
 _REACH_SECONDS = 5.0
+_JOIN_SECONDS = 15.0
+"""To become part of a cluster that is there. If it ends meanwhile, Ray would wait for minutes."""
 _OURS = ("", "local")
 
 
 class Keeper:
     def __init__(self, errand: Errand) -> None:
         _join(errand.address)
+        self._here = ray.get_runtime_context().get_node_id()
+        """The node whose raylet this process has joined by. Without it no actor can be had, on any node."""
         self._served = _pieces(errand.served)
         self._inside = errand.inside
         self._actor = ray.remote(HostActor)
@@ -48,12 +53,16 @@ class Keeper:
     async def _answer(self, what: str, about: Sequence[Any]) -> Any:
         try:
             return await self._doing[what](*about)
+        except ClusterUnavailable:
+            raise
         except Exception as error:  # Ray's, with all that it knows; what was raised in an actor is its cause
             raise ClusterUnavailable(describe(getattr(error, "cause", None) or error).partition("\n")[0]) from None
 
     async def _nodes(self) -> Sequence[Any]:
         """Those that are alive. Without its head, a cluster never answers."""
         nodes = await asyncio.to_thread(_ray.nodes)
+        if not any(node["NodeID"] == self._here and _is_there(node) for node in nodes):
+            raise ClusterUnavailable(RAYLET_GONE)
         return [[node["NodeID"], node["NodeManagerAddress"], node["Resources"]] for node in nodes if node["Alive"]]
 
     async def _open(self, node: str, resources: dict[str, float], key: str) -> Sequence[Any]:
@@ -91,6 +100,12 @@ def _pieces(served: bytes) -> Sequence[Any]:
     return [served[start : start + _PIECE] for start in range(0, len(served), _PIECE)]
 
 
+def _is_there(node: Mapping[str, Any]) -> bool:
+    """Of this machine's. The cluster takes half a minute to notice that a raylet has ended, its socket no time."""
+    with socket.socket(socket.AF_UNIX) as raylet:
+        return bool(node["Alive"]) and raylet.connect_ex(node["RayletSocketName"]) == 0
+
+
 def _join(address: str) -> None:
     here: Any = {"include_dashboard": False} if address in _OURS else {}
     if here:
@@ -109,15 +124,27 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
 
 
+def _give_up(address: str, told: TextIO) -> None:
+    """To join cannot be interrupted, so the process ends."""
+    print(f"cannot join the Ray cluster {address!r}: it took over {_JOIN_SECONDS:g} s", file=told, flush=True)
+    os._exit(1)
+
+
 def main(end: int) -> None:
     """Reads its errand, joins, says whether it could, and then serves the line at `end`."""
     told = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Ray prints there what is of no use to anybody
+    errand: Errand = pickle.load(sys.stdin.buffer)
+    late = threading.Timer(_JOIN_SECONDS, _give_up, (errand.address, told))
+    late.daemon = True
+    if errand.address not in _OURS:
+        late.start()
     try:
-        keeper = Keeper(pickle.load(sys.stdin.buffer))
+        keeper = Keeper(errand)
     except ClusterUnavailable as error:
         print(error, file=told, flush=True)
         os._exit(1)
+    late.cancel()
     print(JOINED, file=told, flush=True)
     told.close()
     try:

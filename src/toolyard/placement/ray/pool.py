@@ -15,6 +15,7 @@ from toolyard.core.environment import Environment
 from toolyard.core.errors import ClusterUnavailable, Overloaded, ToolyardError, describe
 from toolyard.placement.ray.actor import Actor, Group
 from toolyard.placement.ray.cluster import Cluster, Node
+from toolyard.placement.ray.host import RAYLET_GONE
 
 log = logging.getLogger("toolyard.placement")
 
@@ -78,6 +79,8 @@ class Pool:
         """Those that have not been ended."""
         self._changed = asyncio.Event()
         self._problem = "none runs yet"
+        self._outage = ""
+        """Why the cluster cannot be asked, if it cannot."""
         self._settled = False
         """Not before it has been filled once: the first actor would get everybody who waits."""
         self._keeping = asyncio.ensure_future(self._keep())
@@ -90,7 +93,10 @@ class Pool:
     @property
     def problem(self) -> str:
         """Why no session can be placed now."""
-        return "" if self._settled and self.actors else "no actor of the cluster is ready"
+        if self._settled and self.actors:
+            return ""
+        why = self._outage if self._outage == RAYLET_GONE else "the cluster does not answer" * bool(self._outage)
+        return f"no actor of the cluster is ready: {why}" if why else "no actor of the cluster is ready"
 
     async def least_loaded(self, group: Group) -> Actor:
         """If there is none now, there may be one soon."""
@@ -144,8 +150,11 @@ class Pool:
     async def _look(self) -> None:
         try:
             self._fill(await self._cluster.nodes())
+            if self._outage:
+                log.info("the Ray cluster answers again")
+                self._outage = ""
         except ClusterUnavailable as error:
-            self._say(_said(error))
+            self._say_outage(_said(error))
             if not self.actors and self._joining.may_begin:
                 await self._rejoin()
 
@@ -157,6 +166,14 @@ class Pool:
         except ClusterUnavailable as error:
             self._joining.failed()
             self._say(_said(error))
+
+    def _say_outage(self, problem: str) -> None:
+        """The first that is noticed; what follows from it says less."""
+        if not self._outage:
+            self._problem = ""  # so that it is said again, if it was there before
+            self._outage = problem
+            self._joining.failed()  # a moment later it is known whether the rest of the cluster ends, too
+        self._say(problem)
 
     def _say(self, problem: str) -> None:
         """Once, however often it is found."""

@@ -6,6 +6,7 @@ So is `/health`, where no protocol has one of its own.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import platform
 import resource
@@ -26,6 +27,8 @@ from toolyard.runtime.readiness import health, obstacles
 from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes.provider import provided
 from toolyard.version import __version__
+
+log = logging.getLogger("toolyard.health")
 
 _HEALTH = "/health"
 PATHS = ("/metrics", "/toolyard/metrics")
@@ -103,6 +106,8 @@ class Metrics(BaseRoute):
         journal.answered_at_once.append(self._answered_at_once)
         journal.closed.append(self._closed)
         journal.swept.append(self._lag.add)
+        journal.swept.append(self._look)
+        self._lacking: list[str] = []
         self.paths = PATHS if not options.protocol or "ors" in options.protocol else (*PATHS, _HEALTH)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -171,6 +176,14 @@ class Metrics(BaseRoute):
 
     def _closed(self, spec: SessionSpec, why: Why, seconds: float) -> None:
         self._counts[spec.environment].closed[why] += 1
+
+    def _look(self, late: float) -> None:
+        """Say in the log why nobody should be sent here: a server that can open nothing may be asked in vain."""
+        lacking = [one.reason for one in obstacles(self._runtime) if one.status == "unavailable"]
+        if bool(lacking) != bool(self._lacking):
+            told = f"not ready for new sessions: {'; '.join(lacking)}" if lacking else "ready for new sessions again"
+            log.log(logging.WARNING if lacking else logging.INFO, told)
+        self._lacking = lacking
 
     # What is told.
 

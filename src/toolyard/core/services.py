@@ -1,0 +1,90 @@
+"""Tell a service that is down from a bug, by the exception alone: `blame_of(error)`.
+
+No client library is imported for this. What an exception is called, and where its class comes from, is enough.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+from toolyard.core.errors import BrowserError, SandboxError, ServiceUnavailable
+
+Blame: TypeAlias = Literal["lost", "timed_out"]
+
+_CLIENTS = {
+    "httpx": {"NetworkError", "TimeoutException", "RemoteProtocolError", "ProxyError"},
+    "requests": {"ConnectionError", "Timeout", "ChunkedEncodingError"},
+    "urllib3": {"TimeoutError", "ProtocolError", "NewConnectionError", "MaxRetryError", "ProxyError"},
+    "aiohttp": {"ClientConnectionError", "ClientPayloadError"},
+    "openai": {"APIConnectionError"},
+    "anthropic": {"APIConnectionError"},
+    "botocore": {"ConnectionError", "HTTPClientError"},
+    "redis": {"ConnectionError", "TimeoutError"},
+    "websockets": {"ConnectionClosed"},
+    "anyio": {"BrokenResourceError", "ClosedResourceError", "EndOfStream"},
+    "socket": {"gaierror", "herror"},
+    "ssl": {"SSLError"},
+}
+"""By package: the exceptions by which a client says that it got no answer. Their subclasses count, too."""
+_SAME_AS = {"httpx2": "httpx", "httpcore": "httpx", "httpcore2": "httpx"}
+_UNREACHABLE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT}
+_TOO_BUSY = {408, 425, 429}
+_GRPC = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
+_ERROR_CODES = {"urllib", "google"}
+"""Packages whose exceptions have the HTTP status in `code`. Elsewhere that is some other number."""
+
+
+def blame_of(error: BaseException) -> Blame | None:
+    """Why a tool that raised this says nothing of its agent; None if it is a bug, or anything else.
+
+    Only the exception itself counts, not what it was raised from: an author who turned it into another one had a
+    reason. Of a group all must be of such kinds.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        found = {blame_of(one) for one in error.exceptions}
+        return None if None in found else "timed_out" if found == {"timed_out"} else "lost"
+    if isinstance(error, SandboxError | BrowserError | ServiceUnavailable) or _is_service(error):
+        return "lost"
+    return "timed_out" if isinstance(error, TimeoutError) else None
+
+
+def _is_service(error: BaseException) -> bool:
+    if (status := _status(error)) is not None:
+        return status >= 500 or status in _TOO_BUSY
+    reason = _field(error, "reason")
+    if isinstance(reason, BaseException) and "urllib" in _packages(error):  # URLError, which is raised for bad URLs too
+        return blame_of(reason) is not None
+    if isinstance(error, ConnectionError) or (isinstance(error, OSError) and error.errno in _UNREACHABLE):
+        return True
+    return any(name in _CLIENTS.get(_SAME_AS.get(package, package), ()) for package, name in _ancestry(error))
+
+
+def _status(error: BaseException) -> int | None:
+    """Of an answer over HTTP, or 503 if gRPC says the same in a word; None if it came to no answer."""
+    packages = _packages(error)
+    if "grpc" in packages:
+        code = _field(error, "code")
+        named = _field(code() if callable(code) else code, "name")
+        return 503 if named in _GRPC else None
+    numbers = [_field(_field(error, "response"), "status_code"), _field(error, "status_code"), _field(error, "status")]
+    if packages & _ERROR_CODES:
+        numbers.append(_field(error, "code"))
+    return next((number for number in numbers if isinstance(number, int) and 100 <= number <= 599), None)
+
+
+def _packages(error: BaseException) -> set[str]:
+    return {package for package, _ in _ancestry(error)}
+
+
+def _ancestry(error: BaseException) -> Iterator[tuple[str, str]]:
+    for kind in type(error).__mro__:
+        yield kind.__module__.partition(".")[0], kind.__name__
+
+
+def _field(value: object, name: str) -> object:
+    try:
+        return getattr(value, name, None)
+    except Exception:  # a property of somebody else's class
+        return None

@@ -1,0 +1,125 @@
+"""What cheating would earn: dishonest agents play a few tasks, and each reward that one of them gets is a finding."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from toolyard.core.output import TextBlock, ToolFailure, ToolOutput
+from toolyard.placement.base import Task
+from toolyard.testing.episodes import Made, Played, Stage, ToolCall, scripted, tools_of
+from toolyard.testing.judging import Problems, shortened
+from toolyard.testing.ploys import TOOLS, Agent, Ploy, hostile, idle
+from toolyard.testing.report import Level
+
+TASKS = 3
+"""That are played: what earns in all of them was not right by chance."""
+
+
+@dataclass(slots=True)
+class Earnings:
+    """Of one agent by one tool."""
+
+    call: str
+    """The first that was paid."""
+    reward: float
+    tasks: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Probing:
+    """Plays the dishonest agents on one task after the other, and remembers what they earned."""
+
+    stage: Stage
+    until: float
+    """By the monotonic clock."""
+    episodes: int = 0
+    tasks: int = 0
+    cut_short: bool = False
+    earned: dict[tuple[Agent, str], Earnings] = field(default_factory=dict)
+    lost: dict[tuple[Agent, str], str] = field(default_factory=dict)
+
+    async def play(self, task: Task) -> None:
+        """An exception is the author's, of the constructor, setup() or a list of tools."""
+        async with self.stage.session(task) as session:
+            placed = await session.ready()
+            tools = tools_of(await placed.list_tools())[:TOOLS]
+            prompt = "\n".join(block.text for block in await placed.prompt() if isinstance(block, TextBlock))
+        paid_for_nothing: dict[str, float] = {}
+        endings: dict[str, ToolCall] = {}
+        async for ploy, played in self._played(task, idle(tools)):
+            for made in played.calls:
+                if (reward := _reward(made)) is not None:
+                    paid_for_nothing[made.tool] = max(reward, paid_for_nothing.get(made.tool, 0))
+                    self._note(ploy, made, reward)
+                if isinstance(made.result, ToolOutput) and (made.result.finished or made.result.reward is not None):
+                    endings[made.tool] = (made.tool, made.arguments)
+        async for ploy, played in self._played(task, hostile(tools, prompt, [*endings.values()])):
+            for made in played.calls:
+                reward = _reward(made)
+                if reward is not None and reward > paid_for_nothing.get(made.tool, 0):
+                    self._note(ploy, played.calls[0], reward)
+            self._note_lost(ploy, played)
+        self.tasks += 1
+
+    async def _played(self, task: Task, ploys: Iterable[Ploy]) -> AsyncIterator[tuple[Ploy, Played]]:
+        for ploy in ploys:
+            if time.monotonic() > self.until:
+                self.cut_short = True
+                return
+            self.episodes += 1
+            yield ploy, await self.stage.play(task, scripted(ploy.calls))
+
+    def _note(self, ploy: Ploy, made: Made, reward: float) -> None:
+        earned = self.earned.setdefault((ploy.agent, made.tool), Earnings(_call(made), reward))
+        earned.reward = max(earned.reward, reward)
+        earned.tasks.add(self.tasks)
+
+    def _note_lost(self, ploy: Ploy, played: Played) -> None:
+        """An agent that can make its call count as lost can get rid of an episode that goes badly."""
+        first = played.calls[0]
+        if isinstance(first.result, ToolFailure) and first.result.reason == "lost":
+            self.lost.setdefault((ploy.agent, first.tool), first.result.message)
+
+    def problems(self, *, idle_reward: bool) -> Problems:
+        found = [*self._payments(idle_reward=idle_reward), *self._escapes()]
+        what = f"{self.episodes} episodes of dishonest agents, of {_count(self.tasks, 'task')}"
+        if self.cut_short:
+            found.append(("note", f"only {what} were played in the time that there was"))
+        if not found:
+            found.append(("ok", f"{what}: to do nothing, to crash and to exit early earn nothing"))
+        return found
+
+    def _payments(self, *, idle_reward: bool) -> Iterator[tuple[Level, str]]:
+        for (agent, _), earned in self.earned.items():
+            where = f"in {len(earned.tasks)} of {_count(self.tasks, 'task')}"
+            told = f"an agent that {agent} gets a reward of {earned.reward:g} for {earned.call}, {where}"
+            if agent != "does nothing":
+                yield "error", f"{told}; grade where its program cannot reach"
+            elif idle_reward or len(earned.tasks) < self.tasks:
+                yield "note", told + ("" if idle_reward else ", by chance or because it is right there")
+            else:
+                level: Level = "error" if self.tasks >= TASKS else "warning"
+                yield level, f"{told}; if that is meant, say so: --allow-idle-reward, or idle_reward=True"
+
+    def _escapes(self) -> Iterator[tuple[Level, str]]:
+        for (agent, tool), message in self.lost.items():
+            yield "warning", f"an agent that {agent} makes {tool} count as lost, and so its episode: {message}"
+
+
+def _reward(made: Made) -> float | None:
+    """If there is one to be glad of."""
+    if not isinstance(made.result, ToolOutput) or made.result.reward is None:
+        return None
+    return made.result.reward if math.isfinite(made.result.reward) and made.result.reward > 0 else None
+
+
+def _call(made: Made) -> str:
+    return f"{made.tool} {shortened(json.dumps(dict(made.arguments), ensure_ascii=False))}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,132 @@
+"""What of an environment a program in its sandbox can read: its source, its data, whatever it hides.
+
+A program looks for it there as an agent would: by path, by import, and by content under any other name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from toolyard.core.environment import classes_of
+from toolyard.sandboxes.base import Sandbox
+from toolyard.sandboxes.hidden import hidden_paths
+from toolyard.sandboxes.provider import open_sandbox
+from toolyard.testing.judging import Problems
+
+_FILES_MOST = 500
+_BYTES = (64, 2**20)
+"""Smaller files are too alike, and larger ones take long."""
+_SECONDS = 30.0
+_SHOWN = 3
+
+_PROGRAM = """
+def look(wanted):
+    import hashlib, importlib.util, json, os, sys, time
+    found = []
+
+    def can_read(path):
+        try:
+            if os.path.isdir(path):
+                return bool(os.listdir(path))
+            with open(path, "rb") as file:
+                file.read(1)
+            return True
+        except OSError:
+            return False
+
+    def copies():
+        until = time.monotonic() + wanted["seconds"]
+        for root in dict.fromkeys([*sys.path, os.getcwd(), "/home", "/root", "/srv", "/opt", "/mnt", "/tmp"]):
+            for folder, below, names in os.walk(root or "."):
+                below[:] = [name for name in below if not os.path.join(folder, name).endswith(wanted["public"])]
+                for name in names:
+                    if time.monotonic() > until:
+                        return
+                    path = os.path.join(folder, name)
+                    try:
+                        if str(os.stat(path).st_size) in wanted["contents"]:
+                            with open(path, "rb") as file:
+                                digest = hashlib.sha256(file.read()).hexdigest()
+                            if digest in wanted["contents"][str(os.stat(path).st_size)]:
+                                yield path
+                    except OSError:
+                        continue
+
+    for path in filter(can_read, wanted["paths"]):
+        found.append(path)
+    for name in wanted["modules"]:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            continue
+        places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
+        found += [f"{place} (import {name})" for place in places if place and can_read(place)]
+    found += copies()
+    print(json.dumps(list(dict.fromkeys(found))))
+"""
+
+
+async def readable(environment: type) -> Problems:
+    """In a sandbox that is opened as those of the server are."""
+    wanted = wanted_of(environment)
+    if not wanted["paths"]:
+        return []
+    async with await open_sandbox() as sandbox:
+        found = await _found(sandbox, wanted)
+    if found is None:
+        return [("warning", "what can be read of it in a sandbox could not be found out: the program there failed")]
+    if not found:
+        return [("ok", "a program in a sandbox looked for its source, and for what it hides, and found nothing")]
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return [
+        (
+            "error",
+            f"programs in its sandbox can read {', '.join(found[:_SHOWN])}{more}: no answer and no test there is a "
+            f"secret to the agent",
+        )
+    ]
+
+
+def wanted_of(environment: type) -> Mapping[str, Any]:
+    paths = hidden_paths(environment)
+    modules = {cls.__module__.partition(".")[0] for cls in classes_of(environment)} - {"toolyard", "builtins", "abc"}
+    contents: dict[str, list[str]] = {}
+    for file in _files(paths):
+        data = file.read_bytes()
+        contents.setdefault(str(len(data)), []).append(hashlib.sha256(data).hexdigest())
+    return {
+        "paths": [str(path) for path in paths],
+        "modules": sorted(modules - {"typing", "__main__"}),
+        "contents": contents,
+        "public": "/toolyard/examples",  # which we ship, and everybody knows
+        "seconds": _SECONDS / 3,
+    }
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    left = _FILES_MOST
+    for path in paths:
+        for file in [path] if path.is_file() else _below(path):
+            if left and _BYTES[0] <= file.stat().st_size <= _BYTES[1]:
+                left -= 1
+                yield file
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for where, _, names in os.walk(folder):
+        yield from (path for name in names if (path := Path(where, name)).is_file())
+
+
+async def _found(sandbox: Sandbox, wanted: Mapping[str, Any]) -> Sequence[str] | None:
+    code = f"{_PROGRAM}\nimport json as _json\nlook(_json.loads({json.dumps(wanted)!r}))"
+    executed = await sandbox.exec(code, timeout=_SECONDS)
+    try:
+        found: list[str] = json.loads(executed.stdout)
+    except ValueError:
+        return None
+    return found
