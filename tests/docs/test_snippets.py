@@ -38,6 +38,13 @@ PLAYED = {
 """Scripts that want a server: what it must serve, and what they print."""
 
 ALONE = {
+    "driven_tour.py": """\
+2 [1, 3]
+True 6
+ValueError ('too little',)
+False
+The program ended before the test had ended.
+""",
     "sandbox_tour.py": """\
 b'3\\n4\\n' ['numbers.txt']
 7 None
