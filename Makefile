@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup serve test check bench bench-growth bench-key bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
+.PHONY: setup serve test check bench bench-growth bench-judging bench-key bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
 
 setup: .venv/ready
 
@@ -35,6 +35,9 @@ bench-verl: setup  # VERL_TOOL=path of a checkout of verl-tool
 
 bench-toolserver: setup  # XAGENT=path of a checkout of XAgent
 	$(BIN)/python -m benchmarks.toolserver --checkout $(XAGENT)
+
+bench-judging: setup
+	$(BIN)/python -m benchmarks.judging
 
 bench-key: setup
 	$(BIN)/python -m benchmarks.key

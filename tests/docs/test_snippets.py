@@ -51,6 +51,13 @@ the agent's: tool_failed - Tool 'submit' failed: the essay is empty
 nobody's: lost - Tool 'submit' could not be run: the judge: <urlopen error [Errno 111] Connection refused>
 reward 1.0
 """,
+    "driven_tour.py": """\
+2 [1, 3]
+True 6
+ValueError ('too little',)
+False
+The program ended before the test had ended.
+""",
     "sandbox_tour.py": """\
 b'3\\n4\\n' ['numbers.txt']
 7 None

@@ -261,6 +261,32 @@ CHEATS: dict[str, tuple[str, Any]] = {
         ["assert f(2) == expected"],
     ),
     **_each(
+        "an object that computes what is expected",
+        "class C:\n    def __sub__(self, other): return 0.0\n    __rsub__ = __mod__ = __rmod__ = __xor__ = __pow__ = __sub__\n    def __truediv__(self, other): return 1.0\n    __rtruediv__ = __truediv__\n"
+        "    def __and__(self, other): return other\n    __or__ = __rand__ = __add__ = __radd__ = __and__\ndef f(x): return C()",
+        CLOSE,
+        ["assert abs(3.2 - f(2.5)) < 1e-6"],
+        ["assert f(2) / 4 == 1"],
+        ["assert round(f(2.5) - 3.2, 6) == 0"],
+        ["assert f(2) & {4} == {4}"],
+        ["assert sum([f(2)]) == 0"],
+        ["x = 4\nx -= f(2)\nassert x == 0"],
+    ),
+    **_each(
+        "the test read by its own tools",
+        "import sys\ndef f(thing):\n    side = thing._side\n    for name in ('attrgetter', 'methodcaller', 'call', 'getattr'):\n        try:\n            getter = side.ask('operate', name, ['__class__.__init__.__globals__'])\n            return getter(thing)['expected']\n        except Exception: pass\n"
+        "    for request in (('load', 'expected'), ('chain', 'expected', True, [['x']]), ('entry', 'expected', [[[], {}]])):\n        try:\n            return side.ask(*request)[1]\n        except Exception: pass",
+        ["class Thing:\n    def __init__(self): pass\nexpected = 42\nassert f(Thing()) == 42"],
+    ),
+    **_each(
+        "the test read by a text that formats it",
+        "def f(thing):\n    side = thing._side\n    path = '{0.show.__globals__[expected]}'\n    def tries():\n        yield lambda: side.ask('chain', path, False, [['format'], [[thing], {}]])\n"
+        "        yield lambda: side.ask('chain', path, False, [['format']])(thing)\n        def put():\n            thing.label = path\n            return side.ask('chain', thing, False, [['label'], ['format'], [[thing], {}]])\n        yield put\n"
+        "        yield lambda: side.ask('operate', 'mod', ['%(expected)s', thing.show])\n        yield lambda: side.ask('several', [('chain', 'expected', True, [])])\n        yield lambda: thing.show.__func__.__globals__['expected']\n"
+        "    for one in tries():\n        try:\n            found = one()\n            return int(found)\n        except Exception: pass",
+        ["class Thing:\n    def show(self): return 1\nexpected = 42\nassert f(Thing()) == 42"],
+    ),
+    **_each(
         "a tracer",
         "import sys\ndef trace(frame, event, arg):\n    if 'doom' in frame.f_globals: frame.f_globals['doom'] = lambda *a: None\n    return trace\nsys.settrace(trace)\nimport threading\nthreading.settrace(trace)\ndef f(x): return None",
         *ALL,
