@@ -133,7 +133,8 @@ def sandbox_lines(server: Server) -> Sequence[str]:
     without = f", without {missing} (see `toolyard sandbox report`)" * bool(missing)
     view = server.sandboxes.view
     python = "" if view.is_own else f", Python {view.python}"
-    return (f"  sandboxes: {report.backend}, isolation {report.level}{view.words}{python}{without}",)
+    hides = ", sources are visible" * bool(view.hidden) if report.level == "L0" else view.words
+    return (f"  sandboxes: {report.backend}, isolation {report.level}{hides}{python}{without}",)
 
 
 def gateway_lines(server: Server) -> Sequence[str]:
