@@ -31,6 +31,7 @@ from toolyard.core.schema import fit
 from toolyard.loading import load_targets
 from toolyard.testing import Report, check_environment
 from toolyard.testing.arguments import make_arguments
+from toolyard.testing.census import Census, growth_since
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.py"))
 
@@ -680,6 +681,15 @@ def test_teardown_is_counted_and_what_it_raises_is_an_error():
     assert "was called 16 times for 16 sessions" in str(report)  # three to look at, two played, two again
     text = only(check_environment(Unclean), "error", "runtime")
     assert "teardown() raised OSError: still busy (test_check.py, line " in text
+
+
+def test_threads_that_asyncio_keeps_for_everybody_are_no_leak():
+    async def count() -> dict[str, list[str]]:
+        before = Census.take()
+        await asyncio.gather(*(asyncio.to_thread(time.sleep, 0.05) for _ in range(3)))
+        return await growth_since(before)
+
+    assert "threads" not in asyncio.run(count())
 
 
 def test_threads_files_and_coroutines_left_behind_are_errors():

@@ -11,6 +11,8 @@ import pytest
 from tests.sandboxes.cheats import CHEATS, HIDDEN, HONEST, WRONG, Cheat
 from toolyard.sandboxes import Limits, Provider, TestReport, open_sandbox
 
+pytestmark = pytest.mark.timeout(600)  # the first test plays all of them
+
 AT_ONCE = 3
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.sandboxes import backends
-from tests.sandboxes.test_cheats import WRONG
 from toolyard.core.errors import DefinitionError, SandboxError, SandboxLost, SandboxUnavailable, WorkspaceError
 from toolyard.sandboxes import Limits, Provider, Sandbox, open_sandbox
 from toolyard.sandboxes.grading import laying, records
@@ -258,12 +257,20 @@ async def test_a_python_without_pytest_is_an_error_and_no_score(box: Sandbox):
     assert records.read(forged, "test_a.py").tampered
 
 
-async def test_what_the_agent_returns_is_compared_outside_when_it_is_driven(box: Sandbox):
-    """What stays possible with tests in the same process is not possible here."""
-    await box.write("add.py", WRONG.encode() + b"import builtins\nprint('3')\n")
-    async with await box.grader() as grader:
-        done = await grader.run(["python3", "-c", "from add import total; print(total([1, 2]))"])
-    assert done.stdout.split() != [b"3"]
+async def test_what_stays_possible_in_the_process_of_the_tests_is_not_when_the_program_is_driven(box: Sandbox):
+    """As docs/grading.md says: an assertion in a helper cannot be changed, and the code under test can replace it."""
+    patched = (
+        b"import sys, types\nsys.modules['tests.checks'] = types.SimpleNamespace(same=lambda *_: None)\n"
+        b"def add(a, b):\n    return 7\nif __name__ == '__main__':\n    print(add(*map(int, input().split())))\n"
+    )
+    await box.write("add.py", patched)
+    hidden = {
+        "tests/checks.py": "def same(a, b): assert a == b\n",
+        "tests/test_add.py": "from add import add\nfrom tests.checks import same\ndef test_add(): same(add(1, 2), 3)\n",
+    }
+    async with await box.grader(hidden=hidden) as grader:
+        assert (await grader.run_tests(twins=2)).ok, "it is seen now: the page should say so"
+        assert (await grader.run(["python3", "-I", "add.py"], stdin=b"1 2\n")).stdout == b"7\n"
 
 
 async def test_a_test_file_finds_no_other_unless_one_imports_it(box: Sandbox):
