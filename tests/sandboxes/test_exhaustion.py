@@ -130,8 +130,10 @@ async def _check_with_few_files(way: Callable[[Sandbox], Awaitable[object]]) -> 
 async def _outcome(way: Awaitable[object]) -> object:
     try:
         return await way
-    except SandboxError as error:
-        return type(error)
+    except NoRoom:
+        return NoRoom
+    except SandboxError:
+        return SandboxError
 
 
 async def _until(done: Callable[[], bool]) -> None:

@@ -43,6 +43,8 @@ class Program:
         self.mark = mark
         self.killed = False
         """By us, whatever the process that stood between says."""
+        self.unwanted = False
+        """It was still running when we began to end it."""
         self.pid = process.pid
         self.stdin, stdout, stderr = files
         self.on_full: Callable[[], None] = nobody

@@ -72,6 +72,7 @@ class Room(Protocol):
 
 async def end(room: Room, program: Program) -> Ending:
     """See to it that a program has ended, and everything that it started with it."""
+    program.unwanted = program.unwanted or not program.ended.done()
     await room.kill(program)
     try:
         async with deadline(_END_SECONDS):
@@ -120,7 +121,7 @@ class Watch(watching.Watch):
             return limit
         if ending.out_of_memory and ending.code == -signal.SIGKILL:
             return "memory"
-        if not program.killed:
+        if not program.unwanted:
             self.check_killed(ending.code)
         return None
 
