@@ -494,7 +494,7 @@ async def test_a_session_that_the_system_does_not_let_fork_says_so_and_goes_on(s
     sid = await wire.open(task_spec={})
     await value(wire, sid, "forbid_forks", after=after)
     response = await wire.post("/counting/fork", headers=H(sid), json={})
-    assert (response.status_code, os.strerror(errno.EAGAIN) in response.json()["detail"]) == (409, True)
+    assert (response.status_code, os.strerror(errno.EAGAIN) in response.json()["detail"]) == (503, True)
     assert await value(wire, sid, "add") == "1"
     await wire.end(sid)
 

@@ -122,8 +122,8 @@ async def _check_with_few_files(way: Callable[[Sandbox], Awaitable[object]]) -> 
             with files_left(count):
                 outcomes.append(await _outcome(way(box)))
             await _until(lambda before=before: open_files() <= before)
-        refusal = NoRoom if way in (opened, forked) else SandboxError  # the first are refused before anything is made
-        assert {"42", refusal} <= set(outcomes) <= {"42", refusal, SandboxError}, outcomes
+        assert {"42"} < set(outcomes) <= {"42", NoRoom, SandboxError}, outcomes
+        assert NoRoom in outcomes or way not in (opened, forked)  # which are refused before anything is made
         assert await way(box) == "42"
 
 
@@ -195,7 +195,7 @@ async def test_a_broker_without_room_for_another_template_keeps_those_that_it_ha
         (broker,) = set(children(os.getpid())) - {*others}
         async with await backend.open() as box:
             with files_left_to(broker, 0):
-                assert await _outcome(_opened_by(backend, "ipython")) is SandboxError
+                assert await _outcome(_opened_by(backend, "ipython")) in (NoRoom, SandboxError)
             assert (await box.exec("6 * 7")).value == "42"
         assert await _opened_by(backend, "ipython") == "42"
     finally:

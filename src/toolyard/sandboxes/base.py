@@ -306,7 +306,12 @@ class Sandbox(Protocol):
         """Run Python in the interpreter of this session, which keeps its variables from one call to the next."""
 
     async def shell(self, command: str, *, timeout: float | None = None) -> Finished:
-        """Run a command in the shell of this session, which keeps its directory and variables."""
+        """Run a command in the shell of this session, which keeps its directory and variables.
+
+        One that is ended, by a limit or because nobody waits for it any more, is ended whole: nothing that it has
+        started goes on, the rest of it does not run, and its exit code is not 0. If that costs the shell, the result
+        has `state_lost`.
+        """
 
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, limits: Limits | None = None
@@ -334,8 +339,10 @@ class Sandbox(Protocol):
     async def fork(self, count: int = 1) -> Sequence[Sandbox]:
         """As many sandboxes that go on from here, each with its own copy of the variables and the workspace.
 
-        Raises `CannotFork` when something in the session cannot be copied, such as a thread. Programs that go on are
-        not copied and are no hindrance: the sandbox keeps them, and no branch has them.
+        Raises `CannotFork` when something in the session cannot be copied, such as a thread, or files for which the
+        sandbox has no memory left; `NoRoom` when the server has no room. Whatever it raises, the sandbox is as it was,
+        and there is no branch. Programs that go on are not copied and are no hindrance: the sandbox keeps them, and no
+        branch has them.
         """
 
     async def grader(
