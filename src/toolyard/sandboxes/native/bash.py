@@ -47,7 +47,7 @@ class Bash:
             try:
                 running = await self._started()
             except OSError as error:
-                return Finished.unstarted(error.strerror, self._ground.report().level)
+                return watch.unstarted(error)
             watch.begin()
             program = running.program
             running.command = done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))

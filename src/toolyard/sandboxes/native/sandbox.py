@@ -275,7 +275,7 @@ class NativeSandbox:
         branch = NativeSandbox(
             guest,
             self.limits,
-            self._ground,
+            self._ground.of_branch(),
             end=end,
             another=self.another,
             on_branched=self._on_branched,

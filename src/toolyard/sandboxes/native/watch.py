@@ -53,8 +53,12 @@ class Ground:
     """A cgroup tells which kills were for want of memory."""
     memory_left: Callable[[], int | None] = lambda: None
     """Bytes that a sandbox with its branches may take beside what it has. None where nothing limits that."""
+    is_branch: bool = False
     copying: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Of a sandbox and its branches one makes a branch at a time: what is left of their memory is for all of them."""
+
+    def of_branch(self) -> Ground:
+        return dataclasses.replace(self, is_branch=True)
 
     def unenforced(self) -> Ground:
         """For a program that may have less memory than the sandbox, which no cgroup knows of."""
@@ -101,6 +105,8 @@ class Watch(watching.Watch):
         """Whether the sandbox's own limits explain it."""
         if error.errno == errno.EAGAIN:
             return self._ground.group.is_full()
+        if error.errno == errno.ENOSPC:  # also what the kernel answers when namespaces are nested too deeply
+            return self._ground.is_branch
         return error.errno == errno.ENOMEM and self._ground.group.is_out_of_memory()
 
     def check_host(self) -> None:
