@@ -351,9 +351,10 @@ def free_port() -> int:
         return port
 
 
-async def test_after_a_lost_connection_the_next_call_makes_a_new_one(monkeypatch, tmp_path):
+@pytest.mark.parametrize("way", ["", "/{server}/mcp"], ids=["sse", "streamable"])
+async def test_after_a_lost_connection_the_next_call_makes_a_new_one(monkeypatch, tmp_path, way):
     port = free_port()
-    monkeypatch.setenv("MCP_GATEWAY_ADDRESS", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("MCP_GATEWAY_ADDRESS", f"http://127.0.0.1:{port}{way}")
     with running([], tools="mcp_interface") as server:
         async with Trainer(server.url) as trainer:
             with gateway_process(port):
