@@ -88,7 +88,7 @@ class Probing:
         found = [*self._payments(idle_reward=idle_reward), *self._escapes()]
         what = f"{self.episodes} episodes of dishonest agents, of {_count(self.tasks, 'task')}"
         if self.cut_short:
-            found.append(("note", f"only {what} were played in the time that there was"))
+            found.append(("note", f"only {what} were played: there is time for more with a larger --seconds"))
         if not found:
             found.append(("ok", f"{what}: to do nothing, to crash and to exit early earn nothing"))
         return found
