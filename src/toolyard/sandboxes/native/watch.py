@@ -116,6 +116,8 @@ class Watch(watching.Watch):
 
     def _check_host(self) -> Strain:
         now = self._ground.group.strain(late=self.timed_out)
+        if now is self._before:  # as it mostly is
+            return now
         if self.timed_out and now.memory_stalled - self._before.memory_stalled > self._wall_seconds * _STALLED_SHARE:
             raise HostExhausted.of("memory")
         if now.out_of_memory(self._before) == "host":
