@@ -173,9 +173,9 @@ class Gauge:
         self._closed = False
 
     def glance(self) -> Strain:
-        """To begin with: the kills as they are, and the rest as of the last `read()`, after which it seldom changes."""
-        kills = self._kills.now()
-        return self._last if kills == self._last.oom_kills else self._last._replace(oom_kills=kills)
+        """To begin with: as of the last `read()`. What a program left running was short of since then counts for the
+        next one, which may need it."""
+        return self._last
 
     def read(self, *, late: bool = False) -> Strain:
         """As it is now. A group that is gone stays as it was: another sandbox may have it by now."""

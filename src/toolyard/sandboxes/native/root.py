@@ -33,11 +33,11 @@ class Root:
 
     def glance(self) -> Strain:
         """What it is short of, to begin with."""
-        return self._measured().glance()
+        return (self._gauge or self._measured()).glance()
 
     def strain(self, *, late: bool = False) -> Strain:
         """What it is short of now."""
-        return self._measured().read(late=late)
+        return (self._gauge or self._measured()).read(late=late)
 
     def strain_once(self, *, late: bool = False) -> Strain:
         """The same, for who asks only once."""
@@ -58,11 +58,10 @@ class Root:
         return False
 
     def _measured(self) -> Gauge:
-        if self._gauge is None:
-            try:
-                self._gauge = Gauge(self._group)
-            except OSError as error:
-                raise without_room(error.strerror) from error
+        try:
+            self._gauge = Gauge(self._group)
+        except OSError as error:
+            raise without_room(error.strerror) from error
         return self._gauge
 
     def memory_left(self) -> int | None:
