@@ -452,6 +452,9 @@ class Unstrained:
     def strain(self, *, late: bool = False) -> Strain:
         return Strain()
 
+    async def ran_out(self, before: Strain) -> str:
+        return ""
+
     def is_full(self) -> bool:
         return False
 

@@ -187,6 +187,11 @@ class Gauge:
                 self._last = self._changed(kills, refused, late=late)
         return self._last
 
+    def at_last(self, kills: int, full: int) -> Strain:
+        """With what another has read when everything in the group had ended."""
+        more = kills > self._last.oom_kills and full > self._seen_full
+        return self._last._replace(oom_kills=kills, memory_full=self._last.memory_full + more)
+
     def _changed(self, kills: int, refused: int, *, late: bool) -> Strain:
         full = self._last.memory_full
         if kills > self._last.oom_kills and (now := self._group.memory_full()) > self._seen_full:
@@ -305,7 +310,7 @@ class Group:
     def memory_stalled(self) -> float:
         """As of `Strain`. Only version 2 knows, be its controllers in use or not; 0 if the own limit was reached."""
         for tree in self._trees:
-            if tree.version == 2 and not self.memory_full():
+            if tree.version == 2 and not self._has_reached_limit():
                 found = re.search(r"^full .*total=(\d+)", self._read_if_there(tree, "memory.pressure"), re.MULTILINE)
                 return int(found[1]) / 1e6 if found else 0.0
         return 0.0
@@ -320,6 +325,14 @@ class Group:
                 most = int(self._read(tree, "memory.limit_in_bytes"))
                 return int(self._peak(tree) >= most - _NEARLY_BYTES)
         return 0
+
+    def _has_reached_limit(self) -> bool:
+        """Whether it ever had to give memory back for its own limit, killed or not: a program can make itself slow by
+        that, and would have the host blamed for it."""
+        for tree in self._trees:
+            if "memory" in tree.controllers and tree.version == 2:
+                return _counter(self._read(tree, "memory.events"), "max") > 0
+        return self.memory_full() > 0
 
     def forget_peak(self) -> bool:
         """Let version 1 note anew the most memory that is used at once. False in version 2, which counts instead."""

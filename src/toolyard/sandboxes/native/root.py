@@ -16,6 +16,8 @@ from toolyard.sandboxes.native.channel import Channel, without_room
 
 _PROMPTLY_SECONDS = 0.05
 """In which what was killed is gone, unless it has to wait for a processor."""
+_DYING_SECONDS = 1.0
+"""In which process 1 is gone after the last that was heard of it."""
 _SECONDS = 60.0
 """For it to go all the same."""
 
@@ -30,6 +32,7 @@ class Root:
         self._template = template
         self._gauge: Gauge | None = None
         self._gone: asyncio.Future[None] | None = None
+        self._ending: asyncio.Task[Mapping[str, Any]] | None = None
 
     def glance(self) -> Strain:
         """What it is short of, to begin with."""
@@ -44,6 +47,17 @@ class Root:
         with contextlib.suppress(OSError):
             return self._group.strain(late=late)
         return Strain()
+
+    async def ran_out(self, before: Strain) -> str:
+        """Whose memory ran out since then, if something in it that nobody here has ended is gone: as
+        `Strain.out_of_memory` says it."""
+        if self.ended or not await self.is_gone(_DYING_SECONDS):
+            return self.strain().out_of_memory(before)
+        if self._ending is None:  # which is told once
+            self._ending = asyncio.ensure_future(self.ending())
+        ending = await asyncio.shield(self._ending)
+        gauge = self._gauge or self._measured()
+        return gauge.at_last(ending["oom_kills"], ending["memory_full"]).out_of_memory(before)
 
     def is_full(self) -> bool:
         """Whether it had as many processes as it may: a fork that fails is its own fault then."""
