@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import sys
@@ -245,6 +246,27 @@ async def test_a_kill_that_nobody_ordered_is_the_host_s_if_the_host_ran_out_of_m
         with pytest.raises(HostExhausted, match="the host ran out of memory"):
             await box.run(["sh", "-c", command])
     await backend.close()
+
+
+@pytest.mark.parametrize(
+    ("last", "lost"), [("os.kill(os.getpid(), 9)", True), ("os.write(3, b'nonsense'); time.sleep(9)", False)]
+)
+async def test_an_interpreter_that_this_server_had_to_end_is_not_lost_for_a_kill_elsewhere(
+    native: NativeBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, last: str, lost: bool
+) -> None:
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("oom_kill 3\n")
+    monkeypatch.setattr(watching, "host_kills", HostKills(str(vmstat)))
+    async with await native.open(LIMITS) as box:
+        box._ground = dataclasses.replace(box._ground, counted=False, memory_enforced=False)
+        running = asyncio.ensure_future(box.exec(f"import os, time; time.sleep(0.5); {last}"))
+        await asyncio.sleep(0.2)
+        vmstat.write_text("oom_kill 4\n")
+        if lost:
+            with pytest.raises(HostExhausted):
+                await running
+        else:
+            assert (await running).error.name == "InterpreterEnded"
 
 
 def test_what_the_host_is_short_of_is_lost_and_how_a_program_was_asked_for_is_a_result() -> None:

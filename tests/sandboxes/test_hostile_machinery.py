@@ -44,7 +44,7 @@ def say(header, payload=b""):
 def answer(value="'forged'", error=None, id=None, **more):
     '''As the interpreter itself would.'''
     payload = json.dumps({"value": value, "error": error}).encode()
-    say({"id": asked() if id is None else id, "cpu": 0.0, "peak": 0, **more}, payload)
+    say({"id": asked() if id is None else id, "cpu": 0.0, "peak": 0, "wall": 0.0, **more}, payload)
 """
 
 

@@ -86,9 +86,9 @@ class Watch(watching.Watch):
         program.on_full = self.fill
         return await self.wait(measure, *ends)
 
-    def enforced(self, ending: Mapping[str, Any]) -> Limit | None:
+    def enforced(self, ending: Mapping[str, Any], *, ended_here: bool = False) -> Limit | None:
         """The limit by which the kernel ended a program, if it did. Raises HostExhausted if it did so because the host
-        has no memory left."""
+        has no memory left. `ended_here` if it was this server that killed it."""
         code = ending["code"]
         if "unstarted" in ending:
             self.unstarted(OSError(ending["unstarted"], os.strerror(ending["unstarted"])))
@@ -96,7 +96,7 @@ class Watch(watching.Watch):
             return limit
         if code == -signal.SIGKILL and self._check_host().out_of_memory(self.before) == "own":
             return "memory"
-        if not self._ground.counted:
+        if not self._ground.counted and not ended_here:
             self.check_killed(code)
         return None
 
