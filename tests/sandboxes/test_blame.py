@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -10,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.core.errors import NoRoom
+from toolyard.core.errors import NoRoom, SandboxLost, WorkspaceError
 from toolyard.sandboxes import endings, watching
 from toolyard.sandboxes.base import Executed, Finished, Limits
 from toolyard.sandboxes.endings import HostExhausted, HostKills, unstarted
 from toolyard.sandboxes.native.backend import NativeBackend
-from toolyard.sandboxes.native.cgroups import Strain
+from toolyard.sandboxes.native.cgroups import Group, Strain, Tree
 from toolyard.sandboxes.subprocess import SubprocessBackend
 
 pytestmark = pytest.mark.anyio
@@ -142,6 +145,77 @@ async def test_a_sandbox_that_is_full_of_its_own_processes_is_told_so_as_a_resul
         assert (ended.exit_code, b"could not be started" in (await ended.read(0))[1]) == (126, True)
 
 
+FILLING = "for i in range(1000): open(f'{i}', 'wb').write(bytes(2**20))"
+
+
+async def test_an_agent_that_fills_its_sandbox_with_files_until_that_dies_has_only_itself_to_blame(
+    native: NativeBackend,
+) -> None:
+    async with await native.open(LIMITS) as box:
+        assert (await box.exec(FILLING)).killed_by == "memory"
+        for _ in range(20):  # until process 1 is what is left to be killed
+            if not box.alive:
+                break
+            assert (await box.run([sys.executable, "-c", HUNGRY])).killed_by == "memory"
+        assert not box.alive
+        run, shelled, executed = await box.run(["true"]), await box.shell("true"), await box.exec("1")
+        assert (run.exit_code, run.killed_by, shelled.killed_by, executed.killed_by) == (-9, *["memory"] * 3)
+        assert b"used up all of its memory" in shelled.stderr
+        assert executed.state_lost
+        assert (await box.start(["true"])).exit_code == -9
+        await box.stop_programs()
+        with pytest.raises(WorkspaceError, match="used up all of its memory"):
+            await box.read("0")
+
+
+async def test_a_sandbox_that_is_killed_from_outside_is_lost_whatever_it_did_before(native: NativeBackend) -> None:
+    async with await native.open(LIMITS) as box:
+        assert (await box.exec(HUNGRY.replace(str(100 * MiB), str(300 * MiB)))).killed_by == "memory"
+        box._ground.group.signal(signal.SIGKILL)
+        for _ in range(2):
+            with pytest.raises(SandboxLost, match="the sandbox is gone"):
+                await box.run(["true"])
+
+
+async def test_what_the_host_takes_from_a_session_between_two_calls_makes_the_next_one_lost(
+    native: NativeBackend,
+) -> None:
+    async with await native.open(LIMITS) as box:
+        later = f"import time; time.sleep(0.5); held = bytearray(b'x') * {100 * MiB}"
+        await box.exec(f"import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {later!r}])")
+        with little_memory(native):
+            await asyncio.sleep(1.5)
+        with pytest.raises(HostExhausted, match="memory"):
+            await box.exec("print(child.poll())")
+        assert (await box.exec("print(child.poll())")).stdout == "-9\n"
+
+
+async def test_a_call_in_a_session_opens_no_file_to_see_how_the_host_is(
+    native: NativeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await native.open(LIMITS) as box:
+        await box.exec("1")
+        opened: list[str] = []
+        opening = os.open
+        monkeypatch.setattr(
+            os, "open", lambda path, *more, **named: (opened.append(path), opening(path, *more, **named))[1]
+        )
+        for _ in range(3):
+            assert (await box.exec("1 + 1")).value == "2"
+        assert opened == []
+
+
+def test_a_group_that_was_held_up_by_its_own_limit_was_not_held_up_by_the_host(tmp_path: Path) -> None:
+    (tmp_path / "group").mkdir()
+    (tmp_path / "group/memory.pressure").write_text("some total=9\nfull avg10=0.00 total=5000000\n")
+    directory = os.open(tmp_path, os.O_RDONLY)
+    group = Group([Tree(2, frozenset({"memory"}), str(tmp_path), directory)], "group")
+    for reached, seconds in ((0, 5.0), (7, 0.0)):
+        (tmp_path / "group/memory.events").write_text(f"low 0\nhigh 0\nmax {reached}\noom 0\noom_kill 0\n")
+        assert group.memory_stalled() == seconds
+    os.close(directory)
+
+
 async def test_a_program_that_kills_itself_is_not_lost(native: NativeBackend) -> None:
     async with await native.open(LIMITS) as box:
         killed = await box.run(["sh", "-c", "kill -9 $$"])
@@ -172,6 +246,27 @@ async def test_a_kill_that_nobody_ordered_is_the_host_s_if_the_host_ran_out_of_m
         with pytest.raises(HostExhausted, match="the host ran out of memory"):
             await box.run(["sh", "-c", command])
     await backend.close()
+
+
+@pytest.mark.parametrize(
+    ("last", "lost"), [("os.kill(os.getpid(), 9)", True), ("os.write(3, b'nonsense'); time.sleep(9)", False)]
+)
+async def test_an_interpreter_that_this_server_had_to_end_is_not_lost_for_a_kill_elsewhere(
+    native: NativeBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, last: str, lost: bool
+) -> None:
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("oom_kill 3\n")
+    monkeypatch.setattr(watching, "host_kills", HostKills(str(vmstat)))
+    async with await native.open(LIMITS) as box:
+        box._ground = dataclasses.replace(box._ground, counted=False, memory_enforced=False)
+        running = asyncio.ensure_future(box.exec(f"import os, time; time.sleep(0.5); {last}"))
+        await asyncio.sleep(0.2)
+        vmstat.write_text("oom_kill 4\n")
+        if lost:
+            with pytest.raises(HostExhausted):
+                await running
+        else:
+            assert (await running).error.name == "InterpreterEnded"
 
 
 def test_what_the_host_is_short_of_is_lost_and_how_a_program_was_asked_for_is_a_result() -> None:

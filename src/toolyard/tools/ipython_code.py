@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from toolyard.core.actions import tool_call
 from toolyard.core.environment import Environment
-from toolyard.core.errors import SandboxError
+from toolyard.core.errors import SandboxError, ToolError
 from toolyard.core.forms import fenced, tagged
 from toolyard.core.output import JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import tool
@@ -66,6 +66,8 @@ class IPythonCode(SandboxedToolset):
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
         self._is_prepared = False
+        self._has_run = False
+        """Anything of the agent's. What goes wrong after that may be its own doing."""
 
     @classmethod
     def missing(cls) -> str:
@@ -81,6 +83,7 @@ class IPythonCode(SandboxedToolset):
         if not code or code.isspace():
             return _output(EMPTY, code)
         sandbox = await self._prepared()
+        self._has_run = True
         self._is_prepared = False  # until it is known that this interpreter goes on
         executed = await sandbox.exec(code, timeout=SECONDS)
         self._is_prepared = not executed.state_lost
@@ -89,7 +92,8 @@ class IPythonCode(SandboxedToolset):
     async def _prepared(self) -> Sandbox:
         sandbox = await self.sandbox()
         if not self._is_prepared and (error := (await sandbox.exec(_SHOW_AS_USUAL)).error) is not None:
-            raise SandboxError(f"IPython cannot be used as it is here: {error.name}: {error.message}")
+            kind = ToolError if self._has_run else SandboxError
+            raise kind(f"IPython cannot be used as it is here: {error.name}: {error.message}")
         return sandbox
 
 

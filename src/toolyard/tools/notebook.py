@@ -67,6 +67,8 @@ class PythonNotebook(SandboxedToolset):
         super().__init__(env)
         self._turn = asyncio.Lock()
         self._notebook: Notebook | None = None
+        self._has_run = False
+        """Any cell. What goes wrong after that may be its doing."""
         self._unread = ""
         """What was wrong with the file of a notebook that was there before this one."""
 
@@ -94,7 +96,8 @@ class PythonNotebook(SandboxedToolset):
             at = notebook.place(cell_index, code)
             if reset:
                 await restart(sandbox)
-            ran = await run_cell(sandbox, code, SECONDS)
+            ran = await run_cell(sandbox, code, SECONDS, is_first=not self._has_run)
+            self._has_run = True
             notebook.put(at, code, ran.outputs, ran.count)
             notes = [note for note in (self._unread, await self._save(sandbox, notebook)) if note]
             self._unread = ""
@@ -149,8 +152,9 @@ async def restart(sandbox: Sandbox) -> None:
     raise ToolError("the interpreter cannot be restarted: it has changed what ends it")
 
 
-async def run_cell(sandbox: Sandbox, code: str, seconds: float) -> Ran:
-    """Run one in the session's IPython. What goes wrong in it is among its outputs."""
+async def run_cell(sandbox: Sandbox, code: str, seconds: float, *, is_first: bool = True) -> Ran:
+    """Run one in the session's IPython. What goes wrong in it is among its outputs. An IPython that cannot be used is
+    the host's fault only if no cell has run in it."""
     token = secrets.token_hex(4)
     room = min(cell_runner.TEXT_MOST, max(sandbox.limits.output_bytes - _ROOM_BESIDE, 0))
     request = {"token": token, "code": code, "room": room}
@@ -158,7 +162,8 @@ async def run_cell(sandbox: Sandbox, code: str, seconds: float) -> Ran:
     if _is_unheard(executed):  # this interpreter is a new one, or not from a template
         installed = await sandbox.exec(cell_runner.installation(), timeout=_FETCH_SECONDS)
         if (error := installed.error) is not None:
-            raise SandboxError(f"IPython cannot be used as it is here: {error.name}: {error.message}")
+            kind = SandboxError if is_first else ToolError
+            raise kind(f"IPython cannot be used as it is here: {error.name}: {error.message}")
         executed = await _ask(sandbox, request, seconds)
     outputs, count = _read(await _told(sandbox, executed, token), executed.stdout, token)
     outputs += writing("stderr", executed.stderr)

@@ -131,46 +131,80 @@ class Strain(NamedTuple):
         return "own" if self.processes_full else "host"
 
 
+class Counted:
+    """One number of a group, read again and again through one descriptor, and parsed only when the file has changed."""
+
+    def __init__(self, fd: int, key: str) -> None:
+        self._fd = fd
+        self._key = key
+        self._text = b""
+        self._number = 0
+
+    def now(self) -> int:
+        """As it was last if the group is gone; 0 if nobody counts, for which the descriptor is -1."""
+        if self._fd >= 0:
+            try:
+                text = os.pread(self._fd, 4096, 0)
+            except OSError:  # the group is gone
+                return self._number
+            if text != self._text:
+                self._text, self._number = text, _counter(text.decode(), self._key)
+        return self._number
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
 class Gauge:
-    """The strain of a group whose programs come and go, read again and again through one descriptor."""
+    """The strain of a group whose programs come and go. To find that nothing has happened costs two system calls."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._kills = group.oom_descriptor()
+        self._kills = Counted(group.oom_descriptor(), "oom_kill")
+        try:
+            self._refused = Counted(group.refusals_descriptor(), "max")
+        except OSError:
+            self._kills.close()
+            raise
         self._last = Strain()
         self._seen_full = 0
         self._closed = False
 
     def glance(self) -> Strain:
-        """To begin with: the kills as they are, and the rest as of the last `read()`, after which it seldom changes."""
-        return self._last._replace(oom_kills=self._oom_kills())
+        """To begin with: as of the last `read()`. What a program left running was short of since then counts for the
+        next one, which may need it."""
+        return self._last
 
     def read(self, *, late: bool = False) -> Strain:
         """As it is now. A group that is gone stays as it was: another sandbox may have it by now."""
         if self._closed:
             return self._last
-        with suppress(OSError):
-            kills, full = self._oom_kills(), self._last.memory_full
-            if kills > self._last.oom_kills and (now := self._group.memory_full()) > self._seen_full:
-                full += 1
-                self._seen_full = 0 if self._group.forget_peak() else now
-            refused = self._group.forks_refused()
-            crowded = bool(refused) and self._group.processes_full()
-            stalled = self._group.memory_stalled() if late else self._last.memory_stalled
-            self._last = Strain(kills, full, refused, crowded, stalled)
+        kills, refused, last = self._kills.now(), self._refused.now(), self._last
+        if late or kills != last.oom_kills or refused != last.forks_refused:
+            with suppress(OSError):
+                self._last = self._changed(kills, refused, late=late)
         return self._last
+
+    def at_last(self, kills: int, full: int) -> Strain:
+        """With what another has read when everything in the group had ended."""
+        more = kills > self._last.oom_kills and full > self._seen_full
+        return self._last._replace(oom_kills=kills, memory_full=self._last.memory_full + more)
+
+    def _changed(self, kills: int, refused: int, *, late: bool) -> Strain:
+        full = self._last.memory_full
+        if kills > self._last.oom_kills and (now := self._group.memory_full()) > self._seen_full:
+            full += 1
+            self._seen_full = 0 if self._group.forget_peak() else now
+        crowded = bool(refused) and self._group.processes_full()
+        stalled = self._group.memory_stalled() if late else self._last.memory_stalled
+        return Strain(kills, full, refused, crowded, stalled)
 
     def close(self) -> None:
         self._closed = True
-        if self._kills >= 0:
-            os.close(self._kills)
-            self._kills = -1
-
-    def _oom_kills(self) -> int:
-        with suppress(OSError):  # the group is gone
-            if self._kills >= 0:
-                return _counter(os.pread(self._kills, 4096, 0).decode(), "oom_kill")
-        return self._last.oom_kills
+        self._kills.close()
+        self._refused.close()
 
 
 class Group:
@@ -259,6 +293,14 @@ class Group:
                     return os.open(f"{self.name}/{_oom_file(tree)}", os.O_RDONLY, dir_fd=tree.fd)
         return -1
 
+    def refusals_descriptor(self) -> int:
+        """The same, for forks that were refused."""
+        with suppress(FileNotFoundError):
+            for tree in self._trees:
+                if "pids" in tree.controllers:
+                    return os.open(f"{self.name}/pids.events", os.O_RDONLY, dir_fd=tree.fd)
+        return -1
+
     def strain(self, *, late: bool = False) -> Strain:
         """Raises FileNotFoundError once the group is removed. Reads only what the answer depends on."""
         kills, refused = self.oom_kills(), self.forks_refused()
@@ -268,7 +310,7 @@ class Group:
     def memory_stalled(self) -> float:
         """As of `Strain`. Only version 2 knows, be its controllers in use or not; 0 if the own limit was reached."""
         for tree in self._trees:
-            if tree.version == 2 and not self.memory_full():
+            if tree.version == 2 and not self._has_reached_limit():
                 found = re.search(r"^full .*total=(\d+)", self._read_if_there(tree, "memory.pressure"), re.MULTILINE)
                 return int(found[1]) / 1e6 if found else 0.0
         return 0.0
@@ -283,6 +325,14 @@ class Group:
                 most = int(self._read(tree, "memory.limit_in_bytes"))
                 return int(self._peak(tree) >= most - _NEARLY_BYTES)
         return 0
+
+    def _has_reached_limit(self) -> bool:
+        """Whether it ever had to give memory back for its own limit, killed or not: a program can make itself slow by
+        that, and would have the host blamed for it."""
+        for tree in self._trees:
+            if "memory" in tree.controllers and tree.version == 2:
+                return _counter(self._read(tree, "memory.events"), "max") > 0
+        return self.memory_full() > 0
 
     def forget_peak(self) -> bool:
         """Let version 1 note anew the most memory that is used at once. False in version 2, which counts instead."""

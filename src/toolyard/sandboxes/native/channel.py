@@ -79,6 +79,8 @@ class Channel:
         """Sends the rest of a message whose sender was cancelled."""
         self._room = asyncio.Event()
         self.lost = ""
+        self.hung_up = False
+        """It is lost because the other side closed it, or ended."""
         """Why nothing can be said any more."""
         sock.setblocking(False)
         self._loop = asyncio.get_running_loop()
@@ -193,10 +195,12 @@ class Channel:
             except BlockingIOError:
                 return
             except OSError as error:
+                self.hung_up = True
                 self.close(str(error))
                 return
             if not packet:
                 _close(fds)
+                self.hung_up = True
                 self.close("it ended")
                 return
             try:

@@ -110,7 +110,7 @@ class LoneKeeper:
         hung_up = bool(self.lost) and await self._root.is_gone(_EXITING_SECONDS)
         self._root.signal(signal.SIGKILL)
         ending = await self._root.ending()
-        ran_out = ending["out_of_memory"]
+        ran_out = Strain(ending["oom_kills"], ending["memory_full"]).out_of_memory(Strain())
         if ran_out == "host":
             raise HostExhausted.of("memory")
         if hung_up and ending["code"] == -signal.SIGKILL and not ran_out:
@@ -125,6 +125,10 @@ class LoneKeeper:
     def strain(self, *, late: bool = False) -> Strain:
         """As it was told when it ended, or as it is."""
         return self._strain if self._killed else self._root.strain_once(late=late)
+
+    async def ran_out(self, before: Strain) -> str:
+        """It has no agent: `kill()` finds this out."""
+        return self._strain.out_of_memory(before)
 
     def is_full(self) -> bool:
         return self._root.is_full()

@@ -105,10 +105,12 @@ class Python:
     async def _executed_last(self, program: Program, exceeded: Limit | None, watch: Watch) -> Executed:
         """The interpreter did not answer, or not sensibly: see to it that it is no more."""
         self._program = None
+        assert program.channel is not None
+        talked_nonsense = not program.channel.hung_up
         try:
             ending = await self._keeper.kill(program)
             stdout, stderr = _output(program)
-            exceeded = exceeded or watch.enforced(ending) or program.cut
+            exceeded = exceeded or watch.enforced(ending, ended_here=talked_nonsense) or program.cut
             how = f"the interpreter ended with code {ending['code']}"
             error = None if exceeded else PythonError("InterpreterEnded", how, "")
             usage = Usage(watch.seconds, ending["cpu"], ending["peak"])

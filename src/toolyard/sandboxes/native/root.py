@@ -16,6 +16,8 @@ from toolyard.sandboxes.native.channel import Channel, without_room
 
 _PROMPTLY_SECONDS = 0.05
 """In which what was killed is gone, unless it has to wait for a processor."""
+_DYING_SECONDS = 1.0
+"""In which process 1 is gone after the last that was heard of it."""
 _SECONDS = 60.0
 """For it to go all the same."""
 
@@ -30,20 +32,32 @@ class Root:
         self._template = template
         self._gauge: Gauge | None = None
         self._gone: asyncio.Future[None] | None = None
+        self._ending: asyncio.Task[Mapping[str, Any]] | None = None
 
     def glance(self) -> Strain:
         """What it is short of, to begin with."""
-        return self._measured().glance()
+        return (self._gauge or self._measured()).glance()
 
     def strain(self, *, late: bool = False) -> Strain:
         """What it is short of now."""
-        return self._measured().read(late=late)
+        return (self._gauge or self._measured()).read(late=late)
 
     def strain_once(self, *, late: bool = False) -> Strain:
         """The same, for who asks only once."""
         with contextlib.suppress(OSError):
             return self._group.strain(late=late)
         return Strain()
+
+    async def ran_out(self, before: Strain) -> str:
+        """Whose memory ran out since then, if something in it that nobody here has ended is gone: as
+        `Strain.out_of_memory` says it."""
+        if self.ended or not await self.is_gone(_DYING_SECONDS):
+            return self.strain().out_of_memory(before)
+        if self._ending is None:  # which is told once
+            self._ending = asyncio.ensure_future(self.ending())
+        ending = await asyncio.shield(self._ending)
+        gauge = self._gauge or self._measured()
+        return gauge.at_last(ending["oom_kills"], ending["memory_full"]).out_of_memory(before)
 
     def is_full(self) -> bool:
         """Whether it had as many processes as it may: a fork that fails is its own fault then."""
@@ -58,11 +72,10 @@ class Root:
         return False
 
     def _measured(self) -> Gauge:
-        if self._gauge is None:
-            try:
-                self._gauge = Gauge(self._group)
-            except OSError as error:
-                raise without_room(error.strerror) from error
+        try:
+            self._gauge = Gauge(self._group)
+        except OSError as error:
+            raise without_room(error.strerror) from error
         return self._gauge
 
     def memory_left(self) -> int | None:

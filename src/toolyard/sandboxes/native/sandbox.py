@@ -15,8 +15,10 @@ from typing import Any, Self, TypeVar
 from toolyard.core.errors import CannotFork, SandboxError, SandboxLost, WorkspaceError
 from toolyard.sandboxes import paths
 from toolyard.sandboxes.base import Entry, Executed, Finished, Grader, Limits, Process, Report, Sandbox, Usage
+from toolyard.sandboxes.endings import HostExhausted
 from toolyard.sandboxes.grading.grader import open_grader
 from toolyard.sandboxes.native.bash import Bash
+from toolyard.sandboxes.native.cgroups import Strain
 from toolyard.sandboxes.native.channel import pair
 from toolyard.sandboxes.native.guest import SECONDS, Guest, Program, agreed
 from toolyard.sandboxes.native.python import Python
@@ -31,6 +33,7 @@ _BRANCH_BYTES = 8 * 2**20
 """Of memory, that a branch takes beside its files."""
 _COPIED_PER_SECOND = 10 * 2**20
 """Bytes, on a machine that has a lot else to do; a quiet one copies a hundred times as many."""
+_SPENT = "the sandbox is gone: its programs and files used up all of its memory"
 _UNFORKABLE = "the session cannot be forked:"
 
 
@@ -70,6 +73,8 @@ class NativeSandbox:
         """What closes branches that came too late. These wait for us to be closed, so we must not wait for them."""
         self._watches: set[Watch] = set()
         self._closing: asyncio.Task[None] | None = None
+        self._ran_out: str | None = None
+        """Whose memory, if it ended by itself."""
 
     @property
     def alive(self) -> bool:
@@ -89,10 +94,11 @@ class NativeSandbox:
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
     ) -> Finished:
-        self._check_open()
+        self._check_not_closed()
         within = limits.within(self.limits) if limits else self.limits
         watch = Watch(within, timeout, self._ground_for(within))
-        return await self._wind_up_if_cancelled(self._run(argv, stdin, env or {}, within, watch), watch)
+        work = self._run(argv, stdin, env or {}, within, watch)
+        return await self._wind_up_if_cancelled(work, watch, self._spent)
 
     def _ground_for(self, limits: Limits) -> Ground:
         return self._ground if limits.memory_bytes == self.limits.memory_bytes else self._ground.unenforced()
@@ -128,7 +134,7 @@ class NativeSandbox:
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, limits: Limits | None = None
     ) -> Process:
-        self._check_open()
+        self._check_not_closed()
         within = limits.within(self.limits) if limits else self.limits
         starting = asyncio.ensure_future(self._start(argv, env or {}, within))
         try:
@@ -143,6 +149,10 @@ class NativeSandbox:
             program = await self._guest.run(argv, env, limits, memory_enforced=watch.memory_enforced)
         except OSError as error:
             return Unstarted(watch.unstarted(error))
+        except SandboxLost as error:
+            if await self._is_own_doing(error, watch.before):
+                return Unstarted(self._spent(watch.seconds))
+            raise
         process = Running(program)
         self._processes.add(process)
         process.begin(self._lived(process, program, watch), self._processes.discard)
@@ -161,17 +171,22 @@ class NativeSandbox:
         return ending["code"], exceeded
 
     async def exec(self, code: str, *, timeout: float | None = None) -> Executed:
-        self._check_open()
+        self._check_not_closed()
         watch = Watch(self.limits, timeout, self._ground)
-        return await self._wind_up_if_cancelled(self._python.execute(code, watch), watch)
+        return await self._wind_up_if_cancelled(self._python.execute(code, watch), watch, self._executed_spent)
 
     async def shell(self, command: str, *, timeout: float | None = None) -> Finished:
-        self._check_open()
+        self._check_not_closed()
         watch = Watch(self.limits, timeout, self._ground)
-        return await self._wind_up_if_cancelled(self._bash.execute(command, watch), watch)
+        return await self._wind_up_if_cancelled(self._bash.execute(command, watch), watch, self._spent)
 
     async def stop_programs(self) -> None:
-        self._check_open()
+        try:
+            self._check_open()
+        except SandboxLost as error:
+            if await self._is_own_doing(error, self._ground.group.glance()):
+                return  # nothing runs any more
+            raise
         for watch in list(self._watches):
             watch.exceed("wall")
         async with self._python.turn, self._bash.turn:  # when what ran there is over
@@ -181,21 +196,43 @@ class NativeSandbox:
         """Let the interpreter do once what it will be asked to do. Nothing is left of it but that it is faster."""
         await self._python.rehearse()
 
-    async def _wind_up_if_cancelled(self, work: Coroutine[Any, Any, T], watch: Watch) -> T:
+    async def _wind_up_if_cancelled(self, work: Coroutine[Any, Any, T], watch: Watch, spent: Callable[[float], T]) -> T:
         """Wait for something to end. Who stops waiting ends it, as if its time were over, so that nothing goes on
-        unseen; the sandbox can be used again as soon as that is done."""
+        unseen; the sandbox can be used again as soon as that is done. `spent` makes the result of a program whose
+        sandbox has used up its memory, itself included."""
         task = asyncio.ensure_future(work)
         self._watches.add(watch)
         task.add_done_callback(lambda _: self._watches.discard(watch))
         try:
             done = await asyncio.shield(task)
+            self._check_open()
         except asyncio.CancelledError:
             watch.exceed("wall")
             _keep(task, self._under_way)
             raise
-        self._check_open()
+        except SandboxLost as error:
+            if await self._is_own_doing(error, watch.before):
+                return spent(watch.seconds)
+            raise
         watch.check_host()
         return done
+
+    async def _is_own_doing(self, error: SandboxLost, before: Strain) -> bool:
+        """Whether it is lost because its own programs took all the memory that it may have. They must not be able to
+        pass for trouble of the host."""
+        if isinstance(error, HostExhausted) or self._closing is not None or not self._guest.lost:
+            return False
+        if self._ran_out is None:
+            self._ran_out = await self._ground.group.ran_out(before)
+        return self._ran_out == "own"
+
+    def _spent(self, seconds: float) -> Finished:
+        words = f"toolyard: {_SPENT}\n".encode()
+        return Finished(-signal.SIGKILL, b"", words, "memory", Usage(seconds), self.report().level)
+
+    def _executed_spent(self, seconds: float) -> Executed:
+        words = f"toolyard: {_SPENT}\n"
+        return Executed("", words, None, None, "memory", Usage(seconds), self.report().level, state_lost=True)
 
     # Files.
 
@@ -229,7 +266,8 @@ class NativeSandbox:
             raise WorkspaceError(f"{path}: larger than the {self.limits.file_bytes} bytes that a file may have")
 
     async def _file(self, op: str, path: str, inside: str, **more: Any) -> bytes:
-        self._check_open()
+        self._check_not_closed()
+        before = self._ground.group.glance()
         asking = asyncio.ensure_future(self._guest.ask(op, path=inside, **more))
         try:
             return (await asyncio.shield(asking)).payload
@@ -238,6 +276,10 @@ class NativeSandbox:
             raise
         except OSError as error:
             raise WorkspaceError(f"{path}: {error.strerror}") from error
+        except SandboxLost as error:
+            if await self._is_own_doing(error, before):
+                raise WorkspaceError(f"{path}: {_SPENT}") from error
+            raise
 
     # Branches.
 
@@ -392,9 +434,12 @@ class NativeSandbox:
             await self._closing
             await self._free()
 
-    def _check_open(self) -> None:
+    def _check_not_closed(self) -> None:
         if self._closing is not None:
             raise SandboxLost("the sandbox is closed")
+
+    def _check_open(self) -> None:
+        self._check_not_closed()
         if self._guest.lost:
             raise SandboxLost(f"the sandbox is gone: {self._guest.lost}")
 

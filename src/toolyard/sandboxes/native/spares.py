@@ -62,14 +62,14 @@ class Spares:
         except OSError:  # there can be no more, as whoever needs one will be told
             self.wanted = None
 
-    def leave(self, group: Group, caps: Caps, *, again: bool = True) -> str:
-        """Of a sandbox that has ended: keep the group if it may be used again, or remove it. Says whose memory ran out,
-        as `Strain.out_of_memory` does."""
-        ran_out = ""
+    def leave(self, group: Group, caps: Caps, *, again: bool = True) -> Strain:
+        """Of a sandbox that has ended: keep the group if it may be used again, or remove it. Tells what it was short
+        of."""
+        strain = Strain()
         with suppress(OSError):
             if again and self._count < _MOST and group.is_spotless():
                 self._keep(group, caps)
-                return ""
-            ran_out = group.strain().out_of_memory(Strain())
+                return strain
+            strain = group.strain()
         group.remove()
-        return ran_out
+        return strain

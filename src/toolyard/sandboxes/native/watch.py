@@ -30,6 +30,9 @@ class Strained(Protocol):
     def strain(self, *, late: bool = False) -> Strain:
         """After it has ended, `late` if its time was over."""
 
+    async def ran_out(self, before: Strain) -> str:
+        """Whose memory ran out since then, if its agent is gone."""
+
     def is_full(self) -> bool:
         """Whether the sandbox had as many processes as it may."""
 
@@ -70,7 +73,7 @@ class Watch(watching.Watch):
         self, limits: Limits, timeout: float | None, ground: Ground, *, every: float = watching.MEASURE_SECONDS
     ) -> None:
         self._ground = ground
-        self._before = ground.group.glance()
+        self.before = ground.group.glance()
         super().__init__(limits, timeout, memory_enforced=ground.memory_enforced, every=every)
 
     async def until(self, keeper: Keeper, program: Program, *ends: asyncio.Future[Any]) -> Limit | None:
@@ -83,17 +86,17 @@ class Watch(watching.Watch):
         program.on_full = self.fill
         return await self.wait(measure, *ends)
 
-    def enforced(self, ending: Mapping[str, Any]) -> Limit | None:
+    def enforced(self, ending: Mapping[str, Any], *, ended_here: bool = False) -> Limit | None:
         """The limit by which the kernel ended a program, if it did. Raises HostExhausted if it did so because the host
-        has no memory left."""
+        has no memory left. `ended_here` if it was this server that killed it."""
         code = ending["code"]
         if "unstarted" in ending:
             self.unstarted(OSError(ending["unstarted"], os.strerror(ending["unstarted"])))
         if limit := self.by_signal(code, ending["cpu"]):
             return limit
-        if code == -signal.SIGKILL and self._check_host().out_of_memory(self._before) == "own":
+        if code == -signal.SIGKILL and self._check_host().out_of_memory(self.before) == "own":
             return "memory"
-        if not self._ground.counted:
+        if not self._ground.counted and not ended_here:
             self.check_killed(code)
         return None
 
@@ -116,10 +119,12 @@ class Watch(watching.Watch):
 
     def _check_host(self) -> Strain:
         now = self._ground.group.strain(late=self.timed_out)
-        if self.timed_out and now.memory_stalled - self._before.memory_stalled > self._wall_seconds * _STALLED_SHARE:
+        if now is self.before:  # as it mostly is
+            return now
+        if self.timed_out and now.memory_stalled - self.before.memory_stalled > self._wall_seconds * _STALLED_SHARE:
             raise HostExhausted.of("memory")
-        if now.out_of_memory(self._before) == "host":
+        if now.out_of_memory(self.before) == "host":
             raise HostExhausted.of("memory")
-        if now.out_of_processes(self._before) == "host":
+        if now.out_of_processes(self.before) == "host":
             raise HostExhausted.of("processes")
         return now

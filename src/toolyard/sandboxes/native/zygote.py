@@ -245,9 +245,9 @@ class Zygote:
             if pid == 0:
                 return
             if born := self._born.pop(pid, None):
-                ran_out = self._spares.leave(born.group, born.caps, again=not born.unthrottled)
-                if born.alone:
-                    self._note_ending(born.number, {**agent.ending_of(status, usage), "out_of_memory": ran_out})
+                strain = self._spares.leave(born.group, born.caps, again=not born.unthrottled)
+                short = {"oom_kills": strain.oom_kills, "memory_full": strain.memory_full}
+                self._note_ending(born.number, {**agent.ending_of(status, usage), **short})
 
     def _note_ending(self, number: int, ending: Mapping[str, Any]) -> None:
         self._endings[number] = ending
