@@ -134,6 +134,17 @@ async def test_a_program_that_needs_more_memory_than_it_may_has_only_itself_to_b
         assert process.killed_by == "memory"
 
 
+async def test_an_interpreter_that_the_host_ended_while_nothing_was_asked_of_it_is_lost(native: NativeBackend) -> None:
+    async with await native.open(LIMITS) as idle, await native.open(LIMITS) as busy:
+        await idle.exec(f"kept = bytearray(b'x') * {40 * MiB}")
+        with little_memory(native):  # of what may go, the kernel takes the largest
+            await busy.run([sys.executable, "-c", f"held = bytearray(b'x') * {25 * MiB}"])
+        with pytest.raises(HostExhausted, match="the host ran out of memory"):
+            await idle.exec("len(kept)")
+        assert (await idle.exec("6 * 7")).value == "42"
+        assert (await idle.exec("import os; os.kill(os.getpid(), 9)")).error.name == "InterpreterEnded"
+
+
 async def test_a_sandbox_that_is_full_of_its_own_processes_is_told_so_as_a_result(native: NativeBackend) -> None:
     async with await native.open(Limits(processes=8)) as box:
         crowd = "import subprocess\nfor _ in range(20): subprocess.Popen(['sleep', '30'])"

@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 
 from tests.sandboxes.backends import backend
-from toolyard.core.errors import CannotFork, NoRoom, SandboxError
+from tests.sandboxes.test_blame import host_with
+from tests.sandboxes.test_lone import children
+from toolyard.core.errors import CannotFork, NoRoom, SandboxError, SandboxLost
 from toolyard.sandboxes.base import Backend, Limits, Sandbox
+from toolyard.sandboxes.endings import HostExhausted
 from toolyard.sandboxes.native import guest as native_guest
 from toolyard.sandboxes.native import sandbox as native_sandbox
 from toolyard.sandboxes.native.backend import NativeBackend
@@ -115,13 +118,14 @@ def namespaces_of(pid: int) -> Sequence[str]:
     return next(line for line in lines if line.startswith("NSpid:")).split()[1:]
 
 
-def send_to_new(known: set[int], number: signal.Signals) -> None:
-    """Wait for another first process of a namespace, which one of those that are known makes."""
+def send_to_new(known: set[int], number: signal.Signals, instead: int = 0) -> None:
+    """Wait for another first process of a namespace, which one of those that are known makes. It gets the signal, or
+    who is to get it instead."""
     for _ in range(100_000):
         for parent in known:
             for pid in tree(parent)[1:]:
                 if pid not in known and namespaces_of(pid)[-1:] == ["1"]:
-                    os.kill(pid, number)
+                    os.kill(instead or pid, number)
                     return
 
 
@@ -212,6 +216,86 @@ async def test_a_fork_that_fails_leaves_the_session_as_it_was(step, native):
                 await box.fork(2)
             await given_back(native, before)
         await check_as_it_was(box, process)
+
+
+# What the session itself needs dies.
+
+_NAMED = b"to be forked"
+"""The interpreter, for those outside."""
+
+
+async def forked_while_dying(box: Sandbox, victim: int, error: type[BaseException], words: str) -> None:
+    """The victim is killed as soon as the place for the branch is there, whose files take a while to be copied."""
+    assert (await box.exec(_MANY_FILES)).error is None
+    killing = asyncio.ensure_future(asyncio.to_thread(send_to_new, agents(), signal.SIGKILL, victim))
+    with pytest.raises(error, match=words):
+        await box.fork(2)
+    await killing
+
+
+def named(name: bytes) -> int:
+    (pid,) = [pid for pid in tree(os.getpid()) if Path(f"/proc/{pid}/comm").read_bytes().strip() == name]
+    return pid
+
+
+async def test_a_fork_whose_interpreter_is_killed_costs_its_variables_and_says_so(native):
+    async with session(native, USUAL) as (box, process):
+        await box.exec(f"import ctypes; ctypes.CDLL(None).prctl(15, {_NAMED!r}, 0, 0, 0)")
+        before = held(native)
+        await forked_while_dying(box, named(_NAMED), CannotFork, "interpreter has ended, and its variables are lost")
+        executed = await box.exec("kept")
+        assert (executed.state_lost, executed.error.name) == (True, "InterpreterEnded")
+        await given_back(native, before)
+        await box.exec("kept = [1]")
+        await check_as_it_was(box, process)
+
+
+@pytest.fixture
+async def another(anyio_backend) -> AsyncIterator[NativeBackend]:
+    """One of which nothing else depends."""
+    made = NativeBackend(templates=1, ready=0)
+    await made.start()
+    yield made
+    await made.close()
+
+
+def memory_of_all(made: NativeBackend) -> int:
+    """Bytes that its sandboxes use together."""
+    group = next(group for group in made._groups.trees if "memory" in group.controllers)
+    return int(Path(group.path, f"memory.{'usage_in_bytes' if group.version == 1 else 'current'}").read_text())
+
+
+@pytest.mark.parametrize("helper", ["template", "broker"])
+async def test_a_fork_whose_sandbox_loses_its_template_or_broker_is_lost_with_the_session(helper, another):
+    broker = another._process.pid
+    (template,) = children(broker)
+    async with session(another, USUAL) as (box, _):
+        await forked_while_dying(box, broker if helper == "broker" else template, SandboxLost, "sandbox is gone")
+        for call in (box.exec("kept"), box.shell("echo $kept"), box.read("file"), box.fork()):
+            with pytest.raises(SandboxLost):
+                await call
+    async with session(another, USUAL) as (box, process):
+        await check_as_it_was(box, process)
+
+
+async def test_a_host_that_runs_out_of_memory_while_files_are_copied_ends_the_copy_and_not_the_sandbox(another):
+    """The kernel may take the interpreter, too: then its loss is nobody's fault in the session."""
+    if another.report().level != "L3":
+        pytest.skip("there are no control groups here")
+    async with session(another, USUAL) as (box, process), large(40)(box):
+        with (
+            host_with(another, "memory", "memory.limit_in_bytes", memory_of_all(another) + 10 * MIB),
+            pytest.raises(SandboxError, match=r"goes on as it was|its variables are lost"),
+        ):
+            await box.fork()
+        try:
+            assert (await box.exec("kept")).value == "[1]"
+        except HostExhausted:
+            await box.exec("import os; kept = [1]")
+        await check_as_it_was(box, process)
+
+
+# Nobody waits.
 
 
 async def test_a_fork_that_nobody_waits_for_leaves_no_branch(native):

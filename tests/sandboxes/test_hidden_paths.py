@@ -14,12 +14,13 @@ from types import ModuleType
 import pytest
 
 from tests import adapters
-from tests.sandboxes.authored import module, package, record
+from tests.sandboxes.authored import Venv, module, package, record
 from toolyard import Environment, Toolset, tool
 from toolyard.core.errors import DefinitionError
 from toolyard.loading import load_targets
+from toolyard.sandboxes import hidden
 from toolyard.sandboxes.hidden import hidden_by, hidden_paths
-from toolyard.sandboxes.installation import own, using
+from toolyard.sandboxes.installation import Installation, own, using
 from toolyard.server import Server
 
 BODY = "from toolyard import Environment, Toolset\n"
@@ -132,6 +133,40 @@ def test_a_package_around_its_own_virtual_environment_is_hidden_but_for_that(sit
     assert "acme_around/env.py" in found
     assert "acme_around/tests" in found
     assert not [path for path in found if "venv" in path or path == "acme_around"]
+
+
+def test_a_virtual_environment_in_the_package_keeps_what_is_installed_there(
+    site: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+):
+    folder = package(site, "acme_venv", installed=False)
+    venv = Venv.make(folder / ".venv")
+    (venv.site / "friendly.py").touch()
+    (folder / ".venv" / "answers.json").touch()
+    (venv.site / "toolyard" / "sandboxes").mkdir(parents=True)
+    monkeypatch.setattr(hidden, "__file__", str(venv.site / "toolyard" / "sandboxes" / "hidden.py"))
+    with using(Installation.at(str(venv.python))):
+        found = named(hidden_paths(load("acme_venv.env").Served), site)
+    assert [path for path in found if ".venv" in path] == ["acme_venv/.venv/answers.json"]
+    assert "acme_venv/tests" in found
+
+
+def test_data_beside_a_file_is_hidden_where_sandboxes_would_show_it(tmp_path: Path):
+    """As in /usr/src/app, which most containers have."""
+    prefix = tmp_path.resolve() / "usr"
+    for path in ("src/app/answers/1.json", "src/app/.venv/bin/python", "bin/python"):
+        (prefix / path).parent.mkdir(parents=True, exist_ok=True)
+        (prefix / path).touch()
+    files = prefix / "src/app/env.py", prefix / "bin/tool.py"
+    for file in files:
+        file.write_text(f"{BODY}class Loose(Environment):\n    def teardown(self): pass\n")
+    served, installed = (runpy.run_path(str(file), run_name="acme_is_not_loaded")["Loose"] for file in files)
+    other = replace(own(), base_prefix=str(prefix), prefix=str(prefix), installed=[str(prefix / "bin")])
+    assert named(hidden_paths(served), prefix) == ["src/app/env.py"]  # it is not shown
+    with using(other):
+        assert named(hidden_paths(served), prefix) == ["src/app"]
+        assert named(hidden_paths(installed), prefix) == ["bin/tool.py"]
+    with using(replace(other, prefix=str(prefix / "src/app/.venv"))):
+        assert named(hidden_paths(served), prefix) == ["src/app/answers", "src/app/env.py"]
 
 
 # What an author names.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -165,6 +166,11 @@ def test_a_server_does_not_start_with_what_is_no_python_and_says_why(name: str, 
     settings = Settings(sandbox_python=str(unusable(tmp_path)[name]), tools="calculator")
     with pytest.raises(SandboxUnavailable, match=f"sandbox_python is '.*{name}'.* {words}"):
         Server([], settings=settings)
+
+
+def test_who_names_a_program_and_not_a_path_is_told_where_it_is():
+    with pytest.raises(SandboxUnavailable, match=f"no such file: try '{shutil.which('python3')}'"):
+        Installation.at("python3")
 
 
 def test_a_python_that_is_too_old_is_refused_by_its_version(tmp_path: Path):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.sandboxes.backends import backend
-from toolyard.sandboxes.base import Finished, Limits, Sandbox
+from toolyard.sandboxes.base import Backend, Finished, Limits, Sandbox
 from toolyard.sandboxes.shell import may_wait_for_subshell
 
 pytestmark = pytest.mark.anyio
@@ -69,6 +69,17 @@ BACKENDS = {
     "docker": ("list", "until"),
 }
 
+CPU, MEMORY = Limits(cpu_seconds=1), Limits(memory_bytes=128 * 2**20)
+LIMITED = {
+    "cpu of the shell": ("while :; do :; done; touch rest; echo rest", CPU, "cpu"),
+    "cpu of a program": ("python3 -c 'while True: pass'; touch rest; echo rest", CPU, "cpu"),
+    "cpu of many": ("while :; do /bin/true; done; touch rest; echo rest", CPU, "cpu"),
+    "memory": ("x=x; while :; do x=$x$x; done; touch rest; echo rest", MEMORY, "memory"),
+    "errors": ("yes >&2; touch rest; echo rest", Limits(output_bytes=4096), "output"),
+    "output": ("head -c 99999 /dev/zero; sleep 0.5; touch rest; echo rest", Limits(output_bytes=4096), "output"),
+}
+"""Commands that exceed a limit other than their time."""
+
 TIMEOUT = 0.8
 LIMITS = Limits(output_bytes=4096)
 
@@ -105,6 +116,28 @@ async def test_a_command_whose_time_is_over_is_ended_with_its_rest(kind, tmp_pat
             opening = [chosen.open(LIMITS) for _ in BACKENDS[kind]]
             boxes = [await stack.enter_async_context(box) for box in await asyncio.gather(*opening)]
             told = await asyncio.gather(*(ended(*case) for case in zip(boxes, BACKENDS[kind], strict=True)))
+        assert not any(told), "\n".join(problem for problems in told for problem in problems)
+    finally:
+        await chosen.close()
+
+
+async def exceeding(chosen: Backend, name: str) -> Sequence[str]:
+    command, limits, limit = LIMITED[name]
+    async with await chosen.open(limits) as box:
+        await box.shell("kept=1")
+        found = problems_of(await box.shell(command, timeout=60), lost=name == "memory", limit=limit)
+        await asyncio.sleep(0.7)
+        after = await box.shell("echo $kept; ls")
+    return [*found, *([] if after.stdout == (b"\n" if name == "memory" else b"1\n") else [f"{name}, then: {after}"])]
+
+
+@pytest.mark.parametrize("kind", ["native", "subprocess"])
+async def test_a_command_that_exceeds_another_limit_is_ended_with_its_rest(kind, tmp_path):
+    chosen = backend(kind, tmp_path)
+    await chosen.start()
+    try:
+        cases = [name for name in LIMITED if kind == "native" or name != "memory"]  # there, the shell is refused some
+        told = await asyncio.gather(*(exceeding(chosen, name) for name in cases))
         assert not any(told), "\n".join(problem for problems in told for problem in problems)
     finally:
         await chosen.close()

@@ -114,6 +114,7 @@ class Countdown:
             self._cancelled = True
             self._stalls.end()
             self._timer.cancel()
+            self._over = _nothing  # who is told may hold us
 
     def _due(self) -> None:
         now = self._stalls.seconds
@@ -128,8 +129,12 @@ class Countdown:
         if turns:
             self._timer = self._loop.call_soon(self._settle, turns - 1)
         else:
+            over = self._over
             self.cancel()
-            self._over()
+            over()
+
+
+def _nothing() -> None: ...
 
 
 class deadline:

@@ -17,16 +17,20 @@ from types import ModuleType
 
 from toolyard.core.environment import Hidden, classes_of
 from toolyard.core.errors import DefinitionError
-from toolyard.sandboxes.installation import in_use
+from toolyard.sandboxes import host
+from toolyard.sandboxes.installation import in_use, own
 
 _OURS = "toolyard"
+_OF_A_PREFIX = ("bin", "include", "lib", "lib64", "pyvenv.cfg", "share")
+"""What belongs to a Python where it is installed. Anything else there is somebody's own."""
 
 
 def hidden_paths(environment: type, *, missing_ok: bool = False) -> Sequence[Path]:
     """What sandboxes must not show because of this environment, as real paths that exist, sorted.
 
     That is the top-level package, or the single file with its bytecode, of every class of its ancestry and of its
-    toolsets that is neither Toolyard's nor the standard library's; a copy of it that the Python of sandboxes has
+    toolsets that is neither Toolyard's nor the standard library's; what lies beside a file in a folder of its own that
+    sandboxes would show, as below /usr; a copy of it that the Python of sandboxes has
     installed; the metadata of the distribution that installed it; and what `hidden` names.
 
     Raises `DefinitionError` if `hidden` names something without which no program runs, or, unless `missing_ok`,
@@ -60,7 +64,7 @@ def _source(cls: type) -> Iterator[Path]:
     if where is None or _is_standard(name, where):
         return
     root, tops = _top(name, where)
-    for path in _with_belongings([*tops, *_copies(root, tops)]):
+    for path in (*_with_belongings([*tops, *_copies(root, tops)]), *([] if _packages(name, where) else _beside(where))):
         yield from _around_what_is_needed(path)
 
 
@@ -104,6 +108,19 @@ def _top(name: str, where: Path) -> tuple[Path, Sequence[Path]]:
     if regular := [folder for folder in folders if _is_regular(folder)]:
         return root, [regular[-1]]
     return root, _own_part(where.parent) if folders else [where]
+
+
+def _beside(where: Path) -> Sequence[Path]:
+    """The folder of a file that is no part of a package, with its data, if that would be shown: but not one that others
+    have something in, where packages or programs are installed."""
+    folder = _real(where.parent)
+    shown = [_real(Path(path)) for path in (*host.PROGRAMS, *in_use().prefixes)]
+    if not any(folder.is_relative_to(path) for path in shown):
+        return []
+    others = {_real(Path(path)) for python in (in_use(), own()) for path in python.packages}
+    inside = [path for path in _prefixes() if path.is_relative_to(folder)]
+    needed = [one for one in _needed() if not any(one.is_relative_to(path) for path in inside)]
+    return [] if any(one.is_relative_to(folder) for one in (*others, *needed)) else [folder]
 
 
 def _copies(root: Path, tops: Sequence[Path]) -> Sequence[Path]:
@@ -237,11 +254,18 @@ def _needed() -> Sequence[Path]:
     return [*map(_real, (*interpreters, *system, Path(__file__).parent)), *_library()]
 
 
+def _prefixes() -> Sequence[Path]:
+    """Where the Python of sandboxes lies, and ours."""
+    return [_real(Path(path)) for path in (*in_use().prefixes, *own().prefixes, sys.prefix)]
+
+
 def _around_what_is_needed(path: Path) -> Iterator[Path]:
     """The path; of a package that has the interpreter in it, as a project with its `.venv` does, all the rest."""
     real = _real(path)
-    if not any(one.is_relative_to(real) for one in _needed()):
+    if not any(one.is_relative_to(real) for one in (*_needed(), *_prefixes())):
         yield path
+    elif real in _prefixes():
+        yield from (entry for entry in real.iterdir() if entry.name not in _OF_A_PREFIX)
     elif real.is_dir():
         for entry in real.iterdir():
             yield from _around_what_is_needed(entry)

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -125,7 +126,8 @@ def _unusable(path: str) -> str:
     if os.path.islink(path) and not os.path.exists(path):
         return f"that is a link to {os.path.realpath(path)}, which is not there"
     if not os.path.exists(path):
-        return "there is no such file"
+        found = shutil.which(os.path.basename(path))
+        return "there is no such file" + f": try {found!r}" * bool(found)
     if os.path.isdir(path):
         python = Path(path, "bin", "python")
         return "that is a directory" + f": try {str(python)!r}" * python.exists()

@@ -37,6 +37,7 @@ _MAPS = {
     "/proc/self/gid_map": b"%d %d 1" % (UID, UID),
 }
 _PLACES = (template.WORK, template.TEMPORARY)
+_OOM_SCORE = "/proc/self/oom_score_adj"
 
 
 class Branching:
@@ -55,8 +56,10 @@ class Branching:
         free = free_numbers(kept)
         self._calls = calls = Calls()
         calls.close_all_but(kept)
+        victim = next(free)
+        _map_user(calls, fd=victim)
+        _go_first(calls, fd=victim)
         self._originals = [next(free) for _ in _PLACES]
-        _map_user(calls, fd=self._originals[0])
         for fd, place in zip(self._originals, _PLACES, strict=True):
             calls.open_directory(place, fd=fd)
         mount_processes(calls)
@@ -71,7 +74,9 @@ class Branching:
         for fd, kind in zip(self._namespaces, self._kinds, strict=True):
             calls.open_file(f"/proc/self/ns/{kind}", fd=fd)
         self._finish, self._leave = Calls(), Calls()
-        for fd in (*self._originals, *self._copies):
+        usual = _oom_score()
+        self._finish.add("write", victim, usual, len(usual), gives=len(usual), about=_OOM_SCORE)
+        for fd in (victim, *self._originals, *self._copies):
             self._finish.add("close", fd)
         for fd in (*self._namespaces, kin, new_kin):
             self._leave.add("close", fd)
@@ -107,7 +112,19 @@ def _map_user(calls: Calls, *, fd: int) -> None:
     calls.add("prctl", syscalls.PR_SET_DUMPABLE, 1)  # or the files would not be ours
     for path, data in _MAPS.items():
         calls.write_file(path, data, fd=fd)
+
+
+def _go_first(calls: Calls, *, fd: int) -> None:
+    """If the host runs out of memory while files are copied, the copy ends before the agent of the session does. The
+    file stays open, for afterwards the agent of a branch is worth as much as any."""
+    calls.open_file(_OOM_SCORE, fd=fd, flags=os.O_WRONLY)
+    calls.add("write", fd, b"1000", 4, gives=4, about=_OOM_SCORE)
     calls.add("prctl", syscalls.PR_SET_DUMPABLE, 0)
+
+
+def _oom_score() -> bytes:
+    with open(_OOM_SCORE, "rb") as file:
+        return file.read()
 
 
 def size_of_files() -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from toolyard.core.errors import SandboxError
 from toolyard.core.stalls import deadline
 from toolyard.sandboxes.base import Executed, Limit, Limits, PythonError, Usage
+from toolyard.sandboxes.native.cgroups import Strain
 from toolyard.sandboxes.native.channel import Answer, loaded
 from toolyard.sandboxes.native.guest import Keeper, Program
 from toolyard.sandboxes.native.watch import Ground, Watch
@@ -40,6 +41,8 @@ class Python:
         self._limits = limits
         self._ground = ground
         self._program = program
+        self._rested = Strain()
+        """Of the sandbox, when the last piece of code had ended."""
         self.turn = asyncio.Lock()
 
     async def execute(self, code: str, watch: Watch) -> Executed:
@@ -47,6 +50,8 @@ class Python:
             program = await self.program()
             assert program.channel is not None
             watch.begin()
+            if program.ended.done():  # while nothing was asked of it
+                watch.look_back(self._rested)
             for stream in (program.stdout, program.stderr):
                 stream.begin(self._limits.output_bytes)
             payload = code.encode("utf-8", "surrogatepass")
@@ -64,6 +69,7 @@ class Python:
             moved = max(map(len, (payload, stdout, stderr)))
             exceeded = exceeded or watch.overran(reply.wall_seconds, moved_bytes=moved) or program.cut
             program.rest()
+            self._rested = self._ground.group.glance()
             usage = Usage(watch.seconds, reply.cpu_seconds, reply.memory_bytes)
             return Executed(stdout, stderr, reply.value, reply.error, exceeded, usage, self._ground.report().level)
 

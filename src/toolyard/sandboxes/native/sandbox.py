@@ -361,6 +361,9 @@ class NativeSandbox:
             why = guest.failure or (str(error) if code_runs else "")
             guest.close()
             await self._guest.end_branch(number, patience=0)
+            if interpreter.channel.lost or isinstance(error, BrokenPipeError):
+                self._check_open()
+                raise CannotFork(f"{_UNFORKABLE} the interpreter has ended, and its variables are lost") from error
             raise (await self._refusal(error, why)) from error
         finally:
             forkable.cancel()
