@@ -14,6 +14,7 @@ from __future__ import annotations
 import _thread
 import sys
 import types
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -277,7 +278,7 @@ def _named(kind: type) -> str:
     return name if name.isidentifier() and len(name) < 100 else "object"
 
 
-_CONTAINERS = (list, dict, set, tuple)
+_CONTAINERS = (list, dict, set, tuple, deque)
 _ANY_LENGTH = 2**40
 """What a sandbox may read: its memory is limited, and the host has limited what the other side may say."""
 _TEXT_MOST = 20_000
