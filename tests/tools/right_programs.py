@@ -165,6 +165,10 @@ MBPP: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "a type as result": ("def kind(x):\n    return type(x)", ["assert kind(1) == int", "assert kind('') is str"]),
+    "a function with the name of a module": (
+        "def copy(xs):\n    return xs[:]",
+        ["assert list(map(copy, [[1]])) == [[1]]", "assert sorted(copy([2, 1])) == [1, 2]"],
+    ),
     "a queue": (
         "from collections import deque\ndef turned(q):\n    q.rotate(1)\n    return deque(q, 2)",
         [
