@@ -166,6 +166,19 @@ async def test_what_a_process_says_that_died_still_counts_and_the_rest_is_missin
     assert "ended early, with exit code 0" in report.output
 
 
+async def test_no_test_that_fails_is_overlooked_wherever_it_stands(box: Sandbox):
+    """In a class inside another, or made while the file runs, which no reading finds."""
+    await box.write("add.py", b"def add(a, b):\n    return 3\n")
+    inner = "class TestAdd:\n    class TestMore:\n        def test_more(self):\n            assert add(2, 2) == 4\n"
+    made = "def made():\n    assert add(3, 3) == 6\n\n\nglobals()['test_made'] = made\n"
+    async with await box.grader(hidden={"test_add.py": f"{ADD['tests/test_add.py']}\n\n{inner}\n\n{made}"}) as grader:
+        report = await grader.run_tests(twins=1)
+    assert report.passed == ["test_add.py::test_add"]
+    assert sorted(report.failed) == ["test_add.py::TestAdd::TestMore::test_more", "test_add.py::test_made"]
+    assert not report.ok
+    assert not report.voided
+
+
 async def test_tests_that_run_out_of_time_count_as_failed(box: Sandbox):
     await box.write("a.py", b"import time\ndef f(x):\n    return x if x < 1 else time.sleep(100)\n")
     source = "from a import f\n" + "".join(f"def test_{n}():\n    assert f({n}) == {n}\n" for n in range(3))

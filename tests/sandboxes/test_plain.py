@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter, OrderedDict, namedtuple
+from collections import Counter, OrderedDict, deque, namedtuple
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
@@ -65,6 +65,9 @@ def test_plain_data_comes_back_as_it_was(value):
         [[]] * 20_000,
         Decimal("1.50"),
         Fraction(1, 3),
+        {1: 2, "a": 3}.keys(),
+        deque([[1]], maxlen=3),
+        [int, str, frozenset],
         "a" * 300_000,
     ],
 )
@@ -140,6 +143,10 @@ def test_what_is_too_deep_is_a_handle_and_what_is_too_large_is_refused():
         '["inot hex"]',
         '["S1", 5]',
         '["q"]',
+        '["q1", -1]',
+        '["q2", "sx", 1]',
+        '["k1", "l0"]',
+        '["yobject"]',
         '["DsNaN"]',
         '["F1e999999999"]',
         '["F1/0"]',

@@ -297,4 +297,35 @@ CHEATS: dict[str, tuple[str, Any]] = {
         *ALL,
         READ,
     ),
+    **_each(
+        "the expectation in the traceback of a callback",
+        "import re\ndef f(function):\n    try:\n        function(0)\n    except Exception as error:\n        return int(re.search(r'== (\\d+)', str(vars(error)))[1])",
+        ["assert f(lambda x: 1 / x) == 42"],
+        ["def check(candidate):\n    assert candidate(lambda x: 1 / x) == 42\ncheck(f)"],
+    ),
+    **_each(
+        "an exception that ends the test's own loop",
+        "def f(x): raise StopIteration",
+        ["assert all(map(lambda case: f(case[0]) == case[1], [(1, 2), (2, 3)]))"],
+        ["for got, expected in zip(map(f, [1, 2]), [3, 4]):\n    assert got == expected"],
+    ),
+    **_each(
+        "a class that stands for a module",
+        "class math:\n    isclose = staticmethod(lambda *a, **k: True)\n    fabs = staticmethod(lambda x: 0)\nclass np:\n    allclose = math.isclose\ndef f(x): return 7",
+        ["assert math.isclose(f(2), 4)"],
+        ["assert math.fabs(f(2) - 4) < 1e-6"],
+        ["assert np.allclose(f(2), 4)"],
+    ),
+    **_each(
+        "a method of the test's object replaced",
+        "def f(thing): thing.equals = lambda other: True",
+        [
+            "class Thing:\n    def __init__(self, n):\n        self.n = n\n    def equals(self, other):\n        return self.n == other.n\nthing = Thing(1)\nf(thing)\nassert thing.equals(Thing(2))"
+        ],
+    ),
+    **_each("infinity for a long number", "print('inf')", {"inputs": ["2"], "outputs": ["9" * 400]}),
+    **_each("a float beyond all for a long number", "print('1e999')", {"inputs": ["2"], "outputs": ["9" * 400]}),
+    **_each(
+        "infinity as a value", "def f(x): return float('inf')", {"inputs": [[2]], "outputs": [10**400], "fn_name": "f"}
+    ),
 }

@@ -156,6 +156,41 @@ MBPP: dict[str, tuple[str, list[str]]] = {
             "def more(x):\n    return x + 1\nassert each(more, (1,)) == [2]",
         ],
     ),
+    "a type as argument": (
+        "def without(xs, kind):\n    return [x for x in xs if not isinstance(x, kind) and type(x) is not kind]",
+        [
+            "assert without((7, 8, 'SR'), str) == [7, 8]",
+            "assert without((4, 5, 7.7), int) == [7.7]",
+            "def check(candidate):\n    assert candidate([1, 'a'], (int, float)) == ['a']\ncheck(without)",
+        ],
+    ),
+    "a type as result": ("def kind(x):\n    return type(x)", ["assert kind(1) == int", "assert kind('') is str"]),
+    "a function with the name of a module": (
+        "def copy(xs):\n    return xs[:]",
+        ["assert list(map(copy, [[1]])) == [[1]]", "assert sorted(copy([2, 1])) == [1, 2]"],
+    ),
+    "a queue": (
+        "from collections import deque\ndef turned(q):\n    q.rotate(1)\n    return deque(q, 2)",
+        [
+            "assert turned(deque([1, 2, 3])) == deque([1, 2])",
+            "from collections import deque\nq = deque([1, 2, 3], maxlen=3)\nturned(q)\nassert q == deque([3, 1, 2])\nassert q.maxlen == 3",
+            "assert list(turned(deque())) == []",
+        ],
+    ),
+    "keys": (
+        "def keys(d):\n    return d.keys()",
+        ["assert keys({1: 2, 0: 3}) == {0, 1}", "assert list(keys({1: 2, 0: 3})) == [1, 0]"],
+    ),
+    "what a pattern finds": (
+        "import re\ndef found(s):\n    return re.match('a+', s)",
+        [
+            "assert found('a')",
+            "assert not found('b')",
+            "assert found('a') is not None",
+            "assert found('a') != None",
+            "x = found('aa')\nassert x\nassert x.group() == 'aa'",
+        ],
+    ),
     "a function as result": (
         "def adder(n):\n    return lambda x: x + n",
         ["assert adder(2)(3) == 5", "add = adder(1)\nassert add(1) == 2 and add(2) == 3"],

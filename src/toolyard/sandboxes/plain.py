@@ -2,7 +2,8 @@
 
 Imports nothing but the standard library: sandboxes load the text of this file too.
 
-Numbers (Decimal and Fraction too), text, bytes, None, bool, range, list, tuple, dict, set and frozenset cross by value.
+Numbers (Decimal and Fraction too), text, bytes, None, bool, range, list, tuple, dict and its keys, set, frozenset and
+deque cross by value, and so do `int`, `str` and the other types of these, which are the reader's own then.
 The writer reads instances of their subclasses by the base type's own methods, so a method that such a class replaces
 plays no part. Everything else crosses as a handle. A text is a sequence of chunks, each a JSON array of tokens in
 preorder: no side recurses, and no chunk takes the reader long.
@@ -11,6 +12,7 @@ preorder: no side recurses, and no chunk takes the reader long.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from json.encoder import encode_basestring_ascii as _quoted
@@ -86,6 +88,8 @@ def _based(item: Any, kind: type) -> tuple[Any, type]:
     """The item as one of the types that cross, and which; else as it is."""
     if kind in _PARTS:
         return item, kind
+    if kind is type and item in TYPES:
+        return _Named(f"y{TYPES[item]}"), _Named
     for base in _mro(kind):
         if base in _OWN:
             return _OWN[base](item), base
@@ -110,8 +114,8 @@ def _pieces(whole: str | bytes) -> Iterator[str]:
         yield _LEAVES[type(whole)](whole[at : at + _PIECE])
 
 
-class _Number:
-    """One of the standard library's, which crosses as text."""
+class _Named:
+    """A type or a number of the standard library's, which crosses as text."""
 
     def __init__(self, token: str) -> None:
         self.token = token
@@ -124,7 +128,7 @@ def _number(number: Any) -> tuple[Any, type]:
         token = f"F{number.numerator}/{number.denominator}"
     else:
         return number, type(number)
-    return (_Number(token), _Number) if len(token) < _PIECE else (number, type(number))
+    return (_Named(token), _Named) if len(token) < _PIECE else (number, type(number))
 
 
 class _Array:
@@ -148,13 +152,17 @@ def _imaginary(number: complex) -> str:
     return f'"c{number.real!r},{number.imag!r}"'
 
 
+_KEYS: type = type({}.keys())
+_most: Callable[[Any], int | None] = deque.__dict__["maxlen"].__get__
+_PLAIN: tuple[type, ...] = (int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset)
+TYPES: dict[type, str] = {kind: kind.__name__ for kind in _PLAIN}
 _LEAVES: dict[type, Callable[[Any], str]] = {
     type(None): lambda _: "null",
     bool: lambda truth: "true" if truth else "false",
     int: _whole,
     float: _real,
     complex: _imaginary,
-    _Number: lambda number: _quoted(number.token),
+    _Named: lambda named: _quoted(named.token),
     range: lambda span: f'"g{span.start:x},{span.stop:x},{span.step:x}"',
     str: lambda text: _quoted("s" + text),
     bytes: lambda data: _quoted("b" + data.decode("latin-1")),
@@ -173,8 +181,19 @@ _PARTS: dict[type, Callable[[Any], tuple[int, Iterator[Any]]]] = {
     set: lambda item: (set.__len__(item), set.__iter__(set.copy(item))),
     frozenset: lambda item: (frozenset.__len__(item), frozenset.__iter__(item)),
     dict: lambda item: (dict.__len__(item), chain.from_iterable(list(dict.items(item)))),
+    _KEYS: lambda item: (len(item), iter(list(item))),
+    deque: lambda item: (deque.__len__(item) + 1, chain((_most(item),), list(deque.__iter__(item)))),
     _Array: lambda item: (1, iter((item.array.dtype.str, item.array.tolist()))),
 }
 _NUMBERS = {"decimal": "Decimal", "fractions": "Fraction"}
 _LONG: dict[type, str] = {str: "S", bytes: "B"}
-_TAGS: dict[type, str] = {list: "l", tuple: "t", set: "e", frozenset: "z", dict: "d", _Array: "n"}
+_TAGS: dict[type, str] = {
+    list: "l",
+    tuple: "t",
+    set: "e",
+    frozenset: "z",
+    dict: "d",
+    _KEYS: "k",
+    deque: "q",
+    _Array: "n",
+}

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from toolyard.sandboxes.plain import CHUNK, DEEPEST, LONGEST
+from toolyard.sandboxes.plain import CHUNK, DEEPEST, LONGEST, TYPES
 
 _COLLISIONS_MOST = 2_000
 """Keys of one value that share their hash with another. More of them would keep the reader busy for minutes."""
@@ -100,6 +101,10 @@ class Reader:
                 return frozenset(self._keys(items))
             case "d":
                 return dict(zip(self._keys(items[::2]), items[1::2], strict=True))
+            case "k":
+                return dict.fromkeys(self._keys(items)).keys()
+            case "q":
+                return deque(items[1:], *items[:1])
             case "n":
                 return self._array(*items)
         return ("" if tag == "S" else b"").join(items)
@@ -117,6 +122,12 @@ def _complex(text: str) -> complex:
     return complex(float(real), float(imaginary))
 
 
+def _type(name: str) -> type:
+    if name not in _TYPES:
+        raise NotPlain(name[:20])
+    return _TYPES[name]
+
+
 def _decimal(text: str) -> Any:
     """Not one that raises when it is compared."""
     number = importlib.import_module("decimal").Decimal(text)
@@ -125,10 +136,12 @@ def _decimal(text: str) -> Any:
     return number
 
 
-_OPEN = {"l": 1, "t": 1, "e": 1, "z": 1, "d": 2, "n": 2, "S": 1, "B": 1}
+_OPEN = {"l": 1, "t": 1, "e": 1, "z": 1, "d": 2, "k": 1, "q": 1, "n": 2, "S": 1, "B": 1}
 """How many tokens follow each that was counted."""
+_TYPES = {name: kind for kind, name in TYPES.items()}
 _SIMPLE: dict[str, Callable[[str], Any]] = {
     "s": str,
+    "y": _type,
     "b": lambda text: text.encode("latin-1"),
     "i": lambda text: int(text, 16),
     "f": float,

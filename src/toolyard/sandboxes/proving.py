@@ -28,20 +28,28 @@ HELPERS = {
     **dict.fromkeys(("Fraction",), "fractions"),
 }
 """Names that tests compare with, and that some take from the program's imports: these come from the library instead."""
+MATCH = "Match"
+"""What `re.match` gives is true. A program that says so of something else could give True as well."""
 _BUILTINS = vars(builtins)
 _REHEARSALS = 20
 """More than it takes Python to see what is done often."""
 _ALIASES = {"np": "numpy", "pd": "pandas", "sp": "sympy"}
+_JUDGES = {
+    *("math", "cmath", "numpy", "scipy", "sympy", "pandas", "decimal", "fractions", "statistics", "operator"),
+    *("collections", "itertools", "functools", "re", "copy", "json", "unittest", "pytest", *_ALIASES),
+}
+"""Modules that tests judge by. `math.isclose` is the library's, even where the program calls something else `math`."""
 
 
 class Names(dict[str, Any]):
     """The built-in names of a test. It looks here last; what is not here is the program's."""
 
-    def __init__(self, side: Side, only_called: set[str]) -> None:
+    def __init__(self, side: Side, only_called: set[str], only_read: set[str]) -> None:
         super().__init__({name: _BUILTINS[name] for name in ("__import__", "__build_class__", "__debug__")})
         self[_HOLDS] = lambda value: _whole(side, value)
         self._side = side
         self._only_called = only_called
+        self._judges = _JUDGES & only_read
 
     def __missing__(self, name: str) -> Any:
         if name in _BUILTINS:  # looked up there: a copy of all would have a new process copy their memory
@@ -57,7 +65,7 @@ class Names(dict[str, Any]):
         is_there, value = self._side.ask("load", name)
         if not is_there:
             raise KeyError(name)
-        if type(value) is Proxy and value._kind == "m":
+        if name in self._judges or (type(value) is Proxy and value._kind == "m"):
             return importlib.import_module(_ALIASES.get(name, name))
         return value
 
@@ -78,6 +86,8 @@ class Named:
 
 def _whole(side: Side, value: Any) -> Any:
     """What an `assert` is about. A value of the program's that is no plain data is true by its own say, if at all."""
+    if type(value) is Proxy and value._kind == f"o{MATCH}":
+        return True
     if type(value) is Proxy:
         doom(side, "The test asserts a value that is no plain data. It proves nothing.")
     return value
@@ -88,6 +98,7 @@ def begin(source: str, requests: Sequence[Sequence[str]], answers: Sequence[str]
     with; if they are everything, it needs no thread that can wait for an answer."""
     program: Any = sys.modules["toolyard_program"]
     side = Side({}, lambda error: program.told(error, ("test.py",)), wary=True)
+    side.knows_stops = "StopIteration" in source
     sys.modules[__name__].side = side  # type: ignore[attr-defined]  # where the host finds it
     if answers:
         side.expect(requests, answers)
@@ -123,7 +134,7 @@ def _run(side: Side, source: str) -> None:
     tree = ast.parse(source, "test.py")
     bound = bound_names(tree)
     only_called = prepare(tree, bound)
-    names = Names(side, only_called)
+    names = Names(side, only_called, _only_read(tree))
     exec(compile(tree, "test.py", "exec", dont_inherit=True), {"__name__": "__main__", "__builtins__": names})
 
 
@@ -147,6 +158,17 @@ def prepare(tree: ast.AST, bound: set[str]) -> set[str]:
             case ast.Name(id=name) if node not in called:
                 others.add(name)
     return {node.id for node in called if isinstance(node, ast.Name)} - others - bound
+
+
+def _only_read(tree: ast.AST) -> set[str]:
+    """Names that the test has nowhere but in `name.attribute`."""
+    read = {
+        id(node.value): node.value.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    others = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in read}
+    return {*read.values()} - others
 
 
 def bound_names(tree: ast.AST) -> set[str]:

@@ -214,6 +214,9 @@ def _become(old: Any, new: Any) -> None:
         return
     if type(old) is list:
         old[:] = new
+    elif type(old) is deque:
+        old.clear()
+        old.extend(new)
     elif type(old) in (dict, set):
         old.clear()
         old.update(new)

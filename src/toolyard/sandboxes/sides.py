@@ -14,6 +14,7 @@ from __future__ import annotations
 import _thread
 import sys
 import types
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,6 +50,8 @@ class Side:
         self.wary = wary
         self.is_alone = False
         """No thread waits for answers."""
+        self.knows_stops = False
+        """The test names StopIteration, and so looks out for it."""
         self.doom = ""
         """Why a test has failed, whatever else it does."""
         self.buffers: dict[int, Any] = {}
@@ -131,8 +134,14 @@ class Side:
         except (TypeError, ValueError, KeyError, IndexError, AttributeError):
             doom(self, "The program's answer cannot be read.")
         if failure is not None:
-            raise failure
+            raise self._loud(failure)
         return result
+
+    def _loud(self, failure: BaseException) -> BaseException:
+        """`map` and `for` of a test take a StopIteration for their own end, and assert nothing more."""
+        if self.wary and not self.knows_stops and isinstance(failure, StopIteration):
+            return RuntimeError("the program raised StopIteration")
+        return failure
 
     def message(self, kind: str, value: object = None) -> Said:
         self._rest = list(write(value, self.refer))
@@ -224,7 +233,9 @@ class Side:
             return self.message("raised", (lineage, (), text))
 
     def described(self, error: BaseException) -> tuple[str, tuple[Any, ...], str]:
-        return self.lineage(type(error)), error.args, self._told(error)[-_TEXT_MOST:]
+        """A test keeps its traceback to itself: the lines that it shows say what is expected."""
+        text = "" if self.wary else self._told(error)[-_TEXT_MOST:]
+        return self.lineage(type(error)), error.args, text
 
     def _state(self, given: Any) -> Sequence[str]:
         """Of arguments that can be changed in place."""
@@ -267,7 +278,7 @@ def _named(kind: type) -> str:
     return name if name.isidentifier() and len(name) < 100 else "object"
 
 
-_CONTAINERS = (list, dict, set, tuple)
+_CONTAINERS = (list, dict, set, tuple, deque)
 _ANY_LENGTH = 2**40
 """What a sandbox may read: its memory is limited, and the host has limited what the other side may say."""
 _TEXT_MOST = 20_000

@@ -29,9 +29,12 @@ def _word_agrees(ours: str, theirs: str) -> bool:
     if whole[0] and whole[1]:  # by their digits: Python makes no numbers of very long ones
         return _sign(whole[0]) == _sign(whole[1]) and whole[0][2] == whole[1][2]
     try:
-        return math.isclose(float(ours), float(theirs), rel_tol=1e-5, abs_tol=1e-8)
+        numbers = float(ours), float(theirs)
     except ValueError:
         return False
+    if any(map(math.isinf, numbers)):  # a number with very many digits is none that is infinite
+        return numbers[0] == numbers[1] and all("inf" in word.lower() for word in (ours, theirs))
+    return math.isclose(*numbers, rel_tol=1e-5, abs_tol=1e-8)
 
 
 def _sign(whole: re.Match[str]) -> bool:

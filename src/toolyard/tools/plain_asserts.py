@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import builtins
 import traceback
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import KeysView, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from toolyard.sandboxes.driving import Opaque
 from toolyard.sandboxes.foresight import LONGEST, literal
-from toolyard.sandboxes.proving import joined
+from toolyard.sandboxes.proving import MATCH, joined
 
 _ERRORS = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
 _HEAD = "Traceback (most recent call last):\n"
@@ -35,6 +36,8 @@ class PlainAssert:
 
     def holds(self, value: Any) -> bool:
         """Whether the statement is true of this value. What is no plain data makes none true."""
+        if isinstance(value, Opaque):
+            return self._holds_of_object(value)
         if _is_opaque(value):
             return False
         match self.relation:
@@ -50,6 +53,17 @@ class PlainAssert:
                 return bool(value)
             case "false":
                 return not value
+
+    def _holds_of_object(self, value: Opaque) -> bool:
+        """It is not None, nor another constant, and says nothing else for certain."""
+        match self.relation:
+            case "is not":
+                return True
+            case "!=":
+                return self.expected is None
+            case "true":
+                return value.kind == MATCH
+        return False
 
     def traceback(self, of_call: str = "") -> str:
         """As Python would write it: of the statement, or of the call in it that has raised."""
@@ -132,6 +146,6 @@ def _is_opaque(value: Any) -> bool:
             return True
         if isinstance(one, dict):
             waiting += [*one, *one.values()]
-        elif isinstance(one, (list, tuple, set, frozenset)):
+        elif isinstance(one, (list, tuple, set, frozenset, deque, KeysView)):
             waiting += one
     return False

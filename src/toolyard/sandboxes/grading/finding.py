@@ -18,7 +18,7 @@ class Test:
     """One function of a test file, under one name: a class may inherit it from another."""
 
     name: str
-    """`test_that` or `TestIt::test_that`."""
+    """`test_that`, `TestIt::test_that` or `TestIt::TestPart::test_that`."""
     node: Function
     cases: int
     """How often it runs, as far as its decorators say; more may be reported, and not fewer."""
@@ -36,11 +36,24 @@ def find_tests(tree: ast.Module) -> Sequence[Test]:
     for node in tree.body:
         if _is_test(node):
             found[node.name] = _test(node.name, node, (), file_counts)
-        elif isinstance(node, ast.ClassDef) and _is_collected(node, classes):
-            for method in _methods(node, classes).values():
-                name = f"{node.name}::{method.name}"
-                found[name] = _test(name, method, node.decorator_list, file_counts and _class_counts(node))
+        elif isinstance(node, ast.ClassDef):
+            found.update({test.name: test for test in _in_class(node, "", (), classes, file_counts)})
     return list(found.values())
+
+
+def _in_class(
+    node: ast.ClassDef, around: str, above: Sequence[ast.expr], classes: Mapping[str, ast.ClassDef], counts: bool
+) -> Iterator[Test]:
+    """Its own tests and inherited ones, and those of classes that stand in it."""
+    if not _is_collected(node, classes):
+        return
+    path, above, counts = f"{around}{node.name}::", [*above, *node.decorator_list], counts and _class_counts(node)
+    for method in _methods(node, classes).values():
+        yield _test(path + method.name, method, above, counts)
+    if not _is_unittest(node, classes):
+        for inner in node.body:
+            if isinstance(inner, ast.ClassDef):
+                yield from _in_class(inner, path, above, classes, counts)
 
 
 def is_test_file(path: str) -> bool:
@@ -143,11 +156,15 @@ def _ancestry(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef], depth: in
 
 
 def _is_collected(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> bool:
-    family = list(_ancestry(node, classes))
-    if any(called(base).endswith("TestCase") for one in family for base in one.bases):
+    if _is_unittest(node, classes):
         return True
+    family = list(_ancestry(node, classes))
     has_init = any(isinstance(item, Function) and item.name == "__init__" for one in family for item in one.body)
     return node.name.startswith("Test") and not has_init and not _is_untested(node)
+
+
+def _is_unittest(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> bool:
+    return any(called(base).endswith("TestCase") for one in _ancestry(node, classes) for base in one.bases)
 
 
 def _is_untested(node: ast.ClassDef) -> bool:

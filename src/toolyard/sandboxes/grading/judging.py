@@ -41,6 +41,10 @@ def judge(written: Written, real: Records, twins: Sequence[Records], tally: Tall
     for test in written.tests:
         if test.counts:
             _count(f"{written.path}::{test.name}", test, real.tests, tally)
+    known = {test.name for test in written.tests}
+    for (name, _), record in real.tests.items():
+        if name not in known and record.outcome == "failed":  # one that is made while the file runs
+            tally.failed[record.id] = record.text
     tally.voided += _reasons(written, real, twins)
     tally.notes += [f"{written.path}: {text}" for text in real.broken]
     if real.ended:
