@@ -78,7 +78,7 @@ class Watch(watching.Watch):
 
     def look_back(self, before: Strain) -> None:
         """To be called for a program that ended before it was asked for anything: whose fault that is began then."""
-        self._before = self._before._replace(oom_kills=before.oom_kills, memory_full=before.memory_full)
+        self.before = self.before._replace(oom_kills=before.oom_kills, memory_full=before.memory_full)
 
     async def until(self, keeper: Keeper, program: Program, *ends: asyncio.Future[Any]) -> Limit | None:
         """Wait until one of the ends is done (None), or the program exceeds a limit."""
