@@ -97,9 +97,7 @@ class Watch:
         if code == -signal.SIGXFSZ:
             return "file_size"
         most = self._limits.cpu_seconds
-        if code == -signal.SIGXCPU or (most is not None and code < 0 and cpu_seconds >= most):
-            return "cpu"
-        return None
+        return "cpu" if most is not None and code < 0 and cpu_seconds >= most else None
 
     def check_killed(self, code: int) -> None:
         """Of a program that nobody here has ended. Raises HostExhausted if it was killed while the kernel ended

@@ -19,6 +19,8 @@ from toolyard.sandboxes.native.guest import Keeper, Program
 
 _STALLED_SHARE = 0.1
 """Of its time, in which a program had to wait for memory of the host's: it might have been in time otherwise."""
+_STALLED_SECONDS = 0.25
+"""The least of that which counts: every program that takes much memory waits a little for it."""
 
 
 class Strained(Protocol):
@@ -125,7 +127,8 @@ class Watch(watching.Watch):
         now = self._ground.group.strain(late=self.timed_out)
         if now is self.before:  # as it mostly is
             return now
-        if self.timed_out and now.memory_stalled - self.before.memory_stalled > self._wall_seconds * _STALLED_SHARE:
+        stalled = now.memory_stalled - self.before.memory_stalled
+        if self.timed_out and stalled > max(self._wall_seconds * _STALLED_SHARE, _STALLED_SECONDS):
             raise HostExhausted.of("memory")
         if now.out_of_memory(self.before) == "host":
             raise HostExhausted.of("memory")
