@@ -246,14 +246,14 @@ async def test_a_kill_that_nobody_ordered_is_the_host_s_if_the_host_ran_out_of_m
     anyio_backend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     vmstat = tmp_path / "vmstat"
-    vmstat.write_text("oom_kill 3\n")
+    vmstat.write_text("allocstall_normal 7\noom_kill 3\n")
     monkeypatch.setattr(watching, "host_kills", HostKills(str(vmstat)))
     backend = SubprocessBackend()
     await backend.start()
     async with await backend.open() as box:
         own = await box.run(["sh", "-c", "kill -9 $$"])
         assert (own.exit_code, own.killed_by) == (-signal.SIGKILL, None)
-        command = f"echo 'oom_kill 4' > {vmstat}; kill -9 $$"
+        command = f"printf 'allocstall_normal 9\\noom_kill 4\\n' > {vmstat}; kill -9 $$"
         with pytest.raises(HostExhausted, match="the host ran out of memory"):
             await box.run(["sh", "-c", command])
     await backend.close()
@@ -266,13 +266,13 @@ async def test_an_interpreter_that_this_server_had_to_end_is_not_lost_for_a_kill
     native: NativeBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, last: str, lost: bool
 ) -> None:
     vmstat = tmp_path / "vmstat"
-    vmstat.write_text("oom_kill 3\n")
+    vmstat.write_text("allocstall_normal 7\noom_kill 3\n")
     monkeypatch.setattr(watching, "host_kills", HostKills(str(vmstat)))
     async with await native.open(LIMITS) as box:
         box._ground = dataclasses.replace(box._ground, counted=False, memory_enforced=False)
         running = asyncio.ensure_future(box.exec(f"import os, time; time.sleep(0.5); {last}"))
         await asyncio.sleep(0.2)
-        vmstat.write_text("oom_kill 4\n")
+        vmstat.write_text("allocstall_normal 9\noom_kill 4\n")
         if lost:
             with pytest.raises(HostExhausted):
                 await running
@@ -295,3 +295,14 @@ def test_whose_memory_ran_out_is_told_by_the_limit_that_was_reached() -> None:
     assert before._replace(oom_kills=2, memory_full=2).out_of_memory(before) == "own"
     assert before._replace(forks_refused=3).out_of_processes(before) == "host"
     assert before._replace(forks_refused=3, processes_full=True).out_of_processes(before) == "own"
+
+
+def test_kills_for_the_limits_of_control_groups_say_nothing_of_the_machine(tmp_path):
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("allocstall_dma 1\nallocstall_normal 7\noom_kill 3\n")
+    kills = HostKills(str(vmstat))
+    before = kills.now()
+    vmstat.write_text("allocstall_dma 1\nallocstall_normal 7\noom_kill 300\n")
+    assert kills.now() == before
+    vmstat.write_text("allocstall_dma 1\nallocstall_normal 8\noom_kill 301\n")
+    assert kills.now() == before + 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from toolyard.core.errors import NoRoom, SandboxLost
@@ -54,12 +55,18 @@ def _words(error: OSError) -> str:
 
 
 class HostKills:
-    """How many processes the kernel ended for want of memory, on the whole machine: all that is known of a kill where
-    no control group counts them. Costs little to ask for, since what was read a moment ago still holds."""
+    """How many processes the kernel ended because the whole machine had no memory left: all that is known of a kill
+    where no control group counts them. Costs little to ask for, since what was read a moment ago still holds.
+
+    The kernel counts kills for the limits of control groups, too. Only for the machine itself does it also make
+    allocations wait (`allocstall`): kills without any of these are somebody else's own.
+    """
 
     def __init__(self, path: str = "/proc/vmstat") -> None:
         self._path = Path(path)
         self._count = 0
+        self._kills: int | None = None
+        self._waits = 0
         self._read_at = -_FRESH_SECONDS
 
     def recent(self) -> int:
@@ -67,13 +74,22 @@ class HostKills:
         return self._count if time.monotonic() - self._read_at < _FRESH_SECONDS else self.now()
 
     def now(self) -> int:
-        try:
-            lines = self._path.read_text().splitlines()
-        except OSError:  # not Linux, or hidden from us
-            lines = []
-        self._count = next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
-        self._read_at = time.monotonic()
+        kills = waits = 0
+        for name, _, number in (line.partition(" ") for line in self._lines()):
+            if name == "oom_kill":
+                kills = int(number)
+            elif name.startswith("allocstall"):
+                waits += int(number)
+        if self._kills is not None and waits > self._waits:
+            self._count += max(kills - self._kills, 0)
+        self._kills, self._waits, self._read_at = kills, waits, time.monotonic()
         return self._count
+
+    def _lines(self) -> Sequence[str]:
+        try:
+            return self._path.read_text().splitlines()
+        except OSError:  # not Linux, or hidden from us
+            return []
 
 
 host_kills = HostKills()
