@@ -19,6 +19,8 @@ from toolyard.sandboxes.base import Limit, Limits
 from toolyard.sandboxes.endings import HostExhausted, host_kills
 
 MEASURE_SECONDS = 0.1
+_CPU_SHORT_SECONDS = 0.1
+"""What the kernel may count more when it enforces a limit than it tells afterwards."""
 PIPE_BYTES = 64 * 1024
 """What a pipe holds. A program that reads and writes less than that never has to wait for this server."""
 
@@ -97,7 +99,10 @@ class Watch:
         if code == -signal.SIGXFSZ:
             return "file_size"
         most = self._limits.cpu_seconds
-        return "cpu" if most is not None and code < 0 and cpu_seconds >= most else None
+        if most is None or code >= 0:
+            return None
+        short = _CPU_SHORT_SECONDS if code == -signal.SIGXCPU else 0.0
+        return "cpu" if cpu_seconds >= most - short else None
 
     def check_killed(self, code: int) -> None:
         """Of a program that nobody here has ended. Raises HostExhausted if it was killed while the kernel ended
