@@ -240,7 +240,11 @@ async def test_a_dropped_group_is_found_again_and_scored_once():
 
 @pytest.mark.parametrize(
     ("how", "error"),
-    [("few", "score_group returned 1 scores for 2 candidates"), ("boom", "nobody can\njudge that")],
+    [
+        ("few", "score_group returned 1 scores for 2 candidates"),
+        ("boom", "nobody can\njudge that"),
+        ("nan", "score_group returned a reward of nan: a reward is a finite number"),
+    ],
 )
 async def test_scores_that_cannot_be_given_are_an_error_event(how: str, error: str):
     with running([Chat]) as server:
@@ -249,14 +253,6 @@ async def test_scores_that_cannot_be_given_are_an_error_event(how: str, error: s
             answer = Answer.of(await wire.post("/chat/score_group", headers=H(sid), json=candidates("a", "b")))
             assert answer.error == error
             assert (await wire.call(sid, "look", {"at": 1}, env="chat")).text == "nothing at 1"
-
-
-async def test_a_score_that_is_no_number_is_null():
-    with running([Chat]) as server:
-        async with Wire(server.url) as wire:
-            sid = await wire.open(task_spec={"how": "nan"})
-            answer = Answer.of(await wire.post("/chat/score_group", headers=H(sid), json=candidates("a")))
-            assert answer.result == {"scores": [{"reward": None, "metadata": None}]}
 
 
 async def test_a_group_can_be_scored_after_the_end_of_the_episode():
