@@ -124,7 +124,7 @@ def test_the_agent_sees_the_repository_and_no_hidden_test(served: Environment):
 
 
 def test_it_passes_the_check_without_a_warning():
-    report = check_environment(environment, episodes=2)
+    report = check_environment(environment, episodes=2, seconds=20)
     assert report.ok, str(report)
     assert report.of("warning") == [], str(report)
 
