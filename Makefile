@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup serve test check bench bench-growth bench-judging bench-key bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
+.PHONY: setup serve test test-all check bench bench-client bench-cores bench-growth bench-judging bench-key bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
 
 setup: .venv/ready
 
@@ -18,6 +18,9 @@ serve: setup
 test: setup
 	$(BIN)/python -m tests
 
+test-all: setup  # all that `make test` leaves out; TESTS=--lenient forgives tests that pass the second time
+	$(BIN)/python -m tests --thorough $(TESTS)
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -26,6 +29,9 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.ors
+
+bench-client: setup
+	$(BIN)/python -m benchmarks.client
 
 bench-sandbox: setup
 	$(BIN)/python -m benchmarks.sandbox
@@ -44,6 +50,9 @@ bench-key: setup
 
 bench-placement: setup
 	$(BIN)/python -m benchmarks.placement
+
+bench-cores: setup  # CORES="--seconds 8" for longer turns
+	$(BIN)/python -m benchmarks.cores $(CORES)
 
 bench-growth: setup  # GROWTH="--rows bash --sizes 64,1024" for a part of it
 	$(BIN)/python -m benchmarks.growth $(GROWTH)

@@ -15,7 +15,13 @@ from toolyard.sandboxes.provider import Provider
 from toolyard.tools.python_oj import first_failure, read_tests
 
 _CODE = "def scaled(n, factor=3):\n    return [i * factor for i in range(n)]\n"
-_LIST = str([i * 3 for i in range(10)])
+
+
+def _scaled(n: int) -> str:
+    return str([i * 3 for i in range(n)])
+
+
+_LIST = _scaled(10)
 KINDS: Mapping[str, tuple[str, object]] = {
     "stdin": ("print(int(input()) * 3)", {"inputs": ["5"], "outputs": ["15"]}),
     "fn_name": (_CODE, {"inputs": [[10]], "outputs": [_LIST], "fn_name": "scaled"}),
@@ -24,6 +30,16 @@ KINDS: Mapping[str, tuple[str, object]] = {
     "check(candidate)": (
         _CODE,
         [f"def check(candidate):\n    assert candidate(10) == {_LIST}\n    assert candidate(1) == [0]\ncheck(scaled)"],
+    ),
+    "5 plain asserts": (_CODE, [f"assert scaled({n}) == {_scaled(n)}" for n in range(5)]),
+    "5 other asserts": (_CODE, [f"assert sorted(scaled({n})) == {_scaled(n)}" for n in range(5)]),
+    "5 loops": (_CODE, [f"for n in range({n}, 3):\n    assert scaled(n)[-1:] == [n * 3 - 3][:n]" for n in range(5)]),
+    "other check": (
+        _CODE,
+        [
+            f"def check(candidate):\n    assert sorted(candidate(10)) == {_LIST}\n"
+            "    assert abs(len(candidate(1)) - 1) < 1\ncheck(scaled)"
+        ],
     ),
 }
 

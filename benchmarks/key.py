@@ -26,8 +26,16 @@ WORKS: Mapping[str, tuple[str, Sequence[Step], int]] = {
     "ORS: a call, small result": ("benchmarks/environment.py", ors.calls(ors.SMALL_CALL), ors.SESSIONS),
     "ORS: a call, 64 KiB result": ("benchmarks/environment.py", ors.calls(ors.LARGE_CALL), ors.SESSIONS),
     "ORS: an episode of 8 calls": ("benchmarks/environment.py", ors.EPISODE, ors.SESSIONS),
-    "verl-tool: a request of 1": ("benchmarks/verl_environment.py:Trivial", verl.batch(1), 8),
-    "verl-tool: a request of 32": ("benchmarks/verl_environment.py:Trivial", verl.batch(32), 2),
+    "verl-tool: a request of 1": (
+        "benchmarks/verl_environment.py:Trivial",
+        verl.played("an action of an open one", 1),
+        8,
+    ),
+    "verl-tool: a request of 32": (
+        "benchmarks/verl_environment.py:Trivial",
+        verl.played("an action of an open one", 32),
+        2,
+    ),
     "ToolServer: a call": (f"{toolserver.ENVIRONMENT}:Trivial", toolserver.OURS, toolserver.NODES),
 }
 """What is served, what is asked, and over how many connections."""

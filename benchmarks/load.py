@@ -29,7 +29,7 @@ class Step:
     repeat: int = 1
     session: Literal["keep", "new", "take", "cookie"] = "keep"
     """Whether the request goes to the session as it is, to a new one, or takes the id of one from its answer; or
-    whether a cookie names the session."""
+    whether a cookie names the session. A `new` step in the loop makes every pass a whole session of its own."""
     key: str = ""
     """Of the server, if it asks for one."""
 
@@ -49,7 +49,7 @@ class Step:
             lines.append(f"Content-Length: {len(self.body)}")
         if self.session == "cookie":
             lines.append(f"Cookie: node_id={COOKIE}")
-        elif self.session != "take":
+        elif self.session != "take" and SESSION not in self.body:  # verl-tool's wire names trajectories in the body
             lines.append(f"X-Session-ID: {SESSION}")
         request = "\r\n".join([*lines, "", self.body]).encode()
         rule = "keep" if self.session == "cookie" else self.session

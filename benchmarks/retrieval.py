@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
-from toolyard.core.meaning import Model
+from toolyard.core.meaning import MeaningModel
 from toolyard.core.retrieval import WEIGHTS, ToolIndex, Weights
 from toolyard.core.tool import ToolSpec
 from toolyard.core.words import FILLERS, stem, words
@@ -79,7 +79,7 @@ def main() -> None:
         print(f"  NDCG@{TOP} {name:<12}{mean(values):.3f}  (standard error {stdev(values) / len(values) ** 0.5:.3f})")
     if options.folds:
         print(f"  NDCG@{TOP} cross-validated: {cross_validated(specs, queries, options.folds)}")
-    models: list[Model | None] = [None]
+    models: list[MeaningModel | None] = [None]
     if options.embeddings:
         print(f"the model: loaded in {_seconds(word_vectors):.2f} s")
         compare(specs, queries, word_vectors())
@@ -124,7 +124,7 @@ def cross_validated(specs: Sequence[ToolSpec], queries: Sequence[Query], tries: 
     return f"{mean(judged):.3f}; random weights {means[0]:.3f} to {means[-1]:.3f}, median {median(means):.3f}"
 
 
-def compare(specs: Sequence[ToolSpec], queries: Sequence[Query], model: Model) -> None:
+def compare(specs: Sequence[ToolSpec], queries: Sequence[Query], model: MeaningModel) -> None:
     """What a model adds, how much it ought to count, and what it does where words are wanting."""
     fewer = [_fewer_words(queries, specs, seed) for seed in range(DRAWS)]
     for about, several in (("as they are", [queries]), ("with half of the words", fewer)):
@@ -137,7 +137,9 @@ def compare(specs: Sequence[ToolSpec], queries: Sequence[Query], model: Model) -
             print(f"    {name:<14}{mean(found):.3f}  ({mean(more):+.3f} ± {stdev(more) / len(more) ** 0.5:.3f})")
 
 
-def measure_speed(specs: Sequence[ToolSpec], queries: Sequence[Query], model: Model | None, rounds: int = 3) -> None:
+def measure_speed(
+    specs: Sequence[ToolSpec], queries: Sequence[Query], model: MeaningModel | None, rounds: int = 3
+) -> None:
     builds = [_seconds(lambda: ToolIndex(specs, model=model)) for _ in range(rounds)]
     index = ToolIndex(specs, model=model)
     times = sorted(_seconds(lambda text=query.question: index.search(text, TOP)) for query in queries)  # type: ignore[misc]

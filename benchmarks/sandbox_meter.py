@@ -60,7 +60,7 @@ def _own_group(leaving: ExitStack) -> Meter | None:
     group = Group([tree], f"benchmark-{os.getpid()}")
     try:
         group.make()
-    except PermissionError:
+    except OSError:  # we are not allowed to, or all groups are read-only here
         return None
     leaving.callback(group.remove)
     group.attach(os.getpid())

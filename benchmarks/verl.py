@@ -1,9 +1,12 @@
 """Toolyard against verl-tool's own tool server: `python -m benchmarks.verl --checkout PATH`.
 
-PATH is a checkout of verl-tool; its server is run from there, in a virtual environment with what it imports. All
-servers are up at once and take turns under the same load. A ratio is the median over rounds of the ratio within one
-round. The tool of the first rows does next to nothing, so they show what the server itself costs; the others run
-Python, isolated by Toolyard's sandbox and by firejail if that is installed.
+PATH is a checkout of verl-tool; its server runs from there, in a virtual environment with what it imports. All servers
+are up at once and take turns under the same load. A ratio is the median over rounds of the ratio within one round.
+
+A trainer opens a trajectory with its first action and ends it with `finish` or `is_last_step`. So most rows play whole
+trajectories, with ids that the server has not seen before. The tools of the first table do next to nothing: they show
+what the server itself costs. The second table runs Python, isolated by Toolyard's sandbox, and by firejail if that is
+installed.
 """
 
 from __future__ import annotations
@@ -17,22 +20,32 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Literal, TypeAlias
 
 from benchmarks.cache import load_generator
 from benchmarks.load import SESSION, Load, Step, drive
-from benchmarks.report import VERL_PAGE, Row, micro, milli, per_second, processor, progress, table
+from benchmarks.report import VERL_PAGE, Row, aligned, micro, milli, per_second, processor, progress, table
 from benchmarks.sandbox_meter import Meter, metering
 from benchmarks.servers import Contender, Started, running, serving, venvs
 from benchmarks.turns import in_turns, row
 
-BATCHES = (1, 32, 256, 1024)
+LOTS = (1, 32, 256, 1024)
+"""Trajectories in one request."""
+TURNS = 4
 TEXT = "I will compute it. <python>print('hello world')</python>"
 REQUIRED = ["fire", "uvicorn", "uvloop", "httptools", "fastapi", "tqdm", "regex", "ray"]
 """What its server and its python_code import."""
-TARGETS = {
-    "async": {1: "15x less", 32: "20x less", 256: "20x less", 1024: "15x less"},
-    "plain": {1: "8x less", 32: "6x less", 256: "6x less", 1024: "6x less"},
+OURS = ("base", "coroutine", "plain function")
+"""What our servers serve: the built-in tool that verl-tool has as well, and two environments of one tool."""
+
+Shape: TypeAlias = Literal["four turns and a finish", "one turn", "an action of an open one"]
+TARGETS: Mapping[Shape, Sequence[str]] = {
+    "four turns and a finish": ("7x", "8x", "5x", ""),
+    "one turn": ("12x", "5x", "3x", ""),
+    "an action of an open one": ("12x, plain 5x", "10x, plain 5x", "6x, plain 5x", "5x, plain 5x"),
 }
+"""For each of LOTS."""
 
 
 def theirs(checkout: Path, tool: str) -> Contender:
@@ -41,42 +54,58 @@ def theirs(checkout: Path, tool: str) -> Contender:
     return Contender("verl-tool", "verl_tool", python, command, checkout)
 
 
-def batch(size: int) -> Sequence[Step]:
-    """One request for so many trajectories, which belong to one connection, and end with its load as a trainer's do."""
+def request(
+    phase: Literal["loop", "setup", "teardown"],
+    lot: int,
+    *,
+    new: bool = False,
+    last: bool = False,
+    finish: bool = False,
+    repeat: int = 1,
+) -> Step:
+    """One request with an action for each of so many trajectories, or with what ends them."""
     body = {
-        "trajectory_ids": [f"{SESSION}-{i}" for i in range(size)],
-        "actions": [TEXT] * size,
-        "finish": [False] * size,
-        "is_last_step": [False] * size,
-        "extra_fields": [{"number": i} for i in range(size)],
+        "trajectory_ids": [f"{SESSION}-{i}" for i in range(lot)],
+        "actions": [TEXT] * lot,
+        "finish": [finish] * lot,
+        "is_last_step": [last] * lot,
+        "extra_fields": [{"number": i} for i in range(lot)],
     }
-    return [
-        Step("setup", "GET", "/health", session="new"),
-        Step("loop", "POST", "/get_observation", json.dumps(body)),
-        Step("teardown", "POST", "/get_observation", json.dumps({**body, "finish": [True] * size})),
-    ]
+    return Step(phase, "POST", "/get_observation", json.dumps(body), repeat=repeat, session="new" if new else "keep")
+
+
+def played(shape: Shape, lot: int) -> Sequence[Step]:
+    match shape:
+        case "four turns and a finish":
+            more = request("loop", lot, repeat=TURNS - 1)
+            return [request("loop", lot, new=True), more, request("loop", lot, finish=True)]
+        case "one turn":
+            return [request("loop", lot, new=True, last=True)]
+        case "an action of an open one":
+            return [request("setup", lot, new=True), request("loop", lot), request("teardown", lot, finish=True)]
 
 
 @dataclass(frozen=True)
 class Turn:
     load: Load
     cpu: float
-    """Seconds per request, of all processes, those of sandboxes included."""
+    """Seconds per pass, of all processes, those of sandboxes included."""
 
 
 class Benchmark:
-    def __init__(self, generator: Path, seconds: float, meter: Meter) -> None:
+    def __init__(self, generator: Path, count: int, seconds: float, meter: Meter) -> None:
         self._generator = generator
+        self._count = count
         self._seconds = seconds
         self._meter = meter
 
     def rounds(
-        self, servers: Mapping[str, Started], steps: Sequence[Step], *, connections: int, count: int
+        self, servers: Mapping[str, Started], steps: Sequence[Step], *, connections: int
     ) -> Sequence[Mapping[str, Turn]]:
         def turn(name: str, seconds: float) -> Turn:
             return self._turn(servers[name], steps, connections, seconds)
 
-        return in_turns(list(servers), turn, count=count, seconds=self._seconds)
+        return in_turns(list(servers), turn, count=self._count, seconds=self._seconds)
 
     def _turn(self, server: Started, steps: Sequence[Step], connections: int, seconds: float) -> Turn:
         before = self._meter.read()
@@ -84,32 +113,60 @@ class Benchmark:
         return Turn(load, (self._meter.read() - before - load.own_cpu) / load.passes)
 
 
-def rows_of_batches(benchmark: Benchmark, servers: Mapping[str, Started], count: int) -> list[Row]:
-    rows = []
-    for size in BATCHES:
-        progress(f"batches of {size}")
-        done = benchmark.rounds(servers, batch(size), connections=8 if size == 1 else 2, count=count)
-        for way in ("async", "plain"):
-            pairs = [(turns["theirs"].load.cpu, turns[way].load.cpu) for turns in done]
-            what = f"CPU per request of {size}, {'coroutine' if way == 'async' else 'plain function'}"
-            rows.append(row(what, pairs, micro, "less", TARGETS[way][size]))
-        intervals = [(turns["theirs"].load.interval / size, turns["async"].load.interval / size) for turns in done]
-        rows.append(row(f"trajectories per second, requests of {size}", intervals, per_second, "more"))
-    return rows
+def trajectories(benchmark: Benchmark, servers: Mapping[str, Started]) -> str:
+    """CPU of each server per trajectory: a line for each shape and lot."""
+    lines: list[Sequence[str]] = [("CPU per trajectory", "lot", "verl-tool", *OURS, "target")]
+    for shape, targets in TARGETS.items():
+        for lot, target in zip(LOTS, targets, strict=True):
+            progress(f"{shape}, {lot} at a time")
+            done = benchmark.rounds(servers, played(shape, lot), connections=8 if lot == 1 else 2)
+            cpu = {name: [turns[name].load.cpu / lot for turns in done] for name in servers}
+            cells = [against(cpu["verl-tool"], cpu[name]) for name in OURS]
+            lines.append((shape, f"{lot:,}", micro(median(cpu["verl-tool"])), *cells, target))
+    return aligned(lines)
 
 
-def rows_of_python(benchmark: Benchmark, servers: Mapping[str, Started], count: int) -> list[Row]:
+def against(reference: Sequence[float], own: Sequence[float]) -> str:
+    ratio = median(one / other for one, other in zip(reference, own, strict=True))
+    return f"{micro(median(own))}, {ratio:.1f}x"
+
+
+def executions(benchmark: Benchmark, servers: Mapping[str, Started]) -> str:
+    """Whole trajectories of one execution each."""
     progress("python_code")
-    alone = benchmark.rounds(servers, batch(1), connections=1, count=count)
-    many = benchmark.rounds(servers, batch(1), connections=8, count=count)
-    cpu = [(turns["theirs"].cpu, turns["ours"].cpu) for turns in alone]
-    p50 = [(turns["theirs"].load.p50, turns["ours"].load.p50) for turns in alone]
-    pace = [(turns["theirs"].load.interval, turns["ours"].load.interval) for turns in many]
-    return [
-        row("python_code: CPU per execution", cpu, milli, "less", "10x less"),
-        row("python_code: time of one, p50", p50, milli, "shorter", "10 ms"),
-        row("python_code: executions per second, 8 at a time", pace, per_second, "more", "200"),
+    alone = benchmark.rounds(servers, played("one turn", 1), connections=1)
+    many = benchmark.rounds(servers, played("one turn", 1), connections=8)
+    cpu = [(turns["verl-tool"].cpu, turns["python_code"].cpu) for turns in alone]
+    p50 = [(turns["verl-tool"].load.p50, turns["python_code"].load.p50) for turns in alone]
+    pace = [(turns["verl-tool"].load.interval, turns["python_code"].load.interval) for turns in many]
+    rows: list[Row] = [
+        row("python_code, one turn: CPU per trajectory", cpu, milli, "less", "10x less"),
+        row("time of one, p50", p50, milli, "shorter", "10 ms"),
+        row("trajectories per second, 8 at a time", pace, per_second, "more", "200"),
     ]
+    return table(("verl-tool", "toolyard"), rows)
+
+
+def compared(checkout: Path, benchmark: Benchmark) -> Sequence[str]:
+    """The tables."""
+    environment = "benchmarks/verl_environment.py"
+    verl = ("--protocol", "verl")
+    served = {
+        "base": serving("--tools", "base", *verl),
+        "coroutine": serving(f"{environment}:Trivial", *verl),
+        "plain function": serving(f"{environment}:TrivialPlain", *verl),
+    }
+    with ExitStack() as stack:
+        contenders = {"verl-tool": theirs(checkout, "base"), **served}
+        servers = {name: stack.enter_context(running(one)) for name, one in contenders.items()}
+        first = trajectories(benchmark, servers)
+    with ExitStack() as stack:
+        contenders = {
+            "verl-tool": theirs(checkout, "python_code"),
+            "python_code": serving("--tools", "python_code", *verl),
+        }
+        servers = {name: stack.enter_context(running(one)) for name, one in contenders.items()}
+        return first, executions(benchmark, servers)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -117,7 +174,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--checkout", type=Path, required=True, metavar="PATH", help="of verl-tool")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often each server has its turn (5)")
     parser.add_argument("--seconds", type=float, default=1.5, metavar="S", help="length of each turn (1.5)")
-    parser.add_argument("--write-page", action="store_true", help="replace the table in docs/verl.md by this one")
+    parser.add_argument("--write-page", action="store_true", help="replace the tables in docs/verl.md by these")
     return parser
 
 
@@ -125,30 +182,19 @@ def main() -> None:
     args = arguments().parse_args()
     if args.write_page:
         VERL_PAGE.around()
-    environment = "benchmarks/verl_environment.py"
-    made: list[Row] = []
     with metering() as meter:
-        benchmark = Benchmark(load_generator(), args.seconds, meter)
-        with ExitStack() as stack:
-            servers = {
-                "theirs": stack.enter_context(running(theirs(args.checkout, "base"))),
-                "async": stack.enter_context(running(serving(f"{environment}:Trivial", "--protocol", "verl"))),
-                "plain": stack.enter_context(running(serving(f"{environment}:TrivialPlain", "--protocol", "verl"))),
-            }
-            made += rows_of_batches(benchmark, servers, args.rounds)
-        with ExitStack() as stack:
-            servers = {
-                "theirs": stack.enter_context(running(theirs(args.checkout, "python_code"))),
-                "ours": stack.enter_context(running(serving("--tools", "python_code", "--protocol", "verl"))),
-            }
-            made += rows_of_python(benchmark, servers, args.rounds)
+        benchmark = Benchmark(load_generator(), args.rounds, args.seconds, meter)
+        tables = compared(args.checkout, benchmark)
     jail = "firejail" if shutil.which("firejail") else "nothing, since firejail is not installed"
-    text = (
-        f"{table(('verl-tool', 'toolyard'), made)}\n\n"
-        f"Printed by `python -m benchmarks.verl --checkout PATH` with Python "
-        f"{platform.python_version()} on {os.cpu_count()} cores of {processor()}. Medians of {args.rounds} rounds; a "
-        f"ratio is the median of the ratios within a round. CPU is that of the server's processes, for python_code "
-        f"also of what runs the code. verl-tool's is isolated by {jail}."
+    text = "\n\n".join(
+        (
+            *tables,
+            f"Printed by `python -m benchmarks.verl --checkout PATH` with Python "
+            f"{platform.python_version()} on {os.cpu_count()} cores of {processor()}. Medians of {args.rounds} rounds; "
+            f"a ratio is the median of the ratios within a round. A lot is the trajectories of one request. CPU is "
+            f"that of the server's processes, for python_code also of what runs the code. verl-tool's is isolated by "
+            f"{jail}.",
+        )
     )
     print(text)
     if args.write_page:

@@ -1,25 +1,42 @@
-"""Real servers for all tests: one that many share, and a way to start others."""
+"""What all tests share: a server, signals and variables as they should be, and what each file of tests cost."""
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
+from collections import defaultdict
 from collections.abc import Generator, Iterator
+from itertools import chain
 from typing import Any
 
 import httpx2
+import hypothesis
 import pytest
 
 from tests.worlds import ManyEnv, MathEnv, OtherEnv
 from toolyard.testing import Running, running
 
+SLOWEST_FILES = 20
+SPENT = pytest.StashKey[float]()
+"""The processor time of this process at the last report."""
+
 
 def pytest_configure() -> None:
-    """Keep the settings and the proxy of whoever runs the tests away from the servers in here."""
+    """Keep the settings, the proxy and the ignored signals of whoever runs the tests away from the servers in here.
+
+    A script's shell starts `make test &` with SIGINT ignored. A program that tests start would ignore Ctrl-C too.
+    And let Hypothesis take its time: on a busy machine a slow example is no failure.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in [name for name in os.environ if name.startswith("TOOLYARD_")]:
         del os.environ[name]
     for name in ("NO_PROXY", "no_proxy"):
         os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1,localhost,::1")))
+    hypothesis.settings.register_profile(
+        "no matter how slow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("no matter how slow")
 
 
 def pytest_collection_finish() -> None:
@@ -47,8 +64,33 @@ def _sendable(value: Any) -> Any:
     return value
 
 
-@pytest.fixture
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Note in each report the processor time since the last one. Processes that ended meanwhile are included."""
+    now = sum(os.times()[:4])
+    report = yield
+    report.processor_seconds = now - item.config.stash.get(SPENT, now)
+    item.config.stash[SPENT] = now
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    files: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            files[report.location[0]][0] += report.duration
+            files[report.location[0]][1] += getattr(report, "processor_seconds", 0)  # a crash has none
+    if not files:
+        return
+    slowest = sorted(files.items(), key=lambda file: -file[1][0])[:SLOWEST_FILES]
+    terminalreporter.section("slowest files: seconds, and seconds of processor time")
+    for name, (seconds, of_processors) in slowest:
+        terminalreporter.line(f"{seconds:7.1f} {of_processors:7.1f}  {name}")
+
+
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
+    """Each test has an event loop of its own, unless one of its asynchronous fixtures outlives it."""
     return "asyncio"
 
 

@@ -65,7 +65,7 @@ class Small(Environment):
                 "sessions": len(runtime.sessions),
                 "background": len(runtime.shared.background),
                 "calls": len(runtime.shared.calls),
-                "kept": len(runtime.shared.kept),
+                "kept": len(runtime.shared.replays),
                 "coroutines": len(asyncio.all_tasks()),
                 "threads": threading.active_count(),
                 "instances": sum(isinstance(thing, Small) for thing in gc.get_objects()),

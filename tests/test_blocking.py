@@ -15,7 +15,7 @@ from tests.wires.wire import H, Wire, call_body
 from toolyard import Environment, ListToolsOutput, TextBlock, Toolset, ToolSpec, tool
 from toolyard.testing import running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.alone]
+pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.thorough]
 
 SECONDS = 1.5
 """How long each hook blocks; those of the second half of the list below, a third of it."""

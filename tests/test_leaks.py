@@ -13,9 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import uvloop
 
 from tests.leaks_server import THREADS
+
+pytestmark = pytest.mark.thorough
 
 SESSIONS = 10_000
 CONNECTIONS = 32

@@ -61,6 +61,6 @@ def test_the_types_of_ors_are_there_under_their_names():
 
 
 def test_importing_the_authors_names_loads_no_server_and_no_client():
-    code = "import sys, toolyard; print([m for m in ('uvicorn', 'starlette', 'httpx2') if m in sys.modules])"
+    code = "import sys, toolyard; print([m for m in ('uvicorn', 'starlette', 'httpx2', 'aiohttp') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -82,11 +82,6 @@ class Request:
         self._answer = scope.pop(ANSWER, None)  # taken out: it refers to the scope, and a cycle would live on
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
 
-    @property
-    def outlives_client(self) -> bool:
-        """Whether its task goes on when the client has gone away. Servers that are not ours may cancel it."""
-        return self._answer is not None
-
     def header(self, name: bytes) -> str:
         """The value without surrounding space, empty if it is not there. `name` is in lower case."""
         return self._headers.get(name, b"").decode("latin-1").strip()

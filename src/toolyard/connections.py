@@ -80,7 +80,7 @@ class Connection(Protocol):
     def abort(self) -> None: ...
 
 
-class Watch:
+class ConnectionWatch:
     """How long one connection has been doing what it does."""
 
     __slots__ = ("_mark", "_sent", "_turn", "connection", "given_up", "phase", "since", "stuck")
@@ -120,10 +120,10 @@ class Connections:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._most = most_connections(limits.max_connections)
-        self._open: dict[Connection, Watch] = {}
+        self._open: dict[Connection, ConnectionWatch] = {}
         """The oldest first."""
         self._given_up = 0
-        self._candidates: Iterator[tuple[Phase, Watch]] = iter(())
+        self._candidates: Iterator[tuple[Phase, ConnectionWatch]] = iter(())
         self._few_at = -1.0
         """When a search for candidates last found few."""
         self._bodies: dict[Connection, int] = {}
@@ -168,7 +168,7 @@ class Connections:
 
     def admit(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> bool:
         """False if there are too many, and nobody can be given up for this one: it is to be turned away."""
-        self._open[connection] = Watch(connection, self._now)
+        self._open[connection] = ConnectionWatch(connection, self._now)
         if self._timer is None:
             self._looked = loop.time()
             self._timer = loop.call_later(self._period, self._look, loop)
@@ -184,7 +184,7 @@ class Connections:
             connection.abort()
         return False
 
-    def _candidate(self) -> Watch | None:
+    def _candidate(self) -> ConnectionWatch | None:
         """A connection that nobody waits for. A search through all of them serves many that come."""
         for _ in range(2):
             for phase, watch in self._candidates:
@@ -196,7 +196,7 @@ class Connections:
         return None
 
     def _search(self) -> None:
-        found: list[tuple[Phase, float, int, Watch]] = []
+        found: list[tuple[Phase, float, int, ConnectionWatch]] = []
         for watch in self._open.values():
             if not watch.given_up and (phase := watch.connection.look()) is not Phase.WAITING:
                 since = watch.since if phase is watch.phase else self._now

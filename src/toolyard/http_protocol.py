@@ -45,7 +45,7 @@ _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownRequest:
     """A request as it was parsed. One with the same head, but for the length of its body, means the same."""
 
     before: bytes
@@ -56,7 +56,7 @@ class Known:
     """Which of its headers that is."""
 
     @classmethod
-    def of(cls, data: bytes, scope: Mapping[str, Any]) -> Known | None:
+    def of(cls, data: bytes, scope: Mapping[str, Any]) -> KnownRequest | None:
         """From all bytes of a request, and what the parser made of them; None if it is out of the ordinary."""
         end = data.find(b"\r\n\r\n", 0, _KNOWN_HEAD_MOST) + 4
         found = _LENGTH.search(data, 0, end - 2)
@@ -85,7 +85,7 @@ class Known:
 class GatheringProtocol(HttpToolsProtocol):
     """One connection. `everyone` are all those of this process, this one included."""
 
-    _known: Known | None = None
+    _known: KnownRequest | None = None
     """The request before this one, on this connection."""
     _current: RequestResponseCycle | None = None
     """The request that is answered now, or was answered last. `cycle` is the one that came last: it may wait."""
@@ -248,7 +248,7 @@ class GatheringProtocol(HttpToolsProtocol):
     def _remember(self, data: bytes) -> None:
         """A request that came in one piece, and nothing else with it."""
         usual = self.cycle.keep_alive and self.limit_concurrency is None and self.scope["http_version"] == "1.1"
-        self._known = Known.of(data, self.scope) if usual else None
+        self._known = KnownRequest.of(data, self.scope) if usual else None
 
     def _take(self, length: bytes, body: bytes) -> None:
         assert self._known is not None

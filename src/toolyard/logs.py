@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -80,7 +80,6 @@ def following(journal: Journal) -> Iterator[None]:
             (journal.settled, _settled),
             (journal.started, _started),
             (journal.answered, _answered),
-            (journal.answered_at_once, _answered_at_once),
         ]
     for listeners, listener in heard:
         listeners.append(listener)
@@ -128,11 +127,6 @@ def _answered(spec: SessionSpec, tool: str, outcome: Outcome, waited: float, ran
         "never ran" if ran is None else f"ran {ran:.3f} s",
         extra=about,
     )
-
-
-def _answered_at_once(calls: Iterable[tuple[SessionSpec, str]], seconds: Sequence[float]) -> None:
-    for (spec, tool), ran in zip(calls, seconds, strict=True):
-        _answered(spec, tool, "ok", 0.0, ran)
 
 
 def _name(spec: SessionSpec) -> str:

@@ -26,22 +26,22 @@ from toolyard.asgi import Door, HttpOptions, Within
 from toolyard.connections import ConnectionLimits, Connections, open_files
 from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
-from toolyard.core.meaning import Model
+from toolyard.core.meaning import MeaningModel
 from toolyard.core.search import use_model
 from toolyard.gate import Allowed, Gate
 from toolyard.gateways.elsewhere import Elsewhere
 from toolyard.gateways.several import Several
 from toolyard.http_protocol import GatheringProtocol
 from toolyard.placement.base import Placement
-from toolyard.placement.hosting import Served
+from toolyard.placement.fork_server import ProcessLimits
 from toolyard.placement.local import LocalPlacement
 from toolyard.placement.process import PoolPlacement, ProcessPlacement
-from toolyard.placement.template import ProcessLimits
+from toolyard.placement.worker_side import Served
 from toolyard.protocols import ALWAYS, PROTOCOLS, RUN_CODE
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime, by_name
 from toolyard.sandboxes.hidden import hidden_by
-from toolyard.sandboxes.installation import Installation, using
+from toolyard.sandboxes.installation import Installation, here, using
 from toolyard.sandboxes.places import PER_PROCESSOR
 from toolyard.sandboxes.provider import Provider
 from toolyard.settings import Settings, SettingsError, is_loopback
@@ -82,13 +82,14 @@ class Server:
             self._placement = placement_of(part, self.environments, offered)
         self.runtime = Runtime(self.environments, self._placement, part.pick(Limits), toolsets=offered)
         self.sandboxes = sandboxes_of(part, ready=part.sandboxes_ready, hidden=hidden)
+        self.runtime.at_start.append(self.sandboxes.enter)
         self._needs_sandbox = any(map(needs_sandbox, [*environments, *offered]))
         self.protocols = protocols_of(self.settings, runs_code=self._needs_sandbox)
         options = part.pick(HttpOptions)
         routes = [route for protocol in self.protocols for route in routes_of(protocol, self.runtime, part)]
         self._elsewhere = Elsewhere(routes, options)
         first = [self._elsewhere] if part.gateways > 1 else []
-        door = Door([*first, *routes], self._lifespan, options, self.sandboxes.enter)
+        door = Door([*first, *routes], self._lifespan, options, partial(here.set, self.sandboxes))
         self._gate = Gate(door, options, part.pick(Allowed))
         self.app: ASGIApp = self._gate
         if model is not None:
@@ -319,11 +320,11 @@ def apis_of(settings: Settings) -> list[type]:
     return [] if found is None else [found]
 
 
-def model_of(settings: Settings) -> Callable[[], Model] | None:
+def model_of(settings: Settings) -> Callable[[], MeaningModel] | None:
     """What loads the model that tools are found with, once in a process. It is an extra, and takes memory."""
     if settings.retrieval == "words":
         return None
-    load: Callable[[], Model] = importlib.import_module("toolyard.embeddings").word_vectors
+    load: Callable[[], MeaningModel] = importlib.import_module("toolyard.embeddings").word_vectors
     return load
 
 

@@ -10,11 +10,6 @@ from tests.browser.site import Site, chromium, serving
 from toolyard.browser.shared import Visit, close_browser, open_visit
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="session")
 def site() -> Iterator[Site]:
     with serving() as site:

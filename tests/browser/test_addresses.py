@@ -13,7 +13,7 @@ import pytest
 from tests.browser.site import Site
 from toolyard.browser.actions import Click, Goto, Look
 from toolyard.browser.addresses import Addresses, AddressRefused, is_public
-from toolyard.browser.gate import Gate
+from toolyard.browser.gate import AddressGate
 from toolyard.browser.shared import Visit
 from toolyard.core.errors import ToolError
 
@@ -127,7 +127,7 @@ class Fickle(Addresses):
 
 
 async def test_the_gate_connects_to_the_address_that_was_looked_at(site: Site):
-    async with Gate(Fickle()) as gate:
+    async with AddressGate(Fickle()) as gate:
         reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
         name = b"rebinding.invalid"
         there = site.server_port.to_bytes(2, "big")
@@ -143,7 +143,7 @@ async def test_the_gate_connects_to_the_address_that_was_looked_at(site: Site):
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_the_gate_refuses_what_is_not_allowed(private: Site, host: str):
     before = private.connections
-    async with Gate(Addresses()) as gate:
+    async with AddressGate(Addresses()) as gate:
         reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
         there = private.server_port.to_bytes(2, "big")
         writer.write(b"\x05\x01\x00" + b"\x05\x01\x00\x03" + bytes([len(host)]) + host.encode() + there)

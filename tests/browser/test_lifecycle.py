@@ -24,7 +24,7 @@ from toolyard.browser.chromium import Home
 from toolyard.browser.shared import Visit, close_browser, open_visit
 from toolyard.core.errors import BrowserLost, BrowserUnavailable
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 _PROGRAM = """
 import asyncio, signal
@@ -201,6 +201,7 @@ async def test_sessions_work_at_once_and_know_nothing_of_each_other(visit: Visit
         await asyncio.gather(*(one.close() for one in visits))
 
 
+@pytest.mark.alone
 async def test_a_page_on_a_warm_browser_is_there_in_well_under_a_second(visit: Visit, site: Site):
     await visit.perform(Goto(f"{site.url}/about.html"))
     took = []

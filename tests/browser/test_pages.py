@@ -26,20 +26,20 @@ from toolyard.browser.actions import (
 )
 from toolyard.browser.shared import Visit, open_visit
 from toolyard.browser.tab import LONGEST
-from toolyard.browser.views import View
+from toolyard.browser.views import PageView
 from toolyard.core.errors import ToolError
 
 pytestmark = pytest.mark.anyio
 
 
-def number(view: View, words: str) -> int:
+def number(view: PageView, words: str) -> int:
     """Of the element that is said to be this."""
     found = re.search(rf"\[(\d+)\] {re.escape(words)}", view.text)
     assert found, f"no {words} in:\n{view.text}"
     return int(found[1])
 
 
-async def on(visit: Visit, view: View, words: str) -> View:
+async def on(visit: Visit, view: PageView, words: str) -> PageView:
     return await visit.perform(Click(number(view, words)))
 
 
@@ -149,6 +149,7 @@ async def test_keys_hovering_and_editable_text_work(visit: Visit, site: Site):
         await visit.perform(Press("Nokey"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("paste", ["Ctrl+v", "control+V", "Shift+Insert", "ControlLeft+KeyV", "Ctrl+Shift+v"])
 async def test_what_one_session_copies_only_that_one_can_paste(visit: Visit, site: Site, paste: str):
     other = await open_visit()
@@ -253,6 +254,8 @@ async def test_a_new_tab_is_waited_for_when_its_server_is_slow(visit: Visit, sit
     assert (opened.text, opened.tab) == ("Here it is.", 1)
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 async def test_a_new_tab_that_is_only_a_download_is_refused(visit: Visit, site: Site):
     view = await visit.perform(Goto(f"{site.url}/tricks.html"))
     begun = time.monotonic()
@@ -262,6 +265,7 @@ async def test_a_new_tab_that_is_only_a_download_is_refused(visit: Visit, site: 
     assert refused.title == "Tricks"
 
 
+@pytest.mark.thorough
 async def test_tabs_are_opened_and_closed_and_there_is_always_one(visit: Visit, site: Site):
     await visit.perform(Goto(f"{site.url}/about.html"))
     assert (await visit.perform(NewTab())).url == "about:blank"
@@ -296,6 +300,7 @@ async def test_a_page_that_tampers_with_its_own_world_is_read_as_it_is(visit: Vi
     assert '[1] button "Warn"' in view.text
 
 
+@pytest.mark.thorough
 async def test_a_page_that_hangs_is_closed_and_the_window_lives_on(visit: Visit, site: Site):
     view = await visit.perform(Goto(f"{site.url}/tricks.html"))
     with pytest.raises(ToolError, match="stopped responding and was closed"):
@@ -321,6 +326,7 @@ async def test_a_link_to_a_page_that_never_answers_leaves_the_page_as_it_was(vis
     assert "the page is still loading" in silent.notes
 
 
+@pytest.mark.thorough
 async def test_a_page_that_leaves_by_itself_for_nowhere_stays_usable(visit: Visit, site: Site):
     view = await visit.perform(Goto(f"{site.url}/tricks.html"))
     asked = site.asked.count("/silent")

@@ -599,6 +599,7 @@ def graded(tmp_path: Path, tools: str) -> type:
     return environment
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CHEATED)
 def test_an_agent_that_earns_by_leaving_or_crashing_is_found_out(name, tmp_path):
     report = check_environment(graded(tmp_path, CHEATED[name]), episodes=1)
@@ -608,6 +609,7 @@ def test_an_agent_that_earns_by_leaving_or_crashing_is_found_out(name, tmp_path)
     assert {one.topic for one in report.of("error")} == {"agents"}
 
 
+@pytest.mark.thorough
 def test_an_agent_that_makes_its_own_call_count_as_lost_is_a_warning(tmp_path):
     tools = """
     @tool
@@ -655,6 +657,7 @@ def test_source_that_a_program_in_the_sandbox_can_read_is_an_error(tmp_path, mon
     assert f"programs in its sandbox can read {tmp_path}/graded_" in text
 
 
+@pytest.mark.thorough
 def test_a_copy_under_another_name_where_the_sandbox_shows_it_is_an_error(tmp_path):
     environment = graded(tmp_path, HONEST)
     copy = Path(pytest.__file__).parents[1] / f"copied-{os.getpid()}.txt"
@@ -838,6 +841,7 @@ def toolyard(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
 
 
+@pytest.mark.thorough
 def test_the_examples_pass_the_strict_check():
     quick = [path for path in EXAMPLES if path.stem != "repair"]  # which has a test of its own
     done = toolyard("check", *map(str, quick), "--strict")

@@ -36,6 +36,21 @@ def examine(*, files: int = 0, **variables: str) -> subprocess.CompletedProcess[
     )
 
 
+NOWHERE = {"TOOLYARD_SANDBOX": "docker", "PATH": "/nowhere"}
+"""Without a sandbox no language is tried, which takes seconds: for tests that are about something else."""
+
+
+@pytest.fixture(scope="module")
+def usual() -> subprocess.CompletedProcess[str]:
+    return examine()
+
+
+@pytest.fixture(scope="module")
+def bare() -> subprocess.CompletedProcess[str]:
+    """On a host without any program."""
+    return examine(PATH="/nowhere")
+
+
 def grades(output: str) -> dict[str, list[str]]:
     """For each topic the grades of its lines, and what they say joined on."""
     found: dict[str, list[str]] = {}
@@ -50,28 +65,27 @@ def grades(output: str) -> dict[str, list[str]]:
     return found
 
 
-def test_it_looks_at_everything_that_a_server_needs_or_likes():
-    done = examine()
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"Toolyard {__version__} on ")
-    found = grades(done.stdout)
+def test_it_looks_at_everything_that_a_server_needs_or_likes(usual):
+    assert (usual.returncode, usual.stderr) == (0, "")
+    assert usual.stdout.startswith(f"Toolyard {__version__} on ")
+    found = grades(usual.stdout)
     topics = ["Python", "HTTP", "address", "sandboxes", "languages", "placements", "browser", "extras"]
     assert list(found) == [*topics, "open files", "processes", "memory"]
     assert found["Python"] == [f"ok {sys.version.split()[0]}, {sys.executable}"]
     assert re.fullmatch(r"ok uvicorn [\d.]+, uvloop [\d.]+, httptools [\d.]+", found["HTTP"][0])
     assert found["placements"][:2] == ["ok local", "ok process, pool"]
-    assert done.stdout.splitlines()[-1].startswith("`toolyard serve` will work here.")
-    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert usual.stdout.splitlines()[-1].startswith("`toolyard serve` will work here.")
+    assert max(map(len, usual.stdout.splitlines())) <= 100
 
 
-def test_the_sandbox_that_a_server_would_use_is_said_and_what_the_others_lack(tmp_path):
-    found = grades(examine(PATH=str(tmp_path)).stdout)["sandboxes"]
+def test_the_sandbox_that_a_server_would_use_is_said_and_what_the_others_lack(bare):
+    found = grades(bare.stdout)["sandboxes"]
     assert re.match(r"ok native, isolation L3", found[0])
     assert "no podman: there is no program 'podman': install podman" in found
 
 
-def test_languages_are_tried_and_those_that_fail_or_are_absent_are_named(tmp_path):
-    found = grades(examine().stdout)["languages"]
+def test_languages_are_tried_and_those_that_fail_or_are_absent_are_named(usual):
+    found = grades(usual.stdout)["languages"]
     assert found[0].startswith("ok for /run_code: python, pytest, bash")
     java = [one for one in found if "java" in one]
     assert len(java) == 1
@@ -81,23 +95,23 @@ def test_languages_are_tried_and_those_that_fail_or_are_absent_are_named(tmp_pat
     assert any(one.startswith(f"no python: {said}") for one in starved)
 
 
-def test_without_a_sandbox_a_server_starts_all_the_same_and_it_is_said_what_is_not_served(tmp_path):
-    done = examine(TOOLYARD_SANDBOX="docker", PATH=str(tmp_path))
+def test_without_a_sandbox_a_server_starts_all_the_same_and_it_is_said_what_is_not_served():
+    done = examine(**NOWHERE)
     assert done.returncode == 0
     first, second = grades(done.stdout)["sandboxes"]
     assert first.startswith("no none that isolates as asked for, L3-nolimit: tools that run code are not served")
     assert second == "no docker: there is no program 'docker': install docker"
 
 
-def test_a_browser_that_is_not_there_is_said_with_how_to_get_it(tmp_path):
-    (found,) = grades(examine(PATH=str(tmp_path)).stdout)["browser"]
+def test_a_browser_that_is_not_there_is_said_with_how_to_get_it(bare):
+    (found,) = grades(bare.stdout)["browser"]
     assert found == "no there is no Chromium here; on Debian: apt install chromium"
 
 
 def test_a_port_in_use_is_why_a_server_would_not_start():
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        done = examine(TOOLYARD_PORT=str(port))
+        done = examine(**NOWHERE, TOOLYARD_PORT=str(port))
     assert done.returncode == 1
     (found,) = grades(done.stdout)["address"]
     assert found.startswith(f"FAIL Cannot listen on 127.0.0.1 port {port}: Address already in use")
@@ -105,29 +119,29 @@ def test_a_port_in_use_is_why_a_server_would_not_start():
 
 
 def test_an_address_that_everybody_can_reach_needs_a_key():
-    done = examine(TOOLYARD_HOST="0.0.0.0")
+    done = examine(**NOWHERE, TOOLYARD_HOST="0.0.0.0")
     assert done.returncode == 1
     assert "no key is asked for" in grades(done.stdout)["address"][0]
-    assert examine(TOOLYARD_HOST="0.0.0.0", TOOLYARD_API_KEY="s3cret").returncode == 0
+    assert examine(**NOWHERE, TOOLYARD_HOST="0.0.0.0", TOOLYARD_API_KEY="s3cret").returncode == 0
 
 
 def test_few_open_files_are_compared_with_the_sessions_there_may_be():
-    done = examine(files=400)
+    done = examine(**NOWHERE, files=400)
     assert done.returncode == 0
     (found,) = grades(done.stdout)["open files"]
     assert found.startswith("low 400 at once: enough for 200 connections, or 100 sessions with a process")
     assert "--max-sessions is 20,000" in found
     assert "-> ulimit -n " in found
     assert done.stdout.splitlines()[-1].endswith("Before many sessions, look at open files.")
-    assert grades(examine(files=400, TOOLYARD_MAX_SESSIONS="300").stdout)["open files"] == ["ok 400 at once"]
+    assert grades(examine(**NOWHERE, files=400, TOOLYARD_MAX_SESSIONS="300").stdout)["open files"] == ["ok 400 at once"]
 
 
 def test_a_number_of_connections_that_open_files_do_not_allow_is_said():
-    done = examine(files=400, TOOLYARD_MAX_SESSIONS="100", TOOLYARD_MAX_CONNECTIONS="5000")
+    done = examine(**NOWHERE, files=400, TOOLYARD_MAX_SESSIONS="100", TOOLYARD_MAX_CONNECTIONS="5000")
     (found,) = grades(done.stdout)["open files"]
     assert found.startswith("low 400 at once: enough for 300 connections, or 100 sessions")
     assert "--max-connections 5,000" in found
-    within = examine(files=400, TOOLYARD_MAX_SESSIONS="100", TOOLYARD_MAX_CONNECTIONS="250")
+    within = examine(**NOWHERE, files=400, TOOLYARD_MAX_SESSIONS="100", TOOLYARD_MAX_CONNECTIONS="250")
     assert grades(within.stdout)["open files"] == ["ok 400 at once"]
 
 

@@ -14,6 +14,8 @@ import pytest
 from benchmarks.growth import NOT_MEASURED, Figure, growth, is_refusal, median, said, table
 from benchmarks.servers import _tree
 
+pytestmark = pytest.mark.thorough
+
 COMMAND = [sys.executable, "-m", "benchmarks.growth", "--rows", "ors", "--sizes", "4096"]
 
 

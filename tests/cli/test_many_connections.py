@@ -19,7 +19,7 @@ import pytest
 
 from tests.command import TOOLYARD, Command
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.thorough]
 
 COUNT, FILES = 500, 1024
 HEAD, BODY = 3, 3

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import first
+
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -41,6 +43,7 @@ def test_it_says_what_to_do_next(tmp_path: Path):
         assert command in said
 
 
+@pytest.mark.thorough
 def test_what_it_writes_is_typed_and_formatted(tmp_path: Path):
     assert new(tmp_path, "a_much_longer_name_than_most").returncode == 0
     for command in (
@@ -52,12 +55,13 @@ def test_what_it_writes_is_typed_and_formatted(tmp_path: Path):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["word_game", "WordGame", "word-game", "Word Game"])
+@pytest.mark.parametrize("name", first(["word_game", "WordGame", "word-game", "Word Game"], 1))
 def test_a_name_may_be_written_as_module_class_or_words(tmp_path: Path, name: str):
     assert new(tmp_path, name).returncode == 0
     assert "class WordGame(Environment):" in (tmp_path / "word_game.py").read_text()
 
 
+@pytest.mark.thorough
 def test_it_writes_into_another_folder(tmp_path: Path):
     done = new(tmp_path, "word_game", "--into", "envs/mine")
     assert done.returncode == 0
@@ -78,15 +82,17 @@ def test_it_never_overwrites_and_then_writes_nothing(tmp_path: Path, taken: str)
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [
-        ("9lives", "cannot be the name of a Python module"),
-        ("naïve", "cannot be the name of a Python module"),
-        ("../up", "cannot be the name of a Python module"),
-        ("random", "there is a Python module 'random' already"),
-        ("class", "means something in Python itself"),
-        ("none", "means something in Python itself"),
-        ("health", "that is a path of ORS itself"),
-    ],
+    first(
+        [
+            ("9lives", "cannot be the name of a Python module"),
+            ("naïve", "cannot be the name of a Python module"),
+            ("../up", "cannot be the name of a Python module"),
+            ("random", "there is a Python module 'random' already"),
+            ("class", "means something in Python itself"),
+            ("none", "means something in Python itself"),
+            ("health", "that is a path of ORS itself"),
+        ]
+    ),
 )
 def test_a_name_that_would_not_work_is_refused_and_nothing_is_written(tmp_path: Path, name: str, said: str):
     done = new(tmp_path, name)

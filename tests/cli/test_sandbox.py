@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.tiers import first
 from toolyard.loading import builtin_examples
 from toolyard.protocols import PROTOCOLS
 from toolyard.sandboxes import BACKENDS
@@ -112,6 +113,7 @@ def test_the_limit_that_ends_a_program_is_told_and_the_exit_code_is_124(tmp_path
     assert said in words(done.stderr)
 
 
+@pytest.mark.thorough
 def test_limits_come_from_variables_too_and_the_flag_wins(tmp_path):
     write(tmp_path, "program.py", "import time; time.sleep(0.6)")
     variables = {"TOOLYARD_SANDBOX_SECONDS": "0.2"}
@@ -321,6 +323,7 @@ def test_where_no_server_could_start_the_report_fails():
     assert b"bubblewrap" not in done.stdout
 
 
+@pytest.mark.thorough
 def test_one_that_isolates_nothing_is_not_what_a_server_uses_by_itself():
     done = toolyard("sandbox", "report", "--json", "--min-isolation", "L0", TOOLYARD_SANDBOX="subprocess")
     assert json.loads(done.stdout)["backend"] == "subprocess"
@@ -363,14 +366,20 @@ def test_serving_code_shows_the_isolation_and_stopping_leaves_nothing(tmp_path):
 
 @pytest.mark.parametrize(
     ("args", "variables", "said"),
-    [
-        (["--min-isolation", "L4"], {}, ["native: it reaches L3", "bubblewrap: ", "docker: ", "podman: "]),
-        (["--sandbox", "docker"], {}, ["docker: "]),
-        (["--sandbox", "subprocess"], {}, ["subprocess: it reaches L0 here"]),
-        (["--sandbox", "jail"], {}, ["there is no sandbox 'jail'; there are auto, native"]),
-        ([], {"TOOLYARD_MIN_ISOLATION": "L4"}, ["native: it reaches L3"]),
-        ([], {"TOOLYARD_MIN_ISOLATION": "high"}, ["TOOLYARD_MIN_ISOLATION is 'high'; it must be one of L0, L1, L2"]),
-    ],
+    first(
+        [
+            (["--min-isolation", "L4"], {}, ["native: it reaches L3", "bubblewrap: ", "docker: ", "podman: "]),
+            (["--sandbox", "docker"], {}, ["docker: "]),
+            (["--sandbox", "subprocess"], {}, ["subprocess: it reaches L0 here"]),
+            (["--sandbox", "jail"], {}, ["there is no sandbox 'jail'; there are auto, native"]),
+            ([], {"TOOLYARD_MIN_ISOLATION": "L4"}, ["native: it reaches L3"]),
+            (
+                [],
+                {"TOOLYARD_MIN_ISOLATION": "high"},
+                ["TOOLYARD_MIN_ISOLATION is 'high'; it must be one of L0, L1, L2"],
+            ),
+        ]
+    ),
 )
 def test_serving_code_below_the_minimum_is_refused_in_one_paragraph(args, variables, said):
     done = toolyard("serve", EXAMPLE, "--port", "0", *args, DOCKER_HOST="unix:///nowhere", **variables)

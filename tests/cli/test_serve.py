@@ -18,6 +18,7 @@ import httpx2
 import pytest
 
 from tests.command import TOOLYARD, Command
+from tests.tiers import first
 from toolyard.protocols import PROTOCOLS
 
 GOOD = """
@@ -216,19 +217,25 @@ def test_a_file_named_like_a_standard_module_is_served_and_replaces_nothing(tool
 
 @pytest.mark.parametrize(
     ("name", "text", "said"),
-    [
-        ("none.py", None, "there is no file none.py here"),
-        ("empty.py", "x = 1\n", "there is no environment in it. Write a class that extends toolyard.Environment"),
-        ("broken.py", "import nothing_like_this\n", "broken.py could not be loaded: line 1: ModuleNotFoundError"),
-        ("exits.py", "raise SystemExit(3)\n", "exits.py could not be loaded: line 1: SystemExit: 3"),
-        ("tiny.py:Missing", None, "there is no 'Missing' in it; what could be served there: Tiny"),
-        ("tiny.py:Environment", None, "Environment is neither an Environment nor a Toolset"),
-        ("hint.py", GOOD.replace("def look(self)", "def look(self, x)"), "Tiny.look: parameter 'x' needs a type hint"),
-        ("notool.py", GOOD.replace("@tool", ""), "Tiny has no tool: decorate a method with @tool"),
-        ("ping.py", GOOD.replace("Tiny", "Ping"), "an environment cannot be called 'ping'"),
-        ("name.py", GOOD + '        @classmethod\n        def name(cls): return "a/b"\n', "Tiny is called 'a/b'"),
-        ("no.such.module", None, "there is no module 'no.such.module'"),
-    ],
+    first(
+        [
+            ("none.py", None, "there is no file none.py here"),
+            ("empty.py", "x = 1\n", "there is no environment in it. Write a class that extends toolyard.Environment"),
+            ("broken.py", "import nothing_like_this\n", "broken.py could not be loaded: line 1: ModuleNotFoundError"),
+            ("exits.py", "raise SystemExit(3)\n", "exits.py could not be loaded: line 1: SystemExit: 3"),
+            ("tiny.py:Missing", None, "there is no 'Missing' in it; what could be served there: Tiny"),
+            ("tiny.py:Environment", None, "Environment is neither an Environment nor a Toolset"),
+            (
+                "hint.py",
+                GOOD.replace("def look(self)", "def look(self, x)"),
+                "Tiny.look: parameter 'x' needs a type hint",
+            ),
+            ("notool.py", GOOD.replace("@tool", ""), "Tiny has no tool: decorate a method with @tool"),
+            ("ping.py", GOOD.replace("Tiny", "Ping"), "an environment cannot be called 'ping'"),
+            ("name.py", GOOD + '        @classmethod\n        def name(cls): return "a/b"\n', "Tiny is called 'a/b'"),
+            ("no.such.module", None, "there is no module 'no.such.module'"),
+        ]
+    ),
 )
 def test_what_is_wrong_with_a_target_is_said_in_one_paragraph(toolyard, tmp_path, name, text, said):
     write(tmp_path, "tiny.py")
@@ -242,21 +249,23 @@ def test_what_is_wrong_with_a_target_is_said_in_one_paragraph(toolyard, tmp_path
 
 @pytest.mark.parametrize(
     ("args", "variables", "said"),
-    [
-        (["--host", "0.0.0.0"], {}, "no key is asked for. Set --api-key"),
-        (
-            ["--sandbox-network", "host"],
-            {},
-            "programs in sandboxes reach this server, and no key is asked for. Set --api",
-        ),
-        (["--protocol", "smtp"], {}, f"there is no protocol 'smtp'; there are {', '.join(PROTOCOLS)}"),
-        ([], {"TOOLYARD_PORT": "http"}, "TOOLYARD_PORT is 'http'; it must be a whole number"),
-        (["--port", "70000"], {}, "port is 70000; it must be from 0 to 65535"),
-        (["--idle-seconds", "-1"], {}, "idle_seconds is -1.0; it cannot be negative"),
-        (["--sweep-seconds", "0"], {}, "sweep_seconds is 0.0; it must be more than 0"),
-        (["--call-seconds", "nan"], {}, "call_seconds is nan; it must be a finite number"),
-        (["--host", "192.0.2.1", "--api-key", "k"], {}, "cannot listen on 192.0.2.1 port"),
-    ],
+    first(
+        [
+            (["--host", "0.0.0.0"], {}, "no key is asked for. Set --api-key"),
+            (
+                ["--sandbox-network", "host"],
+                {},
+                "programs in sandboxes reach this server, and no key is asked for. Set --api",
+            ),
+            (["--protocol", "smtp"], {}, f"there is no protocol 'smtp'; there are {', '.join(PROTOCOLS)}"),
+            ([], {"TOOLYARD_PORT": "http"}, "TOOLYARD_PORT is 'http'; it must be a whole number"),
+            (["--port", "70000"], {}, "port is 70000; it must be from 0 to 65535"),
+            (["--idle-seconds", "-1"], {}, "idle_seconds is -1.0; it cannot be negative"),
+            (["--sweep-seconds", "0"], {}, "sweep_seconds is 0.0; it must be more than 0"),
+            (["--call-seconds", "nan"], {}, "call_seconds is nan; it must be a finite number"),
+            (["--host", "192.0.2.1", "--api-key", "k"], {}, "cannot listen on 192.0.2.1 port"),
+        ]
+    ),
 )
 def test_what_is_wrong_with_a_setting_is_said_in_one_paragraph(toolyard, tmp_path, args, variables, said):
     write(tmp_path, "tiny.py")

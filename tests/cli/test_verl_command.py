@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from tests.command import Command
+from tests.tiers import first
 from toolyard.tools import TOOLS
 from toolyard.verl import HELP, UNUSED, FlagError, Flags, read_flags, settings_of
 
@@ -189,18 +190,23 @@ def test_flags_without_a_meaning_here_are_accepted_and_named_once(command):
 
 @pytest.mark.parametrize(
     ("args", "said"),
-    [
-        (["--tool_typ", "base"], "there is no flag --tool_typ; did you mean --tool_type"),
-        (["--quiet"], "there is no flag --quiet; there are --data_dir, --done_if_invalid, --enable_hashing, --host"),
-        (["base"], "what is 'base'? Write --flag value; several tools are one value: --tool_type a,b"),
-        (["--port", "http"], "--port is 'http'; it must be a whole number"),
-        (["--port", "70000"], "port is 70000; it must be from 0 to 65535"),
-        (["--request_timeout", "soon"], "--request_timeout is 'soon'; it must be a number"),
-        (["--done_if_invalid", "perhaps"], "--done_if_invalid is 'perhaps'; it must be True or False"),
-        (["--log_level", "loud"], "--log_level is 'loud'; it must be one of debug, info"),
-        (["--tool_type", "()"], "--tool_type is '()'; it must be names of tools, separated by commas"),
-        (["--host", "192.0.2.1", "--port", "0"], "cannot listen on 192.0.2.1 port 0"),
-    ],
+    first(
+        [
+            (["--tool_typ", "base"], "there is no flag --tool_typ; did you mean --tool_type"),
+            (
+                ["--quiet"],
+                "there is no flag --quiet; there are --data_dir, --done_if_invalid, --enable_hashing, --host",
+            ),
+            (["base"], "what is 'base'? Write --flag value; several tools are one value: --tool_type a,b"),
+            (["--port", "http"], "--port is 'http'; it must be a whole number"),
+            (["--port", "70000"], "port is 70000; it must be from 0 to 65535"),
+            (["--request_timeout", "soon"], "--request_timeout is 'soon'; it must be a number"),
+            (["--done_if_invalid", "perhaps"], "--done_if_invalid is 'perhaps'; it must be True or False"),
+            (["--log_level", "loud"], "--log_level is 'loud'; it must be one of debug, info"),
+            (["--tool_type", "()"], "--tool_type is '()'; it must be names of tools, separated by commas"),
+            (["--host", "192.0.2.1", "--port", "0"], "cannot listen on 192.0.2.1 port 0"),
+        ]
+    ),
 )
 def test_what_is_wrong_is_said_in_one_paragraph(command, args, said):
     wrong = command(*args)

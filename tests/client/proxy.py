@@ -25,6 +25,9 @@ class Proxy:
         self.before_the_request = False
         """Cut before the request has been passed on, instead of in the answer."""
         self.calls = 0
+        self.connections = 0
+        self.ended = 0
+        """How many connections the server has ended."""
         self.flowing = threading.Event()
         """While this is not set, no request goes through."""
         self.flowing.set()
@@ -60,6 +63,7 @@ class Proxy:
             except OSError:
                 client.close()
                 continue
+            self.connections += 1
             pipe = Pipe(self, client, server)
             self._start(pipe.carry_requests)
             self._start(pipe.carry_answers)
@@ -98,7 +102,9 @@ class Pipe:
                 self.left -= len(data)
             with contextlib.suppress(OSError):
                 self.client.sendall(data)
-        return self._end(self.client)
+        self._end(self.client)
+        self.proxy.ended += 1
+        return None
 
     def cut(self) -> None:
         """As hard as it comes: no farewell to the client; to the server, the client has vanished."""

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.tiers import first
 from tests.worlds import OtherEnv, ran
 from toolyard import Environment, ImageBlock, ToolOutput, tool
 from toolyard.testing import running
@@ -113,17 +114,19 @@ def test_a_double_dash_separates_calls_too(served):
 
 @pytest.mark.parametrize(
     ("words", "taken"),
-    [
-        (["text=5"], {"text": "5"}),
-        (["text=a=b c"], {"text": "a=b c"}),
-        (["text="], {"text": ""}),
-        (["text=x", "number=7"], {"number": 7}),
-        (["text=x", "items=[1, 2]"], {"items": [1, 2]}),
-        (["text=x", "choice=null"], {"choice": "null"}),
-        (["text=x", "flag=true"], {"flag": True}),
-        (["--json", '{"text": "é", "items": [3]}'], {"text": "é", "items": [3]}),
-        (['--json={"text": "a", "number": 1}', "number=2"], {"text": "a", "number": 1}),
-    ],
+    first(
+        [
+            (["text=5"], {"text": "5"}),
+            (["text=a=b c"], {"text": "a=b c"}),
+            (["text="], {"text": ""}),
+            (["text=x", "number=7"], {"number": 7}),
+            (["text=x", "items=[1, 2]"], {"items": [1, 2]}),
+            (["text=x", "choice=null"], {"choice": "null"}),
+            (["text=x", "flag=true"], {"flag": True}),
+            (["--json", '{"text": "é", "items": [3]}'], {"text": "é", "items": [3]}),
+            (['--json={"text": "a", "number": 1}', "number=2"], {"text": "a", "number": 1}),
+        ]
+    ),
 )
 def test_values_are_read_as_the_tool_takes_them(desk, words, taken):
     assert result_of(call(desk.url, "desk", "take", *words, "--raw")).items() >= taken.items()
@@ -174,22 +177,24 @@ def test_a_tool_that_says_no_is_1_and_ends_the_calls(served):
 
 @pytest.mark.parametrize(
     ("words", "problem"),
-    [
-        (["zip"], "there is no environment 'zip' on http://127.0.0.1:*; there are mathenv, otherenv, manyenv"),
-        (["zip", "go"], "there is no environment 'zip'"),
-        (["mathenv", "half", "5"], "'5' is not of the form key=value"),
-        (["mathenv", "then", "half"], "before and after each `then`"),
-        (["mathenv", "half", "then"], "before and after each `then`"),
-        (["mathenv", "half", "--number", "5"], "there is no option --number"),
-        (["--nope"], "there is no option --nope"),
-        (["mathenv", "half", "--json", "{"], "--json must be JSON"),
-        (["mathenv", "half", "--json"], "--json must be JSON"),
-        (["mathenv", "half", "--json", "[1]"], "--json must be a JSON object"),
-        (["mathenv", "half", "--task", "{}", "--split", "train"], "either --task, or --split and --index"),
-        (["mathenv", "half", "--split", "tset"], "no split 'tset'; there are 'train', 'custom', 'test'"),
-        (["mathenv", "half", "--index", "99"], "has 5 tasks, no number 99"),
-        (["mathenv", "half", "--secret", "k"], "NAME=VALUE"),
-    ],
+    first(
+        [
+            (["zip"], "there is no environment 'zip' on http://127.0.0.1:*; there are mathenv, otherenv, manyenv"),
+            (["zip", "go"], "there is no environment 'zip'"),
+            (["mathenv", "half", "5"], "'5' is not of the form key=value"),
+            (["mathenv", "then", "half"], "before and after each `then`"),
+            (["mathenv", "half", "then"], "before and after each `then`"),
+            (["mathenv", "half", "--number", "5"], "there is no option --number"),
+            (["--nope"], "there is no option --nope"),
+            (["mathenv", "half", "--json", "{"], "--json must be JSON"),
+            (["mathenv", "half", "--json"], "--json must be JSON"),
+            (["mathenv", "half", "--json", "[1]"], "--json must be a JSON object"),
+            (["mathenv", "half", "--task", "{}", "--split", "train"], "either --task, or --split and --index"),
+            (["mathenv", "half", "--split", "tset"], "no split 'tset'; there are 'train', 'custom', 'test'"),
+            (["mathenv", "half", "--index", "99"], "has 5 tasks, no number 99"),
+            (["mathenv", "half", "--secret", "k"], "NAME=VALUE"),
+        ]
+    ),
 )
 def test_what_makes_no_sense_is_2_and_explained(served, words, problem):
     done = call(served.url, *words)

@@ -197,6 +197,7 @@ async def test_a_whole_episode_awaited(served):
         assert sid not in served.server.runtime.sessions
 
 
+@pytest.mark.thorough
 @pytest.mark.anyio
 async def test_two_hundred_sessions_at_once(served):
     texts = []
@@ -563,22 +564,6 @@ async def test_a_session_that_is_cancelled_while_it_opens_does_not_stay(rich):
         await eventually_async(SlowStart.building.is_set)
         group.cancel_scope.cancel()
     await eventually_async(lambda: not slow_starts(rich))
-
-
-def test_a_client_that_nobody_closed_leaves_no_connection(served):
-    client = Client(served.url)
-    client.environments.list()
-    http = client._line._http
-    assert not http.is_closed
-    del client
-    assert http.is_closed
-
-
-def test_the_client_says_who_it_is(served):
-    with Client(served.url, api_key="k") as client:
-        headers = client._line._http.headers
-    assert headers["User-Agent"].startswith("toolyard/")
-    assert headers["X-API-Key"] == "k"
 
 
 @pytest.mark.anyio

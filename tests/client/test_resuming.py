@@ -137,7 +137,7 @@ def test_a_result_that_the_server_no_longer_keeps_is_lost_and_not_computed_again
         server = stack.enter_context(running([MathEnv], replay_seconds=0, sweep_seconds=0.05))
         session = stack.enter_context(episode(stack.enter_context(Client(server.url))))
         session.call_tool("slow", {"seconds": 0, "key": key}, call_id="mine")
-        eventually(lambda: not len(server.server.runtime.shared.kept))
+        eventually(lambda: not len(server.server.runtime.shared.replays))
         with pytest.raises(ToolLost):
             session.call_tool("slow", {"seconds": 0, "key": key}, call_id="mine")
     assert ran[key] == 1

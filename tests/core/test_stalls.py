@@ -14,7 +14,7 @@ from toolyard.core.stalls import deadline, first_of
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
+@pytest.fixture(params=LOOPS)
 def anyio_backend(request):
     return request.param
 
@@ -71,7 +71,7 @@ async def test_what_does_not_come_is_given_up_after_a_bounded_time(anyio_backend
     with pytest.raises(TimeoutError):
         async with deadline(0.2):
             await asyncio.sleep(60)
-    assert 0.2 <= time.monotonic() - began < 5
+    assert 0.199 <= time.monotonic() - began < 5  # uvloop's timers count whole milliseconds
     asyncio.get_running_loop().call_later(0.01, time.sleep, 0.6)
     began = time.monotonic()
     assert not await first_of((asyncio.get_running_loop().create_future(),), 0.2)

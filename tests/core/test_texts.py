@@ -1,14 +1,15 @@
-"""Arguments that are all text, fitted by a function that is made for the parameters of a tool."""
+"""Arguments that are all text, which need no validation."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from toolyard.core.texts import UNFIT, Text, caller_of
+from toolyard import Environment, tool
+from toolyard.core.tool import Text, fit_texts
 
-names = st.sampled_from(["code", "stdin", "written", "said", "task", "value", "text_0", "default_0", "fit", "größe"])
+names = st.sampled_from(["code", "stdin", "written", "said", "task", "größe"])
 values = st.one_of(st.text(max_size=3), st.none(), st.integers(), st.just("'\"\\\n{"))
 objects = st.dictionaries(names, values, max_size=5)
 parameters = st.lists(
@@ -20,37 +21,36 @@ parameters = st.lists(
 
 def step_by_step(texts, written, said, task):
     """The same, as one would say it."""
-    found = []
+    found = {}
     for text in texts:
-        if not text.given:
-            value = written.get(text.name, text.default)
-        elif text.written and text.name in written:
-            value = written[text.name]
-        else:
+        value = None
+        if text.given:
             value = said[text.name] if text.name in said else task.get(text.name)
-            value = text.default if value is None else value
-        found.append(value)
-    return tuple(found) if all(isinstance(value, str) for value in found) else None
-
-
-class Owner:
-    def method(self, *texts):
-        return texts
+        found[text.name] = text.default if value is None else value
+        if text.written and text.name in written:
+            found[text.name] = written[text.name]
+    return found if all(isinstance(value, str) for value in found.values()) else None
 
 
 @given(parameters, objects, objects, objects)
 def test_each_parameter_gets_what_the_model_the_trainer_or_the_task_says_or_its_default(texts, written, said, task):
-    called = caller_of("method", texts)(Owner(), written, said, task)
-    assert (None if called is UNFIT else called) == step_by_step(texts, written, said, task)
+    assert fit_texts(texts, written, said, task) == step_by_step(texts, written, said, task)
 
 
-def test_what_is_no_text_is_left_to_validation():
-    call = caller_of("method", [Text("code", None, given=False, written=True)])
-    assert call(Owner(), {"code": "1 + 1"}, {}, {}) == ("1 + 1",)
-    assert call(Owner(), {"code": 2}, {}, {}) is UNFIT
-    assert call(Owner(), {}, {"code": "of the trainer"}, {"code": "of the task"}) is UNFIT
+class World(Environment):
+    @tool
+    async def run(self, code: str, stdin: str = "") -> str:
+        return code + stdin
 
 
-@pytest.mark.parametrize("name", ["class", "two words", "x(); import os; os.abort", "größe", "ﬁle", ""])
-def test_a_method_whose_name_cannot_be_written_is_called_otherwise(name):
-    assert caller_of(name, [Text("code", None, given=False, written=True)]) is None
+def test_texts_fit_as_validation_has_it_and_what_is_no_text_is_left_to_validation():
+    found = World._definition.tools["run"]
+    assert found.texts is not None
+    assert found.fit({"code": "1 + 1", "unknown": 3}, {}, {}) == ((), {"code": "1 + 1", "stdin": ""})
+    for wrong in ({"code": 2}, {}, {"code": "x", "stdin": None}):
+        assert fit_texts(found.texts, wrong, {}, {}) is None
+        try:
+            found.fit(wrong, {}, {})
+        except ValidationError:
+            continue
+        raise AssertionError(f"{wrong} was taken")

@@ -17,6 +17,7 @@ from benchmarks import ors as benchmark
 from benchmarks import retrieval as retrieval_benchmark
 from benchmarks import verl as verl_benchmark
 from benchmarks.report import command_of
+from tests import __main__ as test_runner
 from tests.docs.pages import PAGES, ROOT, Block, commands, prose
 from toolyard import verl
 from toolyard.cli import build_parser, command_names, main
@@ -139,6 +140,7 @@ def test_every_flag_that_is_mentioned_exists(page: Path):
     others = {"--help", "--no-", "--lifespan", *benchmark.arguments()._option_string_actions}
     others |= set(verl_benchmark.arguments()._option_string_actions)
     others |= set(retrieval_benchmark.arguments()._option_string_actions)
+    others |= set(test_runner.options()._option_string_actions)
     others |= {"--flag", "--noflag", *(f"--{name}" for name in (*verl.HELP, *verl.UNUSED))}
     for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?!\w)", prose(page))) - others:
         assert f"`{re.sub('^--no-', '--', flag)}" in reference, flag

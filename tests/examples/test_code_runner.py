@@ -72,6 +72,7 @@ def test_each_task_has_one_answer():
         assert all(module.solve(task, module.make_orders(task)) >= 0 for task in tasks)
 
 
+@pytest.mark.thorough
 def test_it_passes_the_check_without_a_warning():
     report = check_environment(environment)
     assert report.ok, str(report)

@@ -96,6 +96,7 @@ def play(served: Environment, name: str, files: Mapping[str, str]) -> tuple[str,
     return output.text, output.reward
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", REPAIRS)
 def test_every_repository_can_be_repaired_and_is_worth_nothing_before(served: Environment, name: str):
     assert play(served, name, REPAIRS[name]) == ("100% of it is repaired.", 1)
@@ -123,6 +124,7 @@ def test_the_agent_sees_the_repository_and_no_hidden_test(served: Environment):
         assert "TestKept" not in session.call_tool("bash", {"command": "grep -r TestKept . || true"}).text
 
 
+@pytest.mark.thorough
 def test_it_passes_the_check_without_a_warning():
     report = check_environment(environment, episodes=2, seconds=20)
     assert report.ok, str(report)

@@ -40,6 +40,7 @@ async def pid_of(several: Several, number: int) -> int:
         return pid
 
 
+@pytest.mark.thorough
 async def test_when_a_gateway_is_killed_under_load_only_its_sessions_are_lost_and_it_is_replaced(start):
     several = start("--log-level", "warning").started()
     victim = await pid_of(several, 1)
@@ -92,6 +93,7 @@ async def test_when_a_gateway_is_killed_under_load_only_its_sessions_are_lost_an
     assert victim not in several.gateways()
 
 
+@pytest.mark.thorough
 async def test_a_gateway_that_cannot_be_replaced_at_once_is_replaced_later_and_the_others_serve(start):
     variables = {"YARD_FORKS_REFUSED": "4", "PYTHONPATH": str(Path(__file__).parents[2])}
     several = start("--log-level", "warning", **variables).started()
@@ -197,6 +199,7 @@ async def test_our_client_is_told_that_its_session_is_gone(start):
             assert (await session.call_tool("tell", {"text": "new"})).text == "new"
 
 
+@pytest.mark.thorough
 async def test_a_gateway_that_keeps_dying_is_started_again_and_again_but_not_at_once(start):
     several = start("--log-level", "warning", count=2).started()
     for _ in range(3):

@@ -7,6 +7,7 @@ import io
 import json
 import uuid
 import zipfile
+from collections import Counter
 
 import pytest
 
@@ -119,6 +120,22 @@ async def test_a_batch_is_carried_out_where_its_trajectories_are_and_answered_in
         await trainer.finish(*ids)
         assert (await trainer.act(ids[0], call("tell", text="new"))).text == answered("new"), "it began again"
         await trainer.finish(ids[0])
+
+
+async def test_new_trajectories_that_end_at_once_are_spread_over_all_gateways_and_answered_in_order(
+    start,
+):
+    several = start().started()
+    ids = [f"step-7-{n}" for n in range(60)]
+    actions = [call("tell", text=f"{n}") for n in range(len(ids))]
+    async with Trainer(several.url) as trainer:
+        for _ in range(2):  # nothing is left of the first
+            told = await trainer.batch(ids, actions, is_last_step=[True] * len(ids))
+            assert [one.text for one in told] == [answered(f"{n}") for n in range(len(ids))]
+    ended = Counter(file.name.split("-")[2] for file in several.folder.glob("ended-*"))  # by process
+    assert sorted(ended.values()) == sorted(2 * n for n in Counter(map(several.owner, ids)).values())
+    assert len(ended) == COUNT
+    assert min(ended.values()) > len(ids) / COUNT, "each has about as many as the others"
 
 
 async def test_trajectories_are_found_over_connections_that_lead_anywhere(several):

@@ -29,6 +29,7 @@ async def tell(several: Several, sid: str, text: str) -> Answer:
     return Answer.of(await fresh(several, "POST", "/yard/call", headers=H(sid), json=body))
 
 
+@pytest.mark.thorough
 async def test_hundreds_of_sessions_are_found_over_connections_that_lead_anywhere(several):
     busy = asyncio.Semaphore(20)
     pids: dict[int, set[int]] = {}

@@ -13,8 +13,9 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from toolyard.asgi import HttpOptions, Request
-from toolyard.gateways.answering import SENT, Answering
+from toolyard.gateways.answering import SENT, answering
 from toolyard.gateways.asking import Asking
+from toolyard.rpc import RpcConnection
 
 pytestmark = pytest.mark.anyio
 
@@ -57,23 +58,16 @@ class Client:
 
 @asynccontextmanager
 async def between(app: Streaming) -> AsyncIterator[Asking]:
-    """A line from one gateway to another, which has this application."""
+    """A connection from one gateway to another, which has this application."""
     ours, theirs = socket.socketpair()
-    for end in (ours, theirs):
-        end.setblocking(False)
-    loop, lost = asyncio.get_running_loop(), [asyncio.Event(), asyncio.Event()]
-    asking, answering = Asking(lost[0].set), Answering(app, lambda _: lost[1].set())
-    transports = [
-        (await loop.create_unix_connection(lambda: asking, sock=ours))[0],
-        (await loop.create_unix_connection(lambda: answering, sock=theirs))[0],
-    ]
+    ends = await RpcConnection.on(ours), await RpcConnection.on(theirs, answering(app))
     try:
-        yield asking
+        yield Asking(ends[0])
     finally:
-        for transport in transports:
-            transport.abort()
-        for event in lost:
-            await event.wait()
+        for end in ends:
+            end.close()
+        for end in ends:
+            await end.lost
 
 
 async def begin(asking: Asking, client: Client) -> asyncio.Task[None]:

@@ -9,6 +9,8 @@ from tests.worlds import MathEnv
 from toolyard import __version__
 from toolyard.testing import running
 
+pytestmark = pytest.mark.thorough
+
 both = pytest.mark.parametrize("sdk", ["ors", "openreward"])
 sync_and_async = pytest.mark.parametrize("mode", ["sync", "async"])
 

@@ -13,6 +13,8 @@ from examples.maze import STEPS, Maze, carve, distances, neighbour
 from tests.peers.worlds import DoorEnv
 from toolyard.testing import running
 
+pytestmark = pytest.mark.thorough
+
 WRONG = "Tool 'enter' failed: 99 does not open the door; the code has four digits that follow each other"
 OPENED = "open"
 BUILDER = {"answer": "Ada Brandt"}

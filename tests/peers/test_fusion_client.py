@@ -6,6 +6,8 @@ import base64
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_sandbox_fusions_client_can_run_code(client, yard, mode):

@@ -19,6 +19,8 @@ from tests.peers.worlds import OnceEnv, answer_to, ran
 from tests.worlds import MathEnv
 from toolyard.testing import running
 
+pytestmark = pytest.mark.thorough
+
 both = pytest.mark.parametrize("sdk", ["ors", "openreward"])
 
 SETUP_SECONDS = 33

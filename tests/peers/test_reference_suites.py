@@ -17,6 +17,8 @@ import pytest
 from tests.peers import venvs
 from tests.peers.conftest import SCRIPTS
 
+pytestmark = pytest.mark.thorough
+
 D1 = "D-1: we list the tools marked shared=False in a session, as the documents say"
 WORDS = "we refuse the same environment, in words of ours"
 TAKES_APART = "removes a route from inside their server, to play an older one"
@@ -38,6 +40,7 @@ OFFLINE = ["test_nonexistent_environment", "test_missing_api_key"]
 def test_a_packages_own_tests_pass_with_our_server(served_python, sources, tmp_path, package, least):
     tests = tmp_path / "tests"
     shutil.copytree(sources(package) / "tests", tests)
+    (tests / "pytest.ini").write_text("[pytest]\n")  # or pytest looks for settings in the folders above
     about_servers = [path for path in sorted(tests.glob("test_*.py")) if "Server(" in path.read_text()]
     give_free_ports(about_servers)
     results = tmp_path / "results.json"

@@ -13,6 +13,8 @@ from tests.peers.xagent_client import ServerError, Status, XAgentClient
 from toolyard.testing import Running, running
 from toolyard.tools.workspace import Workspace
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Running]:

@@ -16,7 +16,7 @@ from tests.worlds import MathEnv
 from toolyard.testing import Running, running
 from toolyard.tools.environment import named_toolsets, toolbox
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")

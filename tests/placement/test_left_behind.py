@@ -17,7 +17,7 @@ import pytest
 from tests.placement.test_processes import PLACES, is_alive, lost, parent_of, value
 from tests.placement.worlds import Counting
 from tests.wires.wire import H, Wire, until
-from toolyard.sandboxes import belonging
+from toolyard.sandboxes import session_mark
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.testing import Running, running
 
@@ -147,5 +147,5 @@ async def test_who_cleans_up_after_a_session_is_not_ended_with_it():
             sid = await wire.open(env_name="sandboxed", task_spec={})
             worker = int(await value(wire, sid, "where", env="sandboxed"))
             (broker,) = children_of(worker)
-            assert (belonging.mark_of(worker), belonging.mark_of(broker)) == (worker, 0)
+            assert (session_mark.mark_of(worker), session_mark.mark_of(broker)) == (worker, 0)
             await wire.end(sid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -13,19 +14,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import httpx2
 import pytest
 
 from tests.forks import refusing
 from tests.placement.worlds import Counting, Forking, Repeating
 from tests.wires.wire import H, Wire, until
-from toolyard import AsyncClient, Client
+from toolyard import AsyncClient, Client, tool
 from toolyard.client.errors import RequestRefused, ToolLost
 from toolyard.core.output import as_output
 from toolyard.placement.base import SessionSpec, Task
-from toolyard.placement.hosting import Served
+from toolyard.placement.fork_server import ProcessLimits
 from toolyard.placement.process import PoolPlacement
-from toolyard.placement.template import ProcessLimits
+from toolyard.placement.worker_side import Served
 from toolyard.runtime.session import Session
+from toolyard.sandboxes import execute
 from toolyard.testing import Running, running
 
 pytestmark = pytest.mark.anyio
@@ -225,12 +228,12 @@ async def test_a_call_past_its_deadline_is_reported_as_timed_out(wire, tool):
 async def test_a_process_that_does_not_stop_is_killed_and_only_its_session_is_lost(served, wire):
     if served.server.settings.placement == "pool":
         return  # there it would take others with it: the next test
-    for tool in ("hang", "spin"):
+    for how in ("hang", "spin"):
         sid, other = await wire.open(task_spec={}), await wire.open(task_spec={})
         pid = int(await value(wire, sid, "where"))
-        assert "no answer within 1 s" in await late(wire, sid, tool)
+        assert "no answer within 1 s" in await late(wire, sid, how)
         await until(lambda pid=pid: not is_alive(pid))
-        assert f"{tool!r} did not stop when it was told to" in await lost(wire, sid, "add")
+        assert f"{how!r} did not stop when it was told to" in await lost(wire, sid, "add")
         assert await value(wire, other, "add") == "1"
         for each in (sid, other):
             await wire.end(each)
@@ -276,6 +279,7 @@ async def test_what_a_session_started_ends_with_it(served, wire):
     await until(lambda: not is_alive(child))
 
 
+@pytest.mark.thorough
 async def test_hundreds_of_sessions_live_while_others_are_killed(served, wire):
     count = 200 if served.server.settings.placement == "process" else 300
     sids = [await wire.open(task_spec={"start": n}) for n in range(count)]
@@ -332,7 +336,7 @@ async def test_a_template_that_was_killed_is_replaced():
             pid = int(await value(wire, sid, "where"))
             os.kill(parent_of(pid), signal.SIGKILL)
             await until(lambda: not is_alive(pid))
-            assert "template" in await lost(wire, sid, "add")
+            assert "fork server" in await lost(wire, sid, "add")
             await wire.end(sid)
             several = [f"again{n}" for n in range(8)]
             async with anyio.create_task_group() as group:  # and by one that is the same for all
@@ -357,7 +361,7 @@ async def test_a_pool_has_as_many_processes_as_it_should_however_many_come_at_on
 
 
 async def test_a_pool_that_cannot_be_filled_makes_do_with_what_it_has(monkeypatch):
-    monkeypatch.setattr(os, "fork", refusing(range(4, 100)))  # a guard, a template and one worker are enough
+    monkeypatch.setattr(os, "fork", refusing(range(4, 100)))  # a guard, a fork server and one worker are enough
     with running([Counting], placement="pool", pool_processes=3) as server:
         async with Wire(server.url) as wire:
             sids = [await wire.open(task_spec={}) for _ in range(4)]
@@ -394,7 +398,7 @@ def test_a_template_that_ends_as_soon_as_it_is_started_keeps_nobody_waiting():
         command, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60, check=False
     )
     assert told.stdout.startswith("503 "), told.stderr
-    assert "its template ends as soon as it is started" in told.stdout
+    assert "its fork server ends as soon as it is started" in told.stdout
 
 
 @pytest.mark.parametrize("placement", PLACES)
@@ -450,6 +454,69 @@ def test_a_session_is_forked_with_its_process(served):
                 with fork.fork()[0] as branch:
                     assert branch.call_tool("add").text == str(18 + n)
         assert session.call_tool("add").text == "8"
+
+
+class Opening(Counting):
+    """Looks at the descriptors of its process, and uses them up."""
+
+    @tool
+    async def compute(self, code: str) -> str:
+        return (await execute(code)).value or ""
+
+    @tool
+    def sockets(self) -> str:
+        links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+        return " ".join(name for link in links if (name := os.path.realpath(link).rpartition("/")[2])[:6] == "socket")
+
+    @tool
+    async def leave_one(self) -> str:
+        """Descriptor free."""
+        self.taken: list[int] = []
+        with contextlib.suppress(OSError):
+            while True:
+                self.taken.append(os.open(os.devnull, os.O_RDONLY))
+        os.close(self.taken.pop())
+        return "left"
+
+    @tool
+    async def leave_all(self) -> str:
+        while self.taken:
+            os.close(self.taken.pop())
+        return "left"
+
+
+def test_a_fork_shares_no_line_of_its_origin_even_if_that_ran_code_in_a_sandbox_a_moment_ago():
+    shared: list[int] = []
+    with running([Opening], placement="process") as server, Client(server.url) as client:
+        for runs_code in (False, True):
+            with client.environments.get("opening").session({}) as session:
+                if runs_code:
+                    assert session.call_tool("compute", {"code": "1 + 1"}).text == "2"
+                with session.fork()[0] as branch:
+                    ours, theirs = (set(one.call_tool("sockets").text.split()) for one in (session, branch))
+                    shared.append(len(ours & theirs))
+                    assert branch.call_tool("compute", {"code": "2 + 2"}).text == "4"
+                    assert session.call_tool("compute", {"code": "3 + 3"}).text == "6"
+    assert shared == [2, 2]  # of the event loop that is the origin's
+
+
+def test_a_fork_for_which_its_process_may_open_too_few_files_leaves_the_session_as_it_was():
+    with (
+        running([Opening], placement="process") as server,
+        Client(server.url) as client,
+        client.environments.get("opening").session({}) as session,
+    ):
+        session.call_tool("leave_one")
+        headers = {"X-Session-ID": session.sid}
+        answer = httpx2.post(f"{server.url}/opening/fork", headers=headers, json={"count": 1}, timeout=60)
+        assert (answer.status_code, answer.json()["error"]) == (
+            503,
+            "no process for a fork could be started: Too many open files",
+        )
+        session.call_tool("leave_all")
+        assert session.call_tool("add").text == "1"
+        with session.fork()[0] as branch:
+            assert branch.call_tool("add").text == "2"
 
 
 async def test_a_fork_outlives_the_session_that_it_is_of(served):

@@ -26,7 +26,7 @@ from toolyard.placement.ray.actor import Actor
 from toolyard.placement.ray.handshake import NotProven, admit, connect, listen
 from toolyard.testing import Running, running
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 HEAD = {**NODE, "include_dashboard": False}

@@ -7,14 +7,18 @@ import os
 import resource
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import IO
 
 import anyio
 import pytest
 
 from tests.placement.test_processes import PLACES, value
 from tests.placement.worlds import Counting
+from tests.tiers import first
 from tests.wires.wire import H, Wire, until
 from toolyard import tool
 from toolyard.core.errors import SandboxUnavailable
@@ -22,7 +26,8 @@ from toolyard.sandboxes import open_sandbox, tool_output
 from toolyard.sandboxes.native import wire as packets
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.channel import pair
-from toolyard.sandboxes.rooms.launcher import tree
+from toolyard.sandboxes.process_based.launcher import tree
+from toolyard.sandboxes.template_loan import Lender
 from toolyard.testing import Running, running
 
 pytestmark = pytest.mark.anyio
@@ -59,6 +64,19 @@ class Secretive(Counting):
     async def stop(self) -> str:
         await self.sandbox.close()
         return "closed"
+
+
+OPEN: list[IO[bytes]] = []
+"""Files that the module of an environment has opened, as one that logs does."""
+
+
+class Logging(Programs):
+    @tool
+    async def log(self) -> int:
+        for file in OPEN:
+            file.write(b"to a file")
+            file.close()
+        return len(OPEN)
 
 
 @pytest.fixture(scope="module", params=PLACES)
@@ -130,6 +148,23 @@ async def test_when_the_templates_have_gone_a_session_gets_its_next_sandbox_from
     assert await run(wire, sid, "print(2)") == "2"
 
 
+@pytest.mark.parametrize("placement", first(PLACES, 1))
+async def test_a_session_that_uses_files_which_its_module_has_opened_disturbs_no_line_of_ours(placement):
+    """A session's process has lost those files, and must have nothing else under their numbers."""
+    with ExitStack() as stack:
+        OPEN[:] = [stack.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(40)]
+        server = stack.enter_context(running([Logging], placement=placement, pool_processes=1))
+        async with Wire(server.url) as wire:
+            sid = await wire.open(env_name="logging", task_spec={})
+            assert (await value(wire, sid, "run", env="logging", code="x = 1; print(x)")).strip() == "1"
+            assert await value(wire, sid, "log", env="logging") == "40"
+            assert (await value(wire, sid, "run", env="logging", code="print(x)")).strip() == "1"
+            assert await value(wire, sid, "again", env="logging") == "opened"
+            await wire.end(sid)
+        assert [file.seek(0, os.SEEK_END) for file in OPEN] == [0] * 40
+
+
+@pytest.mark.thorough
 async def test_every_profile_is_lent(wire):
     sid = await opened(wire)
     assert await run(wire, sid, "import sys; print('numpy' in sys.modules)") == "False"
@@ -198,12 +233,20 @@ async def test_somebody_who_does_not_listen_keeps_no_one_else_waiting():
         _, (line,) = await backend.lend("plain")
         line.settimeout(10)
         await asyncio.to_thread(ask_and_never_listen, line)
-        assert len(backend._templates["plain"]) == 1
-        assert not backend._templates["plain"][0].channel.lost
+        assert len(backend._templates["plain"].alive) == 1
         async with asyncio.timeout(10), await backend.open() as sandbox:
             assert (await sandbox.exec("print(4)")).stdout == "4\n"
     finally:
         await backend.close()
+
+
+async def test_a_process_that_says_what_is_no_message_is_hung_up_on():
+    line, theirs = pair()
+    with line:
+        Lender(theirs, None)
+        line.send(b"printed by somebody else\n")
+        line.settimeout(10)
+        assert await asyncio.to_thread(line.recv, 1) == b""
 
 
 def ask_and_never_listen(line: socket.socket) -> None:

@@ -30,12 +30,43 @@ def threads():
     pool.close()
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(10):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
+class Held:
+    """A function that does not return before it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.released = threading.Event(), threading.Event()
+
+    def __call__(self) -> bool:
+        self.begun.set()
+        return self.released.wait(20)
+
+
 async def test_what_a_function_returns_or_raises_comes_back(threads):
     assert await threads.run(lambda: threading.current_thread().name) == "toolyard-plain"
     with pytest.raises(ZeroDivisionError):
         await threads.run(lambda: 1 / 0)
     with pytest.raises(RuntimeError, match="StopIteration"):
         await threads.run(lambda: next(iter(())))
+
+
+async def test_a_function_that_comes_while_another_hangs_and_a_thread_is_idle_does_not_wait_for_the_hanging_one(
+    threads,
+):
+    held = Held()
+    hanging = asyncio.ensure_future(threads.run(held))
+    await until(held.begun.is_set)
+    with anyio.fail_after(10):
+        for number in range(5):
+            assert await threads.run(lambda number=number: number) == number
+            await anyio.sleep(0.02)  # and its thread has nothing to do
+    held.released.set()
+    assert await hanging
 
 
 async def test_a_function_sees_the_context_of_its_caller(threads):
@@ -52,10 +83,11 @@ async def test_functions_that_block_do_not_hold_up_the_others(threads):
     assert await asyncio.gather(*blocked) == [True] * 80
 
 
-async def test_a_burst_of_quick_functions_needs_few_threads(threads):
-    before = threading.active_count()
-    assert await asyncio.gather(*(threads.run(lambda n=n: n) for n in range(300))) == list(range(300))
-    assert threading.active_count() - before <= 64
+async def test_a_burst_of_quick_functions_needs_few_threads():
+    threads = Threads(256)
+    assert await asyncio.gather(*(threads.run(lambda n=n: n) for n in range(2000))) == list(range(2000))
+    assert threads._alive <= 32
+    threads.close()
 
 
 async def test_functions_that_never_come_back_cost_only_their_own_threads():
@@ -120,15 +152,6 @@ async def test_what_must_always_run_runs_even_if_nobody_waits_any_more():
     pool.close()
 
 
-async def test_a_group_of_quick_functions_is_done_by_few_threads():
-    threads = Threads(256)
-    results: list[str | None] = [None] * 2000
-    await threads.run_all([lambda: threading.current_thread().name] * 2000, results)
-    assert None not in results
-    assert threads._alive <= 32
-    threads.close()
-
-
 class Kept:
     def work(self) -> str:
         return "done"
@@ -143,7 +166,7 @@ async def test_what_was_run_is_kept_by_nobody(threads):
     try:
         kept = Kept()
         gone = weakref.ref(kept)
-        await threads.run_all([kept.work] * 3, [None] * 3)
+        await asyncio.gather(*(threads.run(kept.work) for _ in range(3)))
         await threads.run(kept.work)
         with pytest.raises(ValueError, match="no"):
             await threads.run(kept.fail)
@@ -155,35 +178,26 @@ async def test_what_was_run_is_kept_by_nobody(threads):
         gc.enable()
 
 
-async def test_slow_functions_of_a_group_run_side_by_side():
+async def test_slow_functions_run_side_by_side():
     threads = Threads(32)
     barrier = threading.Barrier(20, timeout=10)  # which nobody gets past before all are there
-    results: list[int | None] = [None] * 20
-    await threads.run_all([barrier.wait] * 20, results)
-    assert sorted(number for number in results if number is not None) == list(range(20))
+    assert sorted(await asyncio.gather(*(threads.run(barrier.wait) for _ in range(20)))) == list(range(20))
     threads.close()
 
 
-async def test_a_group_that_is_given_up_keeps_what_is_done_and_does_not_starve_others():
+async def test_functions_that_are_given_up_together_starve_nobody():
     threads = Threads(2)
-    release = threading.Event()
-    results: list[str | None] = [None] * 4
-
-    def hangs() -> str:
-        release.wait(20)
-        return "late"
-
-    group = asyncio.ensure_future(threads.run_all([lambda: "quick", hangs, hangs, hangs], results))
-    with anyio.fail_after(10):
-        while results[0] is None or len(threads._jobs) > 1:  # both threads are to hang, one more to wait
-            await anyio.sleep(0.005)
-    group.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await group
-    assert results[0] == "quick"
+    held = [Held() for _ in range(3)]
+    assert await threads.run(lambda: "quick") == "quick"
+    given_up = [asyncio.ensure_future(threads.run(one)) for one in held]
+    await until(lambda: len(threads._jobs) == 1)  # both threads hang, and one function waits
+    for one in given_up:
+        one.cancel()
+    await asyncio.wait(given_up)
     with anyio.fail_after(10):
         assert await threads.run(lambda: "another") == "another"
-    release.set()
+    for one in held:
+        one.released.set()
     threads.close()
 
 
@@ -210,23 +224,6 @@ async def test_a_thread_is_woken_although_work_keeps_coming(threads):
     await asyncio.gather(*others)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
-        while not condition():
-            await anyio.sleep(0.005)
-
-
-class Held:
-    """A function that does not return before it is let go."""
-
-    def __init__(self) -> None:
-        self.begun, self.released = threading.Event(), threading.Event()
-
-    def __call__(self) -> bool:
-        self.begun.set()
-        return self.released.wait(20)
-
-
 def test_a_loop_hears_of_its_functions_although_one_of_another_loop_ends_meanwhile(threads):
     """The other loop is not closed: it might go on, and then its caller wants to hear of it too."""
     other = asyncio.new_event_loop()
@@ -238,7 +235,7 @@ def test_a_loop_hears_of_its_functions_although_one_of_another_loop_ends_meanwhi
         going_on = asyncio.ensure_future(threads.run(second))
         await until(second.begun.is_set)
         first.released.set()
-        await until(lambda: threads._awake == 1)  # its thread has told whom it tells
+        await until(lambda: threads._performed == 1)  # its thread has woken whom it wakes
         second.released.set()
         return await asyncio.wait_for(going_on, 5)
 
@@ -247,8 +244,7 @@ def test_a_loop_hears_of_its_functions_although_one_of_another_loop_ends_meanwhi
     other.close()
 
 
-async def test_functions_get_threads_although_more_were_at_work_than_there_may_be():
-    """One that had been given up came back when others had taken its place, and there was something to do for all."""
+async def test_a_function_that_was_given_up_and_came_back_leaves_no_thread_too_many():
     pool = Threads(1)
     held = [Held() for _ in range(3)]
     given_up = asyncio.ensure_future(pool.run(held[0]))
@@ -256,15 +252,14 @@ async def test_functions_get_threads_although_more_were_at_work_than_there_may_b
     others = [asyncio.ensure_future(pool.run(one)) for one in held[1:]]
     given_up.cancel()
     await until(held[1].begun.is_set)
+    assert pool._alive == 2
     held[0].released.set()
-    await until(lambda: held[2].begun.is_set() and not pool.hung)
+    await until(lambda: pool._alive == 1 and not pool.hung)
+    assert not held[2].begun.is_set()
     others.append(asyncio.ensure_future(pool.run(lambda: True)))
-    await asyncio.sleep(0)
-    await until(lambda: pool._relief is None)  # that nobody helps it was seen, and nobody may
     for one in held:
         one.released.set()
     assert await asyncio.gather(*others) == [True] * 3
-    await until(lambda: pool._awake <= 0)
     last = Held()
     with anyio.move_on_after(0.05):
         await pool.run(last)
@@ -277,7 +272,7 @@ async def test_functions_get_threads_although_more_were_at_work_than_there_may_b
 async def test_what_was_asked_for_before_the_end_is_done():
     pool = Threads(100)
     await pool.run(lambda: None)
-    await until(lambda: pool._awake == 0)
+    await until(lambda: pool._idle == 1)
     asked = asyncio.ensure_future(pool.run(lambda: "done", always=True))
     await asyncio.sleep(0)  # it is known, and no thread has been told
     pool.close()

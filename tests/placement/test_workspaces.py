@@ -12,11 +12,11 @@ from tests.worlds import OneTask
 from toolyard import tool
 from toolyard.core.errors import WorkspaceError
 from toolyard.core.workspace import Workspace
-from toolyard.placement import line
 from toolyard.placement.base import Placed, SessionSpec, Task
-from toolyard.placement.hosting import Served
+from toolyard.placement.fork_server import ProcessLimits
 from toolyard.placement.process import ProcessPlacement
-from toolyard.placement.template import ProcessLimits
+from toolyard.placement.worker_side import Served
+from toolyard.rpc import codec
 from toolyard.sandboxes.base import Entry
 
 pytestmark = pytest.mark.anyio
@@ -66,7 +66,7 @@ class Shelf(OneTask):
 
 @pytest.fixture
 async def placed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placed]:
-    monkeypatch.setattr(line, "_LONGEST", LONGEST)
+    monkeypatch.setattr(codec, "LONGEST", LONGEST)
     placement = ProcessPlacement(Served({"shelf": Shelf}, {}, 2, lambda: None), ProcessLimits())
     placed = await placement.place(SessionSpec("s", Shelf, Task({})))
     yield placed

@@ -83,48 +83,43 @@ async def test_a_call_goes_on_with_the_tool_that_will_know_until_there_is_a_resu
     expected = {"bake": "bread", "bake_in_a_thread": "cake", "bake_slowly": "pie"}[name] + " is done"
     async with runtime_of(Oven).running() as runtime:
         session = await runtime.open(of(Oven))
-        assert (await session.call(name, {}).finished()).text == expected
-        begun = session.begin(name, {}, {})
-        assert (await begun).text == expected
-        if (plain := session.plain(name, {}, {})) is not None:
-            assert [result.text for result in await runtime.run_plain([plain])] == [expected]
+        assert (await session.start(name, {}).finished()) == expected
         assert session.running == runtime.calls == 0
 
 
 async def test_a_client_who_can_ask_again_is_told_how_and_its_session_stays_free():
     async with runtime_of(Oven).running() as runtime:
         session = await runtime.open(of(Oven))
-        assert session.ask("bake", {}) == AskAgain("look", {"what": "bread"})
-        assert session.ask("look", {"what": "x"}) == AskAgain("look", {"what": "x"})
-        begun = session.ask("bake_slowly", {})
-        await begun.rest
-        assert begun.call.result == AskAgain("look", {"what": "pie"})
+        assert session.start("bake", {}, follow=False).result == AskAgain("look", {"what": "bread"})
+        assert session.start("look", {"what": "x"}, follow=False).result == AskAgain("look", {"what": "x"})
+        slowly = session.start("bake_slowly", {}, follow=False)
+        assert await slowly.finished() == AskAgain("look", {"what": "pie"})
         assert session.running == runtime.calls == 0
 
 
 async def test_who_asks_while_another_call_runs_gets_a_ticket():
     async with runtime_of(Oven).running() as runtime:
         session = await runtime.open(of(Oven))
-        running = session.call("bake_slowly", {})
+        running = session.start("bake_slowly", {})
         await anyio.lowlevel.checkpoint()
-        tickets = [session.ask("bake", {}), session.ask("bake_slowly", {})]
+        tickets = [session.start(name, {}, follow=False) for name in ("bake", "bake_slowly")]
         assert await tickets[0].finished() == AskAgain("look", {"what": "bread"})
         assert not running.done
         assert await tickets[1].finished() == AskAgain("look", {"what": "pie"})
-        assert (await running.finished()).text == "pie is done"
+        assert (await running.finished()) == "pie is done"
 
 
 async def test_what_was_raised_is_cut_even_if_the_tool_never_waited():
     async with runtime_of(Oven, output_bytes=1000).running() as runtime:
         session = await runtime.open(of(Oven))
-        for failure in (session.ask("break", {}), session.begin("break", {}, {})):
-            assert failure.message.startswith("x" * 1000 + "\n[cut here")
+        failure = session.start("break", {}).result
+        assert failure.message.startswith("x" * 1000 + "\n[cut here")
 
 
 async def test_a_call_that_is_kept_can_be_found_by_its_id_and_no_other():
     async with runtime_of(Oven).running() as runtime:
         session = await runtime.open(of(Oven))
-        call = session.call("look", {})
+        call = session.start("look", {})
         assert session.find(call.id) is call
         await call.finished()
         assert session.find(call.id) is call
@@ -136,7 +131,7 @@ async def test_a_call_that_is_kept_can_be_found_by_its_id_and_no_other():
 async def test_a_tool_says_what_is_wrong_in_words_and_for_programs():
     async with runtime_of(Oven).running() as runtime:
         session = await runtime.open(of(Oven))
-        failure = await session.call("burn", {}).finished()
+        failure = await session.start("burn", {}).finished()
         assert (failure.reason, failure.message) == ("tool_failed", "Tool 'burn' failed: it is black")
         assert failure.said == {"colour": "black"}
 
@@ -146,10 +141,10 @@ async def test_a_toolset_may_have_tools_of_its_session_and_hidden_ones():
         session = await runtime.open(of(Shop))
         placed = await session.ready()
         assert [one.name for one in (await placed.list_tools()).tools][-1] == "own"
-        assert (await session.call("own", {}).finished()).value == ["own", {}]
-        assert (await session.call("hidden", {"n": "7"}).finished()).value == ["hidden", {"n": 7}]
-        assert (await session.call("hidden", {}).finished()).reason == "bad_arguments"
-        assert (await session.call("unheard", {}).finished()).reason == "no_such_tool"
+        assert (await session.start("own", {}).finished()).value == ["own", {}]
+        assert (await session.start("hidden", {"n": "7"}).finished()).value == ["hidden", {"n": 7}]
+        assert (await session.start("hidden", {}).finished()).reason == "bad_arguments"
+        assert (await session.start("unheard", {}).finished()).reason == "no_such_tool"
         assert await placed.has_tool("more_hidden")
         assert not await placed.has_tool("unheard")
 

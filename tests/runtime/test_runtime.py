@@ -66,6 +66,8 @@ class World(Environment):
         match self.task_spec.get("setup"):
             case "hangs":
                 await anyio.sleep_forever()
+            case "waits":
+                await self.gate.wait()
             case "raises":
                 raise ValueError("setup boom")
             case "cancels":
@@ -195,7 +197,7 @@ async def test_setup_runs_before_a_call_and_teardown_after_the_last():
         session = await runtime.open(spec())
         log = session.spec.task.spec["log"]
         session.spec.task.spec["gate"].set()
-        assert (await session.call("one", {}).finished()).text == "one"
+        assert (await session.start("one", {}).finished()) == "one"
         await runtime.close("s")
         assert log == ["setup", "one in", "one out", "teardown"]
         with pytest.raises(SessionNotFound):
@@ -215,7 +217,7 @@ async def test_closing_during_setup_gives_back_what_setup_took_and_tells_who_wai
     async with runtime_of().running() as runtime:
         session = await runtime.open(spec(setup="hangs"))
         log = session.spec.task.spec["log"]
-        call = session.call("one", {})
+        call = session.start("one", {})
         await settled(runtime, log, "setup")
         async with anyio.create_task_group() as tasks:
 
@@ -236,7 +238,7 @@ async def test_a_setup_that_raises_is_told_to_everybody_and_torn_down_once():
         for _ in range(2):
             with pytest.raises(SessionFailed, match="ValueError: setup boom"):
                 await session.ready()
-        result = await session.call("one", {}).finished()
+        result = await session.start("one", {}).finished()
         assert (result.reason, result.message) == ("lost", "ValueError: setup boom")
         await runtime.close("s")
         assert session.spec.task.spec["log"] == ["setup", "teardown"]
@@ -252,16 +254,16 @@ async def test_a_setup_that_cancels_itself_or_exits_is_a_failed_one(way, said):
         assert session.spec.task.spec["log"] == ["setup", "teardown"]
 
 
-async def test_a_call_that_is_stopped_before_it_began_ends_all_the_same():
+async def test_a_call_that_is_stopped_in_the_turn_in_which_it_began_ends_all_the_same():
     async with runtime_of().running() as runtime:
         session = await runtime.open(spec())
         await session.ready()
-        call = session.call("one", {})
+        call = session.start("one", {})
         with anyio.fail_after(5):
-            await session.close()  # in the same turn of the loop
+            await runtime.close("s")  # in the same turn of the loop
             assert (await call.finished()).reason == "cancelled"
         assert not runtime.shared.calls
-        assert session.spec.task.spec["log"] == ["setup", "teardown"]
+        assert session.spec.task.spec["log"] == ["setup", "one in", "teardown"]
 
 
 async def test_a_setup_that_never_ends_is_given_up():
@@ -295,7 +297,7 @@ async def test_calls_of_one_tool_take_turns_and_different_tools_overlap():
     async with runtime_of().running() as runtime:
         session = await runtime.open(spec())
         log, gate = session.spec.task.spec["log"], session.spec.task.spec["gate"]
-        calls = [session.call(name, {}) for name in ("one", "one", "two", "free", "free")]
+        calls = [session.start(name, {}) for name in ("one", "one", "two", "free", "free")]
         await settled(runtime, log, "setup", "one in", "two in", "free in", "free in")
         gate.set()
         for call in calls:
@@ -307,9 +309,9 @@ async def test_an_exclusive_call_waits_for_all_and_holds_back_those_after_it():
     async with runtime_of().running() as runtime:
         session = await runtime.open(spec())
         log, gate = session.spec.task.spec["log"], session.spec.task.spec["gate"]
-        first = session.call("free", {})
+        first = session.start("free", {})
         await settled(runtime, log, "free in")
-        alone, after = session.call("alone", {}), session.call("two", {})
+        alone, after = session.start("alone", {}), session.start("two", {})
         await anyio.wait_all_tasks_blocked()
         assert log == ["setup", "free in"]
         gate.set()
@@ -322,32 +324,32 @@ async def test_an_exclusive_call_that_is_stopped_lets_the_others_go_on():
     async with runtime_of().running() as runtime:
         session = await runtime.open(spec())
         log, gate = session.spec.task.spec["log"], session.spec.task.spec["gate"]
-        first = session.call("free", {})
+        first = session.start("free", {})
         await settled(runtime, log, "free in")
-        alone, after = session.call("alone", {}), session.call("two", {})
+        alone, after = session.start("alone", {}), session.start("two", {})
         await anyio.wait_all_tasks_blocked()
         alone.stop("cancelled")
         await settled(runtime, log, "two in")
         gate.set()
-        assert (await first.finished()).text == "free"
-        assert (await after.finished()).text == "two"
+        assert (await first.finished()) == "free"
+        assert (await after.finished()) == "two"
         assert (await alone.finished()).reason == "cancelled"
 
 
 async def test_after_the_end_no_tool_runs_but_unknown_ones_are_still_unknown():
     async with runtime_of().running() as runtime:
         session = await runtime.open(spec())
-        assert (await session.call("end", {}).finished()).reward == 1.0
-        assert (await session.call("one", {}).finished()).reason == "episode_finished"
-        assert (await session.call("nope", {}).finished()).reason == "no_such_tool"
+        assert (await session.start("end", {}).finished()).reward == 1.0
+        assert (await session.start("one", {}).finished()).reason == "episode_finished"
+        assert (await session.start("nope", {}).finished()).reason == "no_such_tool"
 
 
 async def test_of_several_running_calls_the_first_end_counts():
     async with runtime_of().running() as runtime:
         session = await runtime.open(spec())
         log, gate = session.spec.task.spec["log"], session.spec.task.spec["gate"]
-        slow = session.call("free", {})
-        last = session.call("finish_slowly", {})
+        slow = session.start("free", {})
+        last = session.start("finish_slowly", {})
         await settled(runtime, log, "free in", "finish_slowly in")
         session.finished = True  # as if a third one had ended it meanwhile
         gate.set()
@@ -359,13 +361,13 @@ async def test_the_latch_can_be_off():
     async with runtime_of(latch_finished=False).running() as runtime:
         session = await runtime.open(spec())
         for _ in range(2):
-            assert (await session.call("end", {}).finished()).finished
+            assert (await session.start("end", {}).finished()).finished
 
 
 async def test_a_call_past_its_deadline_is_stopped_and_says_so():
     async with runtime_of(call_seconds=0.05).running() as runtime:
         session = await runtime.open(spec())
-        result = await session.call("one", {}).finished()
+        result = await session.start("one", {}).finished()
         assert result.reason == "timed_out"
         assert result.retryable
         assert "one out" not in session.spec.task.spec["log"]
@@ -375,9 +377,9 @@ async def test_a_hung_plain_function_costs_its_thread_and_nobody_elses():
     release = threading.Event()
     async with runtime_of(threads=1, call_seconds=0.05).running() as runtime:
         session = await runtime.open(spec(thread=release))
-        assert (await session.call("hangs_in_a_thread", {}).finished()).reason == "timed_out"
+        assert (await session.start("hangs_in_a_thread", {}).finished()).reason == "timed_out"
         other = await runtime.open(spec("other"))
-        result = await other.call("exits_in_a_thread", {}).finished()
+        result = await other.start("exits_in_a_thread", {}).finished()
         assert (result.reason, result.message) == ("tool_raised", "SystemExit: 3")
         release.set()
 
@@ -386,14 +388,14 @@ async def test_a_hung_plain_function_costs_its_thread_and_nobody_elses():
 async def test_a_tool_cannot_take_the_server_with_it(name):
     async with runtime_of().running() as runtime:
         session = await runtime.open(spec())
-        assert (await session.call(name, {}).finished()).reason == "tool_raised"
-        assert (await session.call("end", {}).finished()).finished
+        assert (await session.start(name, {}).finished()).reason == "tool_raised"
+        assert (await session.start("end", {}).finished()).finished
 
 
 async def test_a_tool_that_does_not_let_itself_be_stopped_is_given_up():
     async with runtime_of(call_seconds=0.05, teardown_seconds=0.1).running() as runtime:
         session = await runtime.open(spec())
-        call = session.call("cannot_be_stopped", {})
+        call = session.start("cannot_be_stopped", {})
         with anyio.fail_after(5):
             while not await call.wait(0.05):
                 pass
@@ -408,8 +410,8 @@ async def test_calls_that_were_given_up_make_no_room_for_more_at_once():
     async with runtime_of(call_seconds=0.05, teardown_seconds=0.05, max_concurrent_calls=1).running() as runtime:
         stuck, session = await runtime.open(spec()), await runtime.open(spec("other"))
         await session.ready()
-        assert (await stuck.call("cannot_be_stopped", {}).finished()).reason == "timed_out"
-        assert (await session.begin("free", {}, {})).reason == "timed_out"
+        assert (await stuck.start("cannot_be_stopped", {}).finished()).reason == "timed_out"
+        assert (await session.start("free", {}).finished()).reason == "timed_out"
         has_room = runtime.shared.slots.take_at_once()
         stuck.spec.task.spec["gate"].set()
         assert not has_room
@@ -418,7 +420,7 @@ async def test_calls_that_were_given_up_make_no_room_for_more_at_once():
 async def test_a_tool_that_does_not_let_itself_be_stopped_does_not_keep_its_session():
     async with runtime_of(teardown_seconds=0.1).running() as runtime:
         session = await runtime.open(spec())
-        call = session.call("cannot_be_stopped", {})
+        call = session.start("cannot_be_stopped", {})
         await session.ready()
         await anyio.sleep(0.02)
         with anyio.fail_after(5):
@@ -463,9 +465,9 @@ async def test_what_was_given_up_in_its_constructor_is_torn_down_before_the_serv
 async def test_a_replay_is_what_the_first_answer_was_whatever_the_author_changes_later():
     async with runtime_of().running() as runtime:
         session = await runtime.open(spec())
-        first = await session.call("append", {}, "first").finished()
-        await session.call("append", {}).finished()
-        again = await session.call("append", {}, "first").finished()
+        first = await session.start("append", {}, call_id="first").finished()
+        await session.start("append", {}).finished()
+        again = await session.start("append", {}, call_id="first").finished()
         assert again.metadata == first.metadata == {"log": ["setup", "more"]}
         assert again.blocks[0].detail == {"log": ["setup", "more"]}
 
@@ -474,14 +476,14 @@ async def test_metadata_counts_among_the_bytes_that_are_kept():
     async with runtime_of(replay_bytes=50_000).running() as runtime:
         session = await runtime.open(spec())
         for _ in range(10):
-            await session.call("heavy", {}).finished()
-        assert 1 <= len(runtime.shared.kept) <= 4
+            await session.start("heavy", {}).finished()
+        assert 1 <= len(runtime.shared.replays) <= 4
 
 
 async def test_an_output_that_is_no_json_is_the_tools_fault():
     async with runtime_of().running() as runtime:
         session = await runtime.open(spec())
-        result = await session.call("not_json", {}).finished()
+        result = await session.start("not_json", {}).finished()
         assert result.reason == "tool_raised"
         assert "cannot be written as JSON" in result.message
         assert not session.finished
@@ -490,8 +492,8 @@ async def test_an_output_that_is_no_json_is_the_tools_fault():
 async def test_the_validators_of_a_plain_tool_run_in_its_thread():
     async with runtime_of().running() as runtime:
         session = await runtime.open(spec())
-        assert (await session.call("where", {"checked": "x"}).finished()).text == "x in toolyard-plain"
-        assert (await session.call("where", {}).finished()).reason == "bad_arguments"
+        assert (await session.start("where", {"checked": "x"}).finished()) == "x in toolyard-plain"
+        assert (await session.start("where", {}).finished()).reason == "bad_arguments"
 
 
 async def test_a_second_life_is_as_good_as_the_first():
@@ -499,7 +501,7 @@ async def test_a_second_life_is_as_good_as_the_first():
     for _ in range(2):
         async with runtime.running():
             session = await runtime.open(spec())
-            assert (await session.call("end", {}).finished()).finished
+            assert (await session.start("end", {}).finished()).finished
 
 
 def test_without_a_lifespan_deadlines_and_leases_are_kept_all_the_same(caplog):
@@ -507,7 +509,7 @@ def test_without_a_lifespan_deadlines_and_leases_are_kept_all_the_same(caplog):
 
     async def life():
         session = await runtime.open(spec())
-        assert (await session.call("one", {}).finished()).reason == "timed_out"
+        assert (await session.start("one", {}).finished()).reason == "timed_out"
         await settled(runtime, session.spec.task.spec["log"], "teardown")
 
     for _ in range(2):  # each on a loop of its own, as tests of an application do
@@ -520,32 +522,32 @@ async def test_the_same_id_is_the_same_call_and_other_sessions_do_not_see_it():
         session, other = await runtime.open(spec()), await runtime.open(spec("other"))
         session.spec.task.spec["gate"].set()
         other.spec.task.spec["gate"].set()
-        call = session.call("one", {}, "mine")
-        assert session.call("one", {}, "mine") is call
+        call = session.start("one", {}, call_id="mine")
+        assert session.start("one", {}, call_id="mine") is call
         await call.finished()
-        assert session.call("one", {}, "mine") is call
+        assert session.start("one", {}, call_id="mine") is call
         assert session.spec.task.spec["log"].count("one in") == 1
-        assert (await other.call("two", {}, "mine").finished()).text == "two"
-        ours = session.call("two", {})
+        assert (await other.start("two", {}, call_id="mine").finished()) == "two"
+        ours = session.start("two", {})
         await ours.finished()
         with pytest.raises(CallNotFound):
-            other.call("two", {}, ours.id)
+            other.start("two", {}, call_id=ours.id)
         with pytest.raises(CallNotFound):
-            session.call("two", {}, "")
+            session.start("two", {}, call_id="")
 
 
 async def test_an_id_that_was_forgotten_never_runs_again():
     async with runtime_of(replay_seconds=0.05).running() as runtime:
         session = await runtime.open(spec())
         session.spec.task.spec["gate"].set()
-        call = session.call("one", {}, "mine")
+        call = session.start("one", {}, call_id="mine")
         await call.finished()
         with anyio.fail_after(5):
-            while len(runtime.shared.kept):
+            while len(runtime.shared.replays):
                 await anyio.sleep(0.01)
         for call_id in ("mine", call.id):
             with pytest.raises(CallNotFound):
-                session.call("one", {}, call_id)
+                session.start("one", {}, call_id=call_id)
         assert session.spec.task.spec["log"].count("one in") == 1
 
 
@@ -553,11 +555,11 @@ async def test_an_id_never_runs_again_however_many_came_after_it():
     async with runtime_of(replay_bytes=0).running() as runtime:
         session = await runtime.open(spec())
         session.spec.task.spec["gate"].set()
-        await session.call("one", {}, "first").finished()
+        await session.start("one", {}, call_id="first").finished()
         for i in range(4300):
-            await session.call("two", {}, f"later {i}").finished()
+            await session.start("two", {}, call_id=f"later {i}").finished()
         with pytest.raises(CallNotFound):
-            session.call("one", {}, "first")
+            session.start("one", {}, call_id="first")
         assert session.spec.task.spec["log"].count("one in") == 1
 
 
@@ -567,32 +569,32 @@ async def test_a_session_that_remembers_as_many_ids_as_it_may_takes_no_more_but_
         session = await runtime.open(spec())
         session.spec.task.spec["gate"].set()
         for i in range(4):
-            await session.call("two", {}, f"id {i}").finished()
+            await session.start("two", {}, call_id=f"id {i}").finished()
         with pytest.raises(CallConflict, match="without task_id"):
-            session.call("two", {}, "one more")
+            session.start("two", {}, call_id="one more")
         with pytest.raises(CallNotFound):
-            session.call("two", {}, "id 0")
-        assert (await session.call("two", {}).finished()).text == "two"
+            session.start("two", {}, call_id="id 0")
+        assert (await session.start("two", {}).finished()) == "two"
 
 
 async def test_kept_results_never_take_more_than_their_bytes():
     async with runtime_of(replay_bytes=20_000).running() as runtime:
         session = await runtime.open(spec())
         for _ in range(50):
-            await session.call("long", {}).finished()
-        assert 1 <= len(runtime.shared.kept) <= 20_000 // 2536
+            await session.start("long", {}).finished()
+        assert 1 <= len(runtime.shared.replays) <= 20_000 // 2536
         await runtime.close("s")
-        assert len(runtime.shared.kept) == 0
+        assert len(runtime.shared.replays) == 0
 
 
 async def test_an_idle_session_is_closed_but_not_while_a_call_runs():
     async with runtime_of(idle_seconds=0.1).running() as runtime:
         busy, idle = await runtime.open(spec("busy")), await runtime.open(spec("idle"))
-        call = busy.call("one", {})
+        call = busy.start("one", {})
         await settled(runtime, idle.spec.task.spec["log"], "setup", "teardown")
         assert list(runtime.sessions) == ["busy"]
         busy.spec.task.spec["gate"].set()
-        assert (await call.finished()).text == "one"
+        assert (await call.finished()) == "one"
         await settled(runtime, busy.spec.task.spec["log"], "teardown")
         assert not runtime.sessions
 
@@ -640,25 +642,25 @@ async def test_limits_are_kept_by_refusing():
         with pytest.raises(Overloaded):
             await runtime.open(spec("one more"))
         log = session.spec.task.spec["log"]
-        running, queued = session.call("free", {}), session.call("two", {})
+        running, queued = session.start("free", {}), session.start("two", {})
         with pytest.raises(Overloaded):
-            session.call("one", {})
+            session.start("one", {})
         await settled(runtime, log, "free in")
         assert "two in" not in log
         session.spec.task.spec["gate"].set()
-        assert (await running.finished()).text == "free"
-        assert (await queued.finished()).text == "two"
-        assert (await session.call("one", {}).finished()).text == "one"
+        assert (await running.finished()) == "free"
+        assert (await queued.finished()) == "two"
+        assert (await session.start("one", {}).finished()) == "one"
 
 
 async def test_on_the_way_out_calls_end_and_every_session_is_torn_down():
     async with runtime_of().running() as runtime:
         session, other = await runtime.open(spec()), await runtime.open(spec("other"))
-        call = session.call("one", {})
+        call = session.start("one", {})
         log = session.spec.task.spec["log"]
         await settled(runtime, log, "one in")
         asyncio.get_running_loop().call_later(0.1, session.spec.task.spec["gate"].set)
-    assert (await call.finished()).text == "one"
+    assert (await call.finished()) == "one"
     assert log[-1] == other.spec.task.spec["log"][-1] == "teardown"
     assert len(runtime.shared.background) == 0
     assert not runtime.sessions
@@ -712,7 +714,7 @@ async def test_a_call_that_does_not_end_in_time_is_stopped_on_the_way_out():
     began = time.monotonic()
     async with runtime_of(drain_seconds=0.1).running() as runtime:
         session = await runtime.open(spec())
-        call = session.call("one", {})
+        call = session.start("one", {})
         await settled(runtime, session.spec.task.spec["log"], "one in")
     assert (await call.finished()).reason == "cancelled"
     assert time.monotonic() - began < 2
@@ -783,5 +785,5 @@ async def test_what_a_session_does_to_its_task_stays_in_the_session():
         for name in ("first", "second"):
             task = await runtime.tasks(Careless).at("train", 0)
             session = await runtime.open(SessionSpec(name, Careless, task))
-            assert (await session.call("take", {}).finished()).text == "1"
+            assert (await session.start("take", {}).finished()) == "1"
         assert await runtime.tasks(Careless).all("train") == [{"found": []}]

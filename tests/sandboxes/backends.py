@@ -7,9 +7,13 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.installing import install
 from tests.sandboxes import stand_in_engine
+from tests.tiers import thorough
 from toolyard.sandboxes.base import Backend
 from toolyard.sandboxes.bubblewrap import BubblewrapBackend, find_program
 from toolyard.sandboxes.containers import ContainerBackend
@@ -17,7 +21,16 @@ from toolyard.sandboxes.landlock import LandlockBackend
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.subprocess import SubprocessBackend
 
-LOOPS = [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})]
+LOOPS = [
+    pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio", marks=pytest.mark.thorough),
+    pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
+]
+"""Scripts use the first, servers the second."""
+
+
+def others(*names: str) -> list[Any]:
+    """Backends that `make test-all` tries. `make test` tries the native one."""
+    return [thorough(name) for name in names]
 
 
 def bubblewrap() -> BubblewrapBackend:

@@ -68,6 +68,8 @@ def run(containers: Path, arguments: list[str]) -> None:
     options.add_argument("image")
     options.add_argument("command", nargs=argparse.REMAINDER)
     wanted = options.parse_args(arguments)
+    if (containers.parent / "full").exists():
+        sys.exit("docker: Error response from daemon: no space left on device.")
     container = containers / wanted.name
     (container / "work").mkdir(parents=True)
     (container / "label").write_text(wanted.label)

@@ -19,11 +19,14 @@ from toolyard.sandboxes.base import Executed, Finished, Limits
 from toolyard.sandboxes.endings import HostExhausted, HostKills, unstarted
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.cgroups import Group, Strain, Tree
+from toolyard.sandboxes.native.rootfs import place
+from toolyard.sandboxes.process_based.launcher import tree
 from toolyard.sandboxes.subprocess import SubprocessBackend
 
 pytestmark = pytest.mark.anyio
 
 MiB = 2**20
+PYTHON = place(sys.executable)
 LIMITS = Limits(memory_bytes=160 * MiB, processes=32, wall_seconds=20)
 HUNGRY = f"held = bytearray(b'x') * {100 * MiB}; print(len(held))"
 FORKING = "import subprocess; print(subprocess.run(['true']).returncode)"
@@ -32,11 +35,6 @@ import subprocess, sys
 print(subprocess.run([sys.executable, "-c", "held = bytearray(b'x') * {100 * MiB}"]).returncode)
 """
 """Ends well, whatever becomes of its child."""
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +87,7 @@ async def executed(backend: NativeBackend, code: str) -> Executed:
 
 async def run(backend: NativeBackend, code: str) -> Finished:
     async with await backend.open(LIMITS) as box:
-        return await box.run([sys.executable, "-c", code])
+        return await box.run([PYTHON, "-c", code])
 
 
 async def shelled(backend: NativeBackend, code: str) -> Finished:
@@ -100,7 +98,7 @@ async def shelled(backend: NativeBackend, code: str) -> Finished:
 
 async def started(backend: NativeBackend, code: str) -> None:
     async with await backend.open(LIMITS) as box:
-        process = await box.start([sys.executable, "-c", code])
+        process = await box.start([PYTHON, "-c", code])
         await process.wait(20)
 
 
@@ -128,8 +126,8 @@ async def test_a_program_that_needs_more_memory_than_it_may_has_only_itself_to_b
         assert (await box.exec(hog)).killed_by == "memory"
         with little_memory(native), pytest.raises(HostExhausted):  # what was before is no excuse for the host
             await box.exec(HUNGRY)
-        assert (await box.run([sys.executable, "-c", hog])).killed_by == "memory"
-        process = await box.start([sys.executable, "-c", hog])
+        assert (await box.run([PYTHON, "-c", hog])).killed_by == "memory"
+        process = await box.start([PYTHON, "-c", hog])
         assert await process.wait(20)
         assert process.killed_by == "memory"
 
@@ -138,7 +136,7 @@ async def test_an_interpreter_that_the_host_ended_while_nothing_was_asked_of_it_
     async with await native.open(LIMITS) as idle, await native.open(LIMITS) as busy:
         await idle.exec(f"kept = bytearray(b'x') * {40 * MiB}")
         with little_memory(native):  # of what may go, the kernel takes the largest
-            await busy.run([sys.executable, "-c", f"held = bytearray(b'x') * {25 * MiB}"])
+            await busy.run([PYTHON, "-c", f"held = bytearray(b'x') * {25 * MiB}"])
         with pytest.raises(HostExhausted, match="the host ran out of memory"):
             await idle.exec("len(kept)")
         assert (await idle.exec("6 * 7")).value == "42"
@@ -167,7 +165,7 @@ async def test_an_agent_that_fills_its_sandbox_with_files_until_that_dies_has_on
         for _ in range(20):  # until process 1 is what is left to be killed
             if not box.alive:
                 break
-            assert (await box.run([sys.executable, "-c", HUNGRY])).killed_by == "memory"
+            assert (await box.run([PYTHON, "-c", HUNGRY])).killed_by == "memory"
         assert not box.alive
         run, shelled, executed = await box.run(["true"]), await box.shell("true"), await box.exec("1")
         assert (run.exit_code, run.killed_by, shelled.killed_by, executed.killed_by) == (-9, *["memory"] * 3)
@@ -188,17 +186,29 @@ async def test_a_sandbox_that_is_killed_from_outside_is_lost_whatever_it_did_bef
                 await box.run(["true"])
 
 
+def command_of(pid: int) -> bytes:
+    """Empty once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 async def test_what_the_host_takes_from_a_session_between_two_calls_makes_the_next_one_lost(
     native: NativeBackend,
 ) -> None:
     async with await native.open(LIMITS) as box:
-        later = f"import time; time.sleep(0.5); held = bytearray(b'x') * {100 * MiB}"
+        waits = "while not os.path.exists('go'): time.sleep(0.01)"
+        later = f"import os, time\n{waits}\nheld = bytearray(b'x') * {100 * MiB}"
         await box.exec(f"import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {later!r}])")
         with little_memory(native):
-            await asyncio.sleep(1.5)
+            await box.write("go", b"")
+            async with asyncio.timeout(20):
+                while any(waits.encode() in command_of(pid) for pid in tree(os.getpid())):
+                    await asyncio.sleep(0.02)
         with pytest.raises(HostExhausted, match="memory"):
             await box.exec("print(child.poll())")
-        assert (await box.exec("print(child.poll())")).stdout == "-9\n"
+        assert (await box.exec("print(child.wait())")).stdout == "-9\n"
 
 
 async def test_a_call_in_a_session_opens_no_file_to_see_how_the_host_is(

@@ -20,6 +20,8 @@ from tests.sandboxes.hostile import PRELUDE, USUAL, Box, Played, Stage, Suite, r
 from toolyard.core.errors import CannotFork, SandboxLost
 from toolyard.sandboxes.base import Sandbox
 
+pytestmark = pytest.mark.thorough
+
 SUITE = Suite()
 
 
@@ -732,7 +734,9 @@ async def a_fork_copies_memory_once_where_it_can(stage: Stage, box: Box) -> None
 @SUITE.case("b15")
 async def a_branch_that_keeps_the_capabilities_of_its_namespace(stage: Stage, box: Box) -> None:
     """Who enters a user namespace has them all in it. Our own code drops them; hostile code need not."""
-    await box.python(f"{_OURS}\ncalls = session.syscalls; calls.Calls.make = lambda _: calls._prctl('DUMPABLE', 4, 1)")
+    await box.python(
+        f"{_OURS}\ncalls = session.syscalls; calls.Syscalls.make = lambda _: calls._prctl('DUMPABLE', 4, 1)"
+    )
     (branch,) = await box.sandbox.fork()
     status = (await branch.exec("print(open('/proc/self/status').read())")).stdout
     assert "CapEff:\t0000000000000000" not in status, "it could keep none, and this shows nothing"

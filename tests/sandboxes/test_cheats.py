@@ -11,7 +11,7 @@ import pytest
 from tests.sandboxes.cheats import CHEATS, HIDDEN, HONEST, WRONG, Cheat
 from toolyard.sandboxes import Limits, Provider, TestReport, open_sandbox
 
-pytestmark = pytest.mark.timeout(600)  # the first test plays all of them
+pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]  # the first test plays all of them
 
 AT_ONCE = 3
 

@@ -10,7 +10,7 @@ import pytest
 from tests.sandboxes import backends
 from toolyard.core.errors import WorkspaceError
 from toolyard.sandboxes.base import Backend, Entry, Executed, Finished, Limits, Profile, Report
-from toolyard.sandboxes.rooms.sandbox import RoomSandbox
+from toolyard.sandboxes.process_based.sandbox import RoomSandbox
 from toolyard.sandboxes.subprocess import SubprocessBackend
 from toolyard.testing import check_sandbox
 from toolyard.testing.sandbox_rules import RULES
@@ -19,7 +19,7 @@ TOPICS = list(dict.fromkeys(rule.topic for rule in RULES))
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-@pytest.mark.parametrize("name", ["native", "bubblewrap", "docker", "landlock", "subprocess"])
+@pytest.mark.parametrize("name", ["native", *backends.others("bubblewrap", "docker", "landlock", "subprocess")])
 def test_it_keeps_the_contract(name, topic, tmp_path):
     backend: Backend = backends.backend(name, tmp_path)
     report = check_sandbox(backend, only=[topic])
@@ -106,6 +106,7 @@ class WrongBackend(SubprocessBackend):
         return report
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "topic"),
     [

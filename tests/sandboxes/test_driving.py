@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from toolyard.sandboxes import Opaque, ProgramEnded, ProgramRaised, Provider, driven, open_sandbox
-from toolyard.sandboxes.crossing import prove
+from toolyard.sandboxes.crossing import Prover
 from toolyard.sandboxes.driving import Clock, Driven
 from toolyard.sandboxes.provider import interpreter_once
 
@@ -94,10 +96,36 @@ async def test_a_sandbox_that_is_there_can_be_used():
 
 
 async def test_the_time_of_program_and_test_is_counted_together():
-    async with interpreter_once() as one, interpreter_once() as other:
-        clock = Clock(1.0)
-        program = Driven(one, CODE, clock=clock)
-        test = "import time\nfor _ in range(4):\n    wait(0.2)\n    time.sleep(0.2)"
-        ran = await prove(program, test, other, clock)
+    test = "import time\nfor _ in range(4):\n    wait(0.2)\n    time.sleep(0.2)"
+    async with interpreter_once() as interpreter:
+        ran = await Prover([test]).prove(Driven(interpreter, CODE, clock=Clock(1.0)), test)
     assert ran.timed_out
     assert ran.note == "Execution timed out after 1 seconds."
+
+
+async def test_statements_share_a_sandbox_until_one_does_not_pass_if_they_leave_nothing_in_it():
+    """So what a statement changes, or lets go on after its end, is not there for the next."""
+    neat = "a = {turn([])}\nassert a == {0}"
+    fails = "assert abs(turn([1])) == 5"
+    leaves = "import sys\nsys.argv[1:] = ['left']\nassert owner_of(Account('ann')) == 'ann'"
+    finds = "import sys\nassert sys.argv[1:] == ['left'] and turn([]) == 0"
+    imports = "import math\nassert {turn([])} == {int(math.sin(0))}"
+    prover = Prover([neat, fails, leaves, finds])
+    used = []
+
+    async def passes(test: str) -> bool:
+        async with interpreter_once() as interpreter:
+            ran = await prover.prove(Driven(interpreter, CODE, clock=Clock(5.0)), test)
+        used.append(prover._interpreter)
+        return not ran.exit_code
+
+    async with interpreter_once() as interpreter:
+        program = Driven(interpreter, CODE, clock=Clock(60.0))
+        keeping = asyncio.ensure_future(prover.prove(program, "assert wait(60) is None"))  # under way all the time
+        assert [await passes(test) for test in (neat, leaves, imports, finds, neat)] == [True, True, True, False, True]
+        assert len({*used}) == 1
+        assert [await passes(test) for test in (fails, neat)] == [False, True]
+        assert used[-2] is None
+        keeping.cancel()
+        await asyncio.wait((keeping,))
+    assert prover._interpreter is None

@@ -16,13 +16,14 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import pytest
 
 from tests.sandboxes import backends
-from tests.sandboxes.test_lone import children
+from tests.sandboxes.test_one_shot import children
+from tests.tiers import first
 from toolyard.core.errors import NoRoom, SandboxError
 from toolyard.sandboxes.base import Limits, Profile, Sandbox
 from toolyard.sandboxes.native import backend as native_backend
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.cgroups import name_of_broker, own_hierarchies
-from toolyard.sandboxes.native.pool import Pool
+from toolyard.sandboxes.native.pool import SandboxPool
 from toolyard.sandboxes.provider import Provider, execute, interpreter_once, open_sandbox
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +32,7 @@ _ENOUGH = 16
 """Files that can still be opened, with which everything here works."""
 
 
-@pytest.fixture(params=backends.LOOPS, ids=["asyncio", "uvloop"])
+@pytest.fixture(params=backends.LOOPS)
 def anyio_backend(request):
     return request.param
 
@@ -97,7 +98,7 @@ async def forked(box: Sandbox) -> object:
 WAYS = [opened, executed, run, shelled, interpreted, started, forked]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", first(WAYS, 2))
 async def test_what_the_native_sandbox_cannot_open_is_told_as_what_it_is(
     anyio_backend: object, way: Callable[[Sandbox], Awaitable[object]]
 ) -> None:
@@ -294,7 +295,7 @@ async def test_a_pool_may_be_closed_by_several_at_once(anyio_backend):
     backend = NativeBackend(ready=0, templates=1)
     await backend.start()
     try:
-        pool = Pool(lambda: backend._make_alone(Limits(), "plain"), 3)
+        pool = SandboxPool(lambda: backend._make_one_shot(Limits(), "plain"), 3)
         await (await pool.take()).close()
         async with asyncio.timeout(20):
             while len(pool) < 3:

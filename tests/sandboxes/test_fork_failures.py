@@ -17,15 +17,16 @@ import pytest
 
 from tests.sandboxes.backends import backend
 from tests.sandboxes.test_blame import host_with
-from tests.sandboxes.test_lone import children
-from toolyard.core.errors import CannotFork, NoRoom, SandboxError, SandboxLost
+from tests.sandboxes.test_one_shot import children
+from tests.tiers import first
+from toolyard.core.errors import CannotFork, NoRoom, SandboxError, SandboxLost, SandboxUnavailable
 from toolyard.sandboxes.base import Backend, Limits, Sandbox
 from toolyard.sandboxes.endings import HostExhausted
-from toolyard.sandboxes.native import guest as native_guest
+from toolyard.sandboxes.native import agent_client as native_client
 from toolyard.sandboxes.native import sandbox as native_sandbox
 from toolyard.sandboxes.native.backend import NativeBackend
-from toolyard.sandboxes.rooms import origin
-from toolyard.sandboxes.rooms.launcher import tree
+from toolyard.sandboxes.process_based import origin
+from toolyard.sandboxes.process_based.launcher import tree
 
 pytestmark = pytest.mark.anyio
 
@@ -92,14 +93,14 @@ def meeting(number: signal.Signals, *, seconds: float = 30.0) -> Break:
 
     @contextlib.asynccontextmanager
     async def breaks(box: Sandbox) -> AsyncIterator[None]:
-        usual, native_sandbox.SECONDS, native_guest.SECONDS = native_sandbox.SECONDS, seconds, seconds
+        usual, native_sandbox.SECONDS, native_client.SECONDS = native_sandbox.SECONDS, seconds, seconds
         try:
             async with written(_MANY_FILES, "import shutil; shutil.rmtree('many')")(box):
                 sending = asyncio.ensure_future(asyncio.to_thread(send_to_new, agents(), number))
                 yield
                 await sending
         finally:
-            native_sandbox.SECONDS = native_guest.SECONDS = usual
+            native_sandbox.SECONDS = native_client.SECONDS = usual
 
     return breaks
 
@@ -182,6 +183,8 @@ async def session(made: Backend, limits: Limits) -> AsyncIterator[tuple[Sandbox,
         await box.shell("mkdir -p place; cd place; kept=2")
         await box.write("file", b"3")
         process = await box.start(["cat"])
+        await process.write(b"here\n")
+        assert (await process.read(10))[0] == b"here\n"
         yield box, process
 
 
@@ -309,9 +312,11 @@ async def test_a_fork_that_nobody_waits_for_leaves_no_branch(native):
 
 
 def held(made: Backend) -> tuple[int, ...]:
-    """Descriptors, sandboxes, and processes that are the first of their namespace."""
-    assert isinstance(made, NativeBackend)
-    return descriptors(), made.count()[0], len(agents())
+    """Descriptors, sandboxes, and processes that are the first of their namespace; or all processes, where a sandbox is
+    nothing but processes."""
+    if isinstance(made, NativeBackend):
+        return descriptors(), made.count()[0], len(agents())
+    return descriptors(), len(tree(os.getpid()))
 
 
 async def given_back(made: Backend, before: tuple[int, ...]) -> None:
@@ -337,25 +342,123 @@ for i in range(3):
             assert (await branch.exec(look)).value == f"(b'end', {2**25 + 2**20}, True)"
 
 
-@pytest.mark.parametrize("kind", ["subprocess", "bubblewrap"])
-async def test_a_fork_of_a_room_that_fails_leaves_the_session_as_it_was(kind, tmp_path):
+# Of sandboxes that are forked by running their code again in a copy of their files.
+
+ROOMS = ["subprocess", "bubblewrap", "landlock", "docker"]
+ROOM = Limits(memory_bytes=256 * MIB, wall_seconds=5.0)
+_AGAIN = b"runs again"
+
+
+@contextlib.asynccontextmanager
+async def short_files(box: Sandbox) -> AsyncIterator[None]:
+    """The server may write, and so copy, only such."""
+    await box.write("large", b"x" * MIB)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**19, usual[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+
+
+def when_run_again(code: str) -> Break:
+    first = f"import os, time, ctypes\nif os.path.exists('again'): {code}\nopen('again', 'w').close()"
+    return written(first, "os.unlink('again')")
+
+
+def killing(whom: Callable[[int], int]) -> Break:
+    """Of a branch, while it runs the session's code again: the interpreter, or what the server has started for it."""
+    names = when_run_again(f"ctypes.CDLL(None).prctl(15, {_AGAIN!r}, 0, 0, 0); time.sleep(99)")
+
+    @contextlib.asynccontextmanager
+    async def breaks(box: Sandbox) -> AsyncIterator[None]:
+        async with names(box):
+            killing = asyncio.ensure_future(kill())
+            yield
+            await killing
+
+    async def kill() -> None:
+        async with asyncio.timeout(30):
+            while not (found := [pid for pid in tree(os.getpid()) if name_of(pid) == _AGAIN]):
+                await asyncio.sleep(0.01)
+        os.kill(whom(found[0]), signal.SIGKILL)
+
+    return breaks
+
+
+def name_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/comm").read_bytes().strip()
+    except OSError:
+        return b""
+
+
+def started_by_us(pid: int) -> int:
+    (found,) = [one for one in children(os.getpid()) if pid in tree(one)]
+    return found
+
+
+ROOM_STEPS: Mapping[str, Step] = {
+    "a copy of the files": Step(short_files, CannotFork, "the workspace cannot be copied"),
+    "code that fails the second time": Step(when_run_again("1 / 0"), CannotFork, r"code 2 of 2 .* ZeroDivisionError"),
+    "code that never ends the second time": Step(when_run_again("time.sleep(99)"), CannotFork, "the limit wall"),
+    "descriptors": Step(few_descriptors, NoRoom),
+    "a killed interpreter": Step(killing(lambda pid: pid), CannotFork, "InterpreterEnded"),
+    "a killed helper": Step(killing(started_by_us), SandboxError, "InterpreterEnded|goes on as it was"),
+}
+
+
+@pytest.fixture(scope="module", params=first(ROOMS, 1))
+async def rooms(request, tmp_path_factory) -> AsyncIterator[Backend]:
+    made = backend(request.param, tmp_path_factory.mktemp(request.param))
+    await made.start()
+    yield made
+    await made.close()
+    assert not [name for name in os.listdir(tempfile.gettempdir()) if origin.mine() in name]
+
+
+@pytest.mark.parametrize("step", ROOM_STEPS)
+async def test_a_fork_by_running_code_again_that_fails_leaves_the_session_as_it_was(step, rooms):
+    how = ROOM_STEPS[step]
+    async with session(rooms, ROOM) as (box, process):
+        async with how.breaks(box):
+            before = held(rooms)
+            with pytest.raises(how.error, match=how.words):
+                await box.fork(2)
+            await given_back(rooms, before)
+        await check_as_it_was(box, process)
+
+
+@pytest.mark.parametrize("kind", first(ROOMS, 1))
+async def test_a_fork_for_which_nothing_can_be_made_leaves_the_session_as_it_was(kind, tmp_path, monkeypatch):
     made = backend(kind, tmp_path)
     await made.start()
+    async with made_to_close(made), session(made, ROOM) as (box, process):
+        before = held(made)
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(tmp_path / "full"))  # where no directory can be made
+            (tmp_path / "full").touch()  # so says the engine, too
+            with pytest.raises(SandboxUnavailable, match=r"no directory for a sandbox|no space left on device"):
+                await box.fork(2)
+            await given_back(made, before)
+            (tmp_path / "full").unlink()
+        await check_as_it_was(box, process)
+
+
+async def test_a_fork_by_running_code_again_that_nobody_waits_for_leaves_no_branch(rooms):
+    async with session(rooms, ROOM) as (box, process):
+        before = held(rooms)
+        await box.exec("import time; time.sleep(0.5)")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await box.fork(2)
+        await given_back(rooms, before)
+        await check_as_it_was(box, process)
+
+
+@contextlib.asynccontextmanager
+async def made_to_close(made: Backend) -> AsyncIterator[None]:
     try:
-        async with session(made, USUAL) as (box, process):
-            usual = resource.getrlimit(resource.RLIMIT_FSIZE)
-            await box.write("large", b"x" * MIB)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2**19, usual[1]))  # what the server may write, and so copy
-            try:
-                with pytest.raises(CannotFork, match="File too large"):
-                    await box.fork(2)
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, usual)
-            forking = asyncio.ensure_future(box.fork(2))
-            await asyncio.sleep(0.01)
-            forking.cancel()
-            await asyncio.wait((forking,))
-            await check_as_it_was(box, process)
+        yield
     finally:
         await made.close()
-    assert not [name for name in os.listdir(tempfile.gettempdir()) if origin.mine() in name]

@@ -21,6 +21,8 @@ import pytest
 
 from tests.sandboxes import hostile
 
+pytestmark = pytest.mark.thorough
+
 EXECUTIONS: Mapping[hostile.Mode, int] = {"root": 2000, "rootless": 700}
 STRANGER = 0x6E00_0000 + os.getpid()
 """A user that nobody else is, for the one without root."""

@@ -1,4 +1,4 @@
-"""What a hostile guest can say to the server: any bytes in any packets, and answers of any form.
+"""What a hostile agent can say to the server: any bytes in any packets, and answers of any form.
 
 The server must take a message for what it is, exactly once, or end the conversation and say why. Nothing may come
 through the event loop, stay in memory, or stay open.
@@ -29,11 +29,13 @@ from hypothesis import strategies as st
 from toolyard.core.errors import SandboxLost, ToolyardError
 from toolyard.sandboxes.base import Entry, Executed, Finished, Limits, Report, Usage
 from toolyard.sandboxes.native import wire
+from toolyard.sandboxes.native.agent_client import AgentClient
 from toolyard.sandboxes.native.cgroups import Strain
 from toolyard.sandboxes.native.channel import Answer, Channel, loaded, pair
-from toolyard.sandboxes.native.guest import Guest
 from toolyard.sandboxes.native.sandbox import NativeSandbox
 from toolyard.sandboxes.native.watch import Ground
+
+pytestmark = pytest.mark.thorough
 
 PAYLOAD_MOST = 100_000
 """More than fits into one packet."""
@@ -233,7 +235,7 @@ async def _until_read(peer: socket.socket, channel: Channel) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("trusted", [False, True], ids=["a guest", "a helper"])
+@pytest.mark.parametrize("trusted", [False, True], ids=["an agent", "a helper"])
 def test_any_packets_are_taken_once_or_end_the_conversation(loop: Callable[[Work], None], trusted: bool) -> None:
     @fuzzed
     @given(_packets)
@@ -464,18 +466,18 @@ class Unstrained:
 async def _be_deceived(role: Role) -> None:
     ours, peer = pair()
     peer.setblocking(False)
-    guest = Guest(ours, owner=-1)
+    client = AgentClient(ours, owner=-1)
     report = Report("native", "L3", {})
     ground = Ground(lambda: report, owner=-1, memory_enforced=True, group=Unstrained(), check_room=lambda _: None)
 
     async def end() -> None:
-        guest.close()
+        client.close()
 
     async def another(limits: Limits) -> NativeSandbox:
         raise AssertionError("nobody asks for a grader")
 
     playing = asyncio.ensure_future(_play(peer, role))
-    sandbox = NativeSandbox(guest, Limits(wall_seconds=0.05, cpu_seconds=0.01), ground, end=end, another=another)
+    sandbox = NativeSandbox(client, Limits(wall_seconds=0.05, cpu_seconds=0.01), ground, end=end, another=another)
     checks: Mapping[str, Callable[[Any], bool]] = {
         "run": _is_finished,
         "shell": _is_finished,

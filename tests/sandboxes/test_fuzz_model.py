@@ -18,6 +18,8 @@ from toolyard.core.errors import CannotFork, SandboxLost, WorkspaceError
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.sandbox import NativeSandbox
 
+pytestmark = pytest.mark.thorough
+
 T = TypeVar("T")
 
 SANDBOXES_MOST = 8

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.sandboxes import backends
+from tests.tiers import first
 from toolyard.sandboxes.base import Limits
 from toolyard.sandboxes.provider import Provider, execute, interpreter_once, open_sandbox
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.anyio
 _TIMES = 5
 
 
-@pytest.fixture(params=backends.LOOPS, ids=["asyncio", "uvloop"])
+@pytest.fixture(params=backends.LOOPS)
 def anyio_backend(request):
     return request.param
 
@@ -73,7 +74,7 @@ async def too_much() -> None:
         assert (await interpreter.exec("print('x' * 100)")).killed_by == "output"
 
 
-@pytest.mark.parametrize("way", [session, process, branch, once, too_long, too_much])
+@pytest.mark.parametrize("way", first([session, process, branch, once, too_long, too_much]))
 async def test_no_native_sandbox_is_left_to_the_search_for_cycles(way: Callable[[], Awaitable[None]]):
     async with Provider("native", ready=0):
         await _check(way)

@@ -20,11 +20,6 @@ ADD = {"tests/test_add.py": "from add import add\n\n\ndef test_add():\n    asser
 
 
 @pytest.fixture(scope="module")
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def provider(anyio_backend) -> AsyncIterator[Provider]:
     async with Provider(limits=Limits(wall_seconds=30)) as provider:
         yield provider
@@ -44,7 +39,7 @@ async def names(sandbox: Sandbox, folder: str = ".") -> list[str]:
 # The copy.
 
 
-@pytest.mark.parametrize("name", ["native", "bubblewrap", "landlock", "docker", "subprocess"])
+@pytest.mark.parametrize("name", ["native", *backends.others("bubblewrap", "landlock", "docker", "subprocess")])
 async def test_on_every_backend_a_grader_has_the_files_and_nothing_of_the_agent(name: str, tmp_path: Path):
     backend = backends.backend(name, tmp_path)
     await backend.start()

@@ -20,13 +20,13 @@ from toolyard.sandboxes.bubblewrap import BubblewrapBackend
 from toolyard.sandboxes.installation import Installation
 from toolyard.sandboxes.landlock import LandlockBackend
 from toolyard.sandboxes.native.backend import NativeBackend
-from toolyard.sandboxes.native.template import place
+from toolyard.sandboxes.native.rootfs import place
 from toolyard.sandboxes.subprocess import SubprocessBackend
 from toolyard.sandboxes.view import View
 
 pytestmark = pytest.mark.anyio
 
-WALLED = ("native", "bubblewrap", "landlock")
+WALLED = ("native", *backends.others("bubblewrap", "landlock"))
 TRIES = """
 import importlib, json, os, subprocess
 found, words = [], {}
@@ -47,11 +47,6 @@ for root in ROOTS:
 found += subprocess.run(["grep", "-rl", SECRET.decode(), *ROOTS], capture_output=True, text=True).stdout.splitlines()
 print(json.dumps([sorted(found), words]))
 """
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.command import TOOLYARD, Command
 from tests.sandboxes.authored import SECRET, Venv, package
+from tests.sandboxes.backends import others
 from toolyard import Client, Environment
 from toolyard.client import Session
 from toolyard.core.errors import SandboxUnavailable
@@ -54,7 +55,7 @@ def check(session: Session) -> None:
     assert words(session, "python", code=code).strip() == "ModuleNotFoundError"
 
 
-@pytest.mark.parametrize("placement", ["local", "process", "pool", "ray"])
+@pytest.mark.parametrize("placement", ["local", *others("process", "pool", "ray")])
 def test_the_agent_of_an_installed_environment_finds_no_source_no_bytecode_and_no_data(
     placement: str, venv: Venv, served: type[Environment]
 ):
@@ -72,6 +73,7 @@ def test_the_agent_of_an_installed_environment_finds_no_source_no_bytecode_and_n
             check(session)
 
 
+@pytest.mark.thorough
 def test_every_gateway_hides_it(venv: Venv):
     command = Command(
         [TOOLYARD, "serve", f"{NAME}.env", "--port", "0", "--gateways", "2", "--sandbox-python", str(venv.python)],

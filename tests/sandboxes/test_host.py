@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from tests.sandboxes import backends
-from tests.sandboxes.test_rooms import started
+from tests.sandboxes.test_process_based import started
 from toolyard.sandboxes import host
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ def reading(*paths: str) -> list[str]:
     return ["sh", "-c", _READ, "sh", *paths]
 
 
-@pytest.fixture(params=["native", "bubblewrap", "landlock"])
+@pytest.fixture(params=["native", *backends.others("bubblewrap", "landlock")])
 async def box(request, tmp_path):
     async with started(backends.backend(request.param, tmp_path)) as backend, await backend.open() as sandbox:
         yield sandbox

@@ -16,7 +16,9 @@ import pytest
 
 from tests.sandboxes.hostile import CONCEALED, HIDDEN, PRELUDE, ROOT, SECRET, Box, Played, Stage, Suite, refused
 from toolyard.sandboxes.base import Limits
-from toolyard.sandboxes.native import template
+from toolyard.sandboxes.native import rootfs
+
+pytestmark = pytest.mark.thorough
 
 SUITE = Suite()
 
@@ -280,7 +282,7 @@ tell()"""),
 async def only_known_names_are_in_the_root(stage: Stage, box: Box) -> None:
     """And the host's users, whose names may be secret, are not there."""
     listed = await box.python("import os; print(*os.listdir('/'))")
-    interpreters = [Path(template.place(prefix)).parts for prefix in (sys.prefix, sys.base_prefix)]
+    interpreters = [Path(rootfs.place(prefix)).parts for prefix in (sys.prefix, sys.base_prefix)]
     usual = "bin dev etc home lib lib32 lib64 libx32 opt proc run sbin tmp usr var"
     assert set(listed.stdout.split()) <= {*usual.split(), *(parts[1] for parts in interpreters)}
     listed = await box.python("print(*os.listdir('/opt'))")
@@ -294,7 +296,7 @@ async def only_known_names_are_in_the_root(stage: Stage, box: Box) -> None:
 @SUITE.case("15b")
 async def uncover_what_is_hidden(stage: Stage, box: Box) -> None:
     """Take away what covers it, look below that, or get at it by another way."""
-    folder, file = (template.place(str(path)) for path in CONCEALED)
+    folder, file = (rootfs.place(str(path)) for path in CONCEALED)
     refused(
         await box.outcomes(f"""
 folder, file, clone, detach = {folder!r}, {file!r}, 1, 2

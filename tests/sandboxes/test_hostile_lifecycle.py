@@ -16,6 +16,8 @@ import pytest
 from tests.sandboxes.hostile import Box, Played, Stage, Suite, refused
 from toolyard.sandboxes.base import Executed, Finished, Limits
 
+pytestmark = pytest.mark.thorough
+
 SUITE = Suite()
 
 _SOON = 3.0

@@ -20,6 +20,8 @@ from tests.sandboxes.hostile import Box, Played, Stage, Suite, refused
 from toolyard.core.errors import CannotFork, WorkspaceError
 from toolyard.sandboxes.base import Entry, Executed, Limits
 
+pytestmark = pytest.mark.thorough
+
 SUITE = Suite()
 
 _SOON = 5.0

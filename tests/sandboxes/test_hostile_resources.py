@@ -16,6 +16,8 @@ from tests.sandboxes.hostile import PRELUDE, Box, Played, Stage, Suite
 from toolyard.core.errors import SandboxError
 from toolyard.sandboxes.base import Limits
 
+pytestmark = pytest.mark.thorough
+
 SUITE = Suite()
 
 MIB = 2**20

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import first, thorough
 from toolyard.sandboxes import interpreter
 from toolyard.sandboxes.base import Executed, Sandbox
 from toolyard.sandboxes.subprocess import SubprocessBackend
@@ -23,7 +24,7 @@ from toolyard.sandboxes.subprocess import SubprocessBackend
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["plain", "ipython"])
+@pytest.fixture(params=["plain", thorough("ipython")])
 async def box(request) -> AsyncIterator[Sandbox]:
     backend = SubprocessBackend()
     async with await backend.open(profile=request.param) as sandbox:
@@ -124,6 +125,7 @@ pieces = st.sampled_from(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=2000)
 @example("x \\\n")
 @given(st.lists(pieces, min_size=1, max_size=6).map("\n".join))
@@ -332,17 +334,19 @@ async def test_an_interrupt_at_any_moment_leaves_the_interpreter_alive(plain):
 
 @pytest.mark.parametrize(
     "code",
-    [
-        "while True: pass",
-        "class Value:\n    def __repr__(self):\n        while True: pass\nValue()",
-        "class Own(Exception):\n    def __str__(self):\n        while True: pass\nraise Own",
-        "import time; time.sleep(60)",
-        "import asyncio; await asyncio.sleep(60)",
-        "import signal; signal.pthread_sigmask(signal.SIG_UNBLOCK, [2]); signal.pause()",
-        "import threading; threading.Event().wait()",
-        "import subprocess; subprocess.run(['sleep', '60'])",
-        "import os; os.system('sleep 60')",
-    ],
+    first(
+        [
+            "while True: pass",
+            "class Value:\n    def __repr__(self):\n        while True: pass\nValue()",
+            "class Own(Exception):\n    def __str__(self):\n        while True: pass\nraise Own",
+            "import time; time.sleep(60)",
+            "import asyncio; await asyncio.sleep(60)",
+            "import signal; signal.pthread_sigmask(signal.SIG_UNBLOCK, [2]); signal.pause()",
+            "import threading; threading.Event().wait()",
+            "import subprocess; subprocess.run(['sleep', '60'])",
+            "import os; os.system('sleep 60')",
+        ]
+    ),
 )
 async def test_whatever_hangs_is_interrupted_and_the_session_goes_on(box, code):
     await box.exec("kept = 1")

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 
 from tests.sandboxes import backends, hostile
-from tests.sandboxes.test_rooms import server, sleeping, started, temporary, until  # noqa: F401  # a fixture
+from tests.sandboxes.test_process_based import server, sleeping, started, temporary, until  # noqa: F401  # a fixture
 from toolyard.core.errors import SandboxLost, SandboxUnavailable
 from toolyard.sandboxes.base import Limits
 from toolyard.sandboxes.landlock import LandlockBackend
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 _AS_STRANGER: Mapping[str, Any] = {"user": hostile.STRANGER, "group": hostile.STRANGER, "extra_groups": []}
 _IS_ROOT = os.geteuid() == 0
 
 
-@pytest.fixture(params=backends.LOOPS, ids=["asyncio", "uvloop"])
+@pytest.fixture(params=backends.LOOPS)
 def anyio_backend(request):
     return request.param
 
@@ -175,7 +175,7 @@ from toolyard.sandboxes.native import seccomp, syscalls
 policy = dict.fromkeys(seccomp.numbers(seccomp.MACHINE), seccomp.ALLOW)
 refused = dict.fromkeys(["unshare", "setns", "mount", "pivot_root"], seccomp.REFUSE)
 policy |= refused | {{"clone": seccomp.without(0, seccomp.CLONE_NEW), "clone3": seccomp.ABSENT}}
-calls = syscalls.Calls()
+calls = syscalls.Syscalls()
 syscalls.load_filter(calls, seccomp._compiled_for(seccomp.MACHINE, policy))
 syscalls.forbid_new_privileges()
 calls.make()

@@ -51,6 +51,7 @@ async def batch(trainer: Trainer, count: int, code: str) -> list[Observed]:
 # Whoever runs them.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings", [{}, {"placement": "process"}, {"placement": "pool", "pool_processes": 3}], ids=str
 )
@@ -84,12 +85,14 @@ with running([], tools="python_code") as server:
 """
 
 
+@pytest.mark.thorough
 def test_a_batch_far_beyond_what_the_server_can_open_loses_none():
     command = ["bash", "-c", 'ulimit -Sn 256; exec "$0" -c "$1"', sys.executable, FEW_FILES]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout == "300\n", done.stderr[-2000:]
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 @pytest.mark.timeout(180)
 async def test_an_action_among_many_costs_the_server_what_one_among_few_does(anyio_backend):
@@ -141,6 +144,7 @@ async def test_programs_that_sleep_do_not_hold_up_the_others_while_processors_ar
             await asyncio.wait(asleep)
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 async def test_programs_that_compute_get_no_more_places_than_usual(anyio_backend):
     """Or each would use up its time limit while it waits for the others."""

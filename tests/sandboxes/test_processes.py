@@ -21,7 +21,7 @@ from toolyard.sandboxes.process import Backlog
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=backends.LOOPS, ids=["asyncio", "uvloop"])
+@pytest.fixture(params=backends.LOOPS)
 def anyio_backend(request):
     return request.param
 

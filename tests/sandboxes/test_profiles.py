@@ -10,17 +10,12 @@ import pytest
 from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import Profile, Provider, execute, profiles
 from toolyard.sandboxes.installation import own, using
-from toolyard.sandboxes.native import boot
+from toolyard.sandboxes.native import helper_argv
 from toolyard.sandboxes.native.backend import NativeBackend
-from toolyard.sandboxes.native.template import place
+from toolyard.sandboxes.native.rootfs import place
 from toolyard.sandboxes.view import View
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +205,7 @@ print(session._now.hooked)
 )
 def test_a_template_that_has_loaded_asyncio_tells_it_of_forks_if_it_wants_to_hear_of_them(load: str, hooked: bool):
     """In a process of its own: this one has loaded it."""
-    code = boot.command("native.session")[-1].partition("from toolyard")[0] + _TEMPLATE.replace("{load}", load)
+    code = helper_argv.command("native.session")[-1].partition("from toolyard")[0] + _TEMPLATE.replace("{load}", load)
     told = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == f"{hooked}\n"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import TOOLYARD
+from tests.sandboxes import backends
 from tests.sandboxes.authored import SECRET, Venv, package
 from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import Provider, execute, open_sandbox, profiles
@@ -38,11 +39,6 @@ try:
 except ImportError as error:
     print(type(error).__name__)
 """
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +84,7 @@ def test_the_servers_packages_are_not_there_where_both_share_a_prefix(venv: Venv
     assert View.of("").closed == ()
 
 
-@pytest.mark.parametrize("name", ["native", "bubblewrap", "landlock"])
+@pytest.mark.parametrize("name", ["native", *backends.others("bubblewrap", "landlock")])
 async def test_an_environment_among_the_servers_packages_is_hidden_with_all_of_them(name: str, tmp_path: Path):
     """Where the Python of sandboxes shows the server's: as if that were installed in a folder of the former."""
     made = Venv.make(tmp_path / "venv")

@@ -418,6 +418,7 @@ def test_all_calls_whose_arguments_matter_are_tried():
     assert set(TO_TRY) == {name for policy in policies for name, rule in policy.items() if not isinstance(rule, int)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("machine", "who", "name"),
     [(machine, who, name) for machine, who in FILTERS for name in TO_TRY if name in seccomp.numbers(machine)],
@@ -440,6 +441,7 @@ words = st.one_of(
 registers = st.builds(lambda upper, lower: upper << 32 | lower, st.sampled_from([0, 1, 0x80000000, 0xFFFFFFFF]), words)
 
 
+@pytest.mark.thorough
 @every_filter
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
@@ -507,6 +509,7 @@ def test_with_what_it_adds_a_program_may_do_exactly_what_its_own_filter_allows(m
             assert same_as_alone(machine, number=number, architecture=architecture), (number, architecture)
 
 
+@pytest.mark.thorough
 @every_machine
 def test_that_holds_for_every_argument_that_matters(machine):
     numbers = seccomp.numbers(machine)
@@ -519,6 +522,7 @@ def test_that_holds_for_every_argument_that_matters(machine):
             assert same_as_alone(machine, number=numbers[name], arguments=arguments), (name, words)
 
 
+@pytest.mark.thorough
 @every_machine
 @settings(max_examples=1000, deadline=None)
 @given(data=st.data())
@@ -651,6 +655,7 @@ def test_the_kernel_makes_no_namespace_for_a_program(flag, upper):
         assert outcomes(PROGRAM, named("clone", thread, 0, 0, 0, 0)) == [-errno.EINVAL]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("upper", [0, 1 << 32])
 @pytest.mark.parametrize(
     ("error", "name", "arguments"),

@@ -16,7 +16,7 @@ from toolyard.sandboxes.shell import ARGV, COMMAND_BYTES, Shell, refused
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
+@pytest.fixture(params=LOOPS)
 def anyio_backend(request):
     return request.param
 

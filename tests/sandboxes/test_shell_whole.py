@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.sandboxes.backends import backend
+from tests.sandboxes.backends import backend, others
 from toolyard.sandboxes.base import Backend, Finished, Limits, Sandbox
 from toolyard.sandboxes.shell import may_wait_for_subshell
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 KEPT = {
     "list": "sleep 9; touch rest; echo rest",
@@ -61,7 +61,7 @@ LOST = {
 }
 """Commands that do, and it is told."""
 FEW = ("list", "small subshell", "for", "until", "group", "sourced", "job", "orphan", "output", "function", "exec")
-BACKENDS = {
+COMMANDS = {
     "native": [*KEPT, *LOST],
     "bubblewrap": FEW,
     "landlock": FEW,
@@ -107,15 +107,15 @@ def problems_of(done: Finished, *, lost: bool, limit: str) -> list[str]:
     return [] if got == (limit, lost, True, False) else [str(done)]
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", ["native", *others("bubblewrap", "landlock", "subprocess", "docker")])
 async def test_a_command_whose_time_is_over_is_ended_with_its_rest(kind, tmp_path):
     chosen = backend(kind, tmp_path)
     await chosen.start()
     try:
         async with contextlib.AsyncExitStack() as stack:
-            opening = [chosen.open(LIMITS) for _ in BACKENDS[kind]]
+            opening = [chosen.open(LIMITS) for _ in COMMANDS[kind]]
             boxes = [await stack.enter_async_context(box) for box in await asyncio.gather(*opening)]
-            told = await asyncio.gather(*(ended(*case) for case in zip(boxes, BACKENDS[kind], strict=True)))
+            told = await asyncio.gather(*(ended(*case) for case in zip(boxes, COMMANDS[kind], strict=True)))
         assert not any(told), "\n".join(problem for problems in told for problem in problems)
     finally:
         await chosen.close()

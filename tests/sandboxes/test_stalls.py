@@ -15,10 +15,10 @@ from toolyard.sandboxes.base import Backend, Limits, Sandbox
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.subprocess import SubprocessBackend
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 
-@pytest.fixture(params=backends.LOOPS, ids=["asyncio", "uvloop"])
+@pytest.fixture(params=backends.LOOPS)
 def anyio_backend(request):
     return request.param
 
@@ -37,7 +37,7 @@ async def opened(backend: Backend) -> AsyncIterator[Sandbox]:
         await backend.close()
 
 
-@pytest.fixture(params=["native", "subprocess", "bubblewrap"])
+@pytest.fixture(params=["native", *backends.others("subprocess", "bubblewrap")])
 async def box(request, anyio_backend) -> AsyncIterator[Sandbox]:
     made = {"native": lambda: NativeBackend(templates=1, ready=0), "subprocess": SubprocessBackend}
     backend = backends.bubblewrap() if request.param == "bubblewrap" else made[request.param]()

@@ -13,7 +13,7 @@ from toolyard.sandboxes.native import forking, syscalls
 
 
 def test_prepared_calls_are_made_in_their_order_with_what_they_were_given(tmp_path):
-    calls = syscalls.Calls()
+    calls = syscalls.Syscalls()
     calls.add("mkdirat", syscalls._AT_FDCWD, os.fsencode(tmp_path / "one"), 0o700)
     calls.add("mkdirat", syscalls._AT_FDCWD, os.fsencode(tmp_path / "one/two"), 0o700)
     assert not list(tmp_path.iterdir())
@@ -22,7 +22,7 @@ def test_prepared_calls_are_made_in_their_order_with_what_they_were_given(tmp_pa
 
 
 def test_a_prepared_call_that_is_refused_is_named_and_the_next_ones_are_not_made(tmp_path):
-    calls = syscalls.Calls()
+    calls = syscalls.Syscalls()
     calls.add("mkdirat", syscalls._AT_FDCWD, os.fsencode(tmp_path / "missing/one"), 0o700, about="the first")
     calls.add("mkdirat", syscalls._AT_FDCWD, os.fsencode(tmp_path / "two"), 0o700)
     with pytest.raises(OSError, match="mkdirat the first: No such file") as refused:
@@ -34,7 +34,7 @@ def test_a_prepared_call_that_is_refused_is_named_and_the_next_ones_are_not_made
 def test_a_prepared_call_that_gives_something_else_is_refused_too(tmp_path):
     reads, writes = os.pipe()
     os.close(writes)
-    calls = syscalls.Calls()
+    calls = syscalls.Syscalls()
     calls.add("read", reads, b"?", 1, gives=1, about="the first")
     calls.add("mkdirat", syscalls._AT_FDCWD, os.fsencode(tmp_path / "two"), 0o700)
     with pytest.raises(OSError, match="read the first: gave 0"):
@@ -48,7 +48,7 @@ def test_a_file_is_written_only_if_it_gets_the_number_that_was_foreseen(tmp_path
     path.write_text("before")
     lowest = os.dup(0)
     os.close(lowest)
-    calls = syscalls.Calls()
+    calls = syscalls.Syscalls()
     calls.write_file(str(path), b"AFTER", fd=lowest)
     calls.make()
     assert path.read_text() == "AFTERe"
@@ -66,7 +66,7 @@ def test_a_child_in_which_one_goes_on_has_just_the_files_that_were_kept():
     if pid == 0:
         if forking.fork():
             os._exit(0)
-        calls = syscalls.Calls()
+        calls = syscalls.Syscalls()
         calls.close_all_but({0, 1, 2, writes})
         calls.make()
         listing = os.listdir("/proc/self/fd")  # and the one that lists them

@@ -22,12 +22,14 @@ from typing import Any
 
 import pytest
 
-from tests.sandboxes import hostile
+from tests.sandboxes import backends, hostile
 from toolyard.core.errors import CannotFork, SandboxError, SandboxLost, SandboxUnavailable, WorkspaceError
 from toolyard.sandboxes.base import Limits
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.native.channel import Answer, Channel
 from toolyard.sandboxes.native.sandbox import NativeSandbox
+
+pytestmark = pytest.mark.thorough
 
 _SOON = 10.0
 """What must not hang ends in so many seconds, however busy the machine is."""
@@ -323,11 +325,7 @@ def test_an_interrupt_of_the_whole_group_leaves_nothing(
 # ---- A backend in this process
 
 
-_ON_BOTH_LOOPS = pytest.mark.parametrize(
-    "anyio_backend",
-    [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})],
-    ids=["asyncio", "uvloop"],
-)
+_ON_BOTH_LOOPS = pytest.mark.parametrize("anyio_backend", backends.LOOPS)
 
 
 _KEPT_MOST = 32
@@ -719,8 +717,75 @@ async def test_a_backend_whose_broker_was_killed_leaves_nothing_either(backend: 
     await sandboxes[0].close()
 
 
+@contextlib.asynccontextmanager
+async def _three_templates() -> AsyncIterator[NativeBackend]:
+    """They are there as soon as many ask at once."""
+    backend = NativeBackend(ready=0, templates=3)
+    await backend.start()
+    try:
+        await _until_there_are_three(backend)
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def _until_there_are_three(backend: NativeBackend) -> None:
+    deadline = time.monotonic() + _SOON
+    while len(backend._templates["plain"].alive) < 3:
+        assert time.monotonic() < deadline, len(_helpers()[1])
+        for sandbox in await asyncio.gather(*(backend.open() for _ in range(4))):
+            await sandbox.close()
+
+
 @pytest.mark.anyio
-async def test_a_template_that_is_killed_is_replaced(backend: NativeBackend) -> None:
+async def test_sandboxes_that_are_asked_for_at_once_come_of_all_templates(anyio_backend: str) -> None:
+    async with _three_templates() as backend:
+        interpreters = await asyncio.gather(*(backend.open_interpreter() for _ in range(9)))
+        assert [len(_children(template)) for template in _helpers()[1]] == [3, 3, 3]
+        told = await asyncio.gather(*(one.exec(f"{i} * {i}") for i, one in enumerate(interpreters)))
+        assert [one.value for one in told] == [str(i * i) for i in range(9)]
+        for one in interpreters:
+            await one.close()
+
+
+@pytest.mark.anyio
+async def test_who_needs_a_sandbox_does_not_wait_for_a_template_that_is_busy(anyio_backend: str) -> None:
+    async with _three_templates() as backend:
+        busy = _helpers()[1][1]
+        os.kill(busy, signal.SIGSTOP)
+        try:
+            opening = [asyncio.ensure_future(backend.open_interpreter()) for _ in range(3)]
+            async with asyncio.timeout(_SOON):
+                while sum(one.done() for one in opening) < 2:
+                    await asyncio.wait([one for one in opening if not one.done()], return_when=asyncio.FIRST_COMPLETED)
+                for _ in range(6):
+                    await (await backend.open_interpreter()).close()
+            assert sum(one.done() for one in opening) == 2
+        finally:
+            os.kill(busy, signal.SIGCONT)
+        for interpreter in await asyncio.gather(*opening):
+            await interpreter.close()
+
+
+@pytest.mark.anyio
+async def test_one_template_does_for_who_asks_for_one_sandbox_after_the_other(anyio_backend: str) -> None:
+    backend = NativeBackend(ready=0, templates=3)
+    await backend.start()
+    try:
+        for _ in range(6):
+            await (await backend.open()).close()
+        assert len(_helpers()[1]) == 1
+    finally:
+        await backend.close()
+
+
+@pytest.mark.anyio
+async def test_a_template_that_is_killed_is_replaced(anyio_backend: str) -> None:
+    async with _three_templates() as backend:
+        await _lose_a_template(backend)
+
+
+async def _lose_a_template(backend: NativeBackend) -> None:
     sandboxes = [await backend.open() for _ in range(4)]
     waiting = [asyncio.ensure_future(sandbox.exec("while True: pass", timeout=60)) for sandbox in sandboxes]
     await asyncio.sleep(0.05)
@@ -733,7 +798,7 @@ async def test_a_template_that_is_killed_is_replaced(backend: NativeBackend) -> 
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
     lost = [sandbox for sandbox in sandboxes if not sandbox.alive]
-    assert 0 < len(lost) < 4 or len(templates) == 1, "its sandboxes, and no others"
+    assert 0 < len(lost) < 4, "its sandboxes, and no others"
     for sandbox, work in zip(sandboxes, waiting, strict=True):
         if sandbox in lost:
             assert await _lost(work)
@@ -743,7 +808,8 @@ async def test_a_template_that_is_killed_is_replaced(backend: NativeBackend) -> 
     more = [await backend.open() for _ in range(4)]
     for sandbox in more:
         assert (await sandbox.exec("1 + 1")).value == "2"
-    assert len(_helpers()[1]) == len(templates)
+    await _until_there_are_three(backend)
+    assert len(_helpers()[1]) == len(templates) == 3
     for sandbox in (*sandboxes, *more):
         await sandbox.close()
     deadline = time.monotonic() + _SOON

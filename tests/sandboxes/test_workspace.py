@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.sandboxes.rooms import workspace as module
-from toolyard.sandboxes.rooms.workspace import Workspace
+from toolyard.sandboxes.process_based import workspace as module
+from toolyard.sandboxes.process_based.workspace import WorkspaceFolder
 
 MOST = 10**6
 
@@ -27,8 +27,8 @@ def root(tmp_path) -> Path:
 
 
 @pytest.fixture
-def workspace(root) -> Workspace:
-    return Workspace(str(root))
+def workspace(root) -> WorkspaceFolder:
+    return WorkspaceFolder(str(root))
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def test_a_copy_made_while_links_are_put_in_has_nothing_of_the_host(root, worksp
     ):
         for _ in range(100):
             try:
-                Workspace(str(copied)).copy_from(workspace)
+                WorkspaceFolder(str(copied)).copy_from(workspace)
             except OSError:  # caught in the act
                 continue
             for path in copied.iterdir():
@@ -176,7 +176,7 @@ def test_a_copy_has_what_the_other_has_and_nothing_else(root, workspace):
     (copied / "old/deep").mkdir(parents=True)
     (copied / "old/file").touch()
     (copied / "old/link").symlink_to(root)
-    Workspace(str(copied)).copy_from(workspace)
+    WorkspaceFolder(str(copied)).copy_from(workspace)
     assert sorted(str(path.relative_to(copied)) for path in copied.rglob("*")) == ["a", "a/empty", "a/program", "link"]
     assert (copied / "a/program").stat().st_mode & 0o7777 == 0o751
     assert os.readlink(copied / "link") == "../secret"

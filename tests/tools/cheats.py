@@ -38,9 +38,12 @@ PLAIN = ["assert f(2) == 4"]
 SORTED = ["assert sorted(f([2, 1])) == [1, 2]"]
 CLOSE = ["assert abs(f(2.5) - 3.2) < 1e-6"]
 CHECK = ["def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(3) == 9\ncheck(f)"]
+LOOP = [
+    "def check(candidate):\n    for given, expected in ((2, 4), (3, 9)):\n        assert candidate(given) == expected\ncheck(f)"
+]
 CALLED = {"inputs": [[2]], "outputs": [4], "fn_name": "f"}
 READ = {"inputs": ["2"], "outputs": ["4"]}
-ALL = [PLAIN, CHECK, CALLED]
+ALL = [PLAIN, CHECK, LOOP, CALLED]
 
 
 def _each(name: str, code: str, *tests: Any) -> dict[str, tuple[str, Any]]:
@@ -176,6 +179,23 @@ CHEATS: dict[str, tuple[str, Any]] = {
         *ALL,
         SORTED,
     ),
+    **{
+        name: cheat
+        for kind, answer in {
+            "changed arguments that are none": 'returned 0\n["t3",null,"t2",5,6,null]',
+            "changed arguments of no call": 'returned 0\n["t3",null,7,null]',
+            "an exception without a name": 'raised 0\n["t3",1,2,3]',
+            "an exception in an answer": 'returned 0\n["t3",null,null,"t1",4]',
+            "no row of answers": 'returned 0\n["t3",4,null,null]',
+            "a row of odd answers": 'returned 0\n["t3","l3",4,9,"sxyz",null,null]',
+            "a long row of answers": 'returned 0\n["t3","l4","l0","l0","l0","l0",null,null]',
+        }.items()
+        for name, cheat in _each(
+            f"an answer with {kind}",
+            f"import sys\nsides = sys.modules['toolyard.sandboxes.sides']\nsides.Side.message = lambda *a: sides.Said({answer!r})\ndef f(*args): return 5",
+            *([CHECK, LOOP, SORTED] if "row" in kind else [CHECK, LOOP, CALLED, SORTED]),
+        ).items()
+    },
     **_each(
         "an answer that is no message",
         "import sys\nsides = sys.modules['toolyard.sandboxes.sides']\nsides.Side.message = lambda *a: sides.Said('returned 99999\\n' + '[' * 30000)\ndef f(*args): return 4",

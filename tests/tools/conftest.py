@@ -1,13 +1,22 @@
-"""An API for tests of collections, and its address."""
+"""What tests of toolsets share: sandboxes, and an API for collections at its address."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.sandboxes.backends import others
 from tests.tools.api_server import Api
 from tests.tools.loopback import serving
+from toolyard.sandboxes import Provider
+
+
+@pytest.fixture(scope="module", params=["native", *others("subprocess")])
+async def sandboxes(request: pytest.FixtureRequest) -> AsyncIterator[Provider]:
+    """Where the toolsets of these tests open a sandbox each."""
+    async with Provider(request.param, "L0") as provider:
+        yield provider
 
 
 @pytest.fixture(scope="module")

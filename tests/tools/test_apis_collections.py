@@ -19,7 +19,7 @@ from toolyard.testing import running
 from toolyard.tools.apis.collection import ApiCollection, collection, collections
 from toolyard.tools.apis.environment import api_environment, base_urls
 from toolyard.tools.apis.files import read_keys
-from toolyard.tools.apis.operation import Request
+from toolyard.tools.apis.operation import ApiRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -191,7 +191,7 @@ async def test_the_apis_of_a_host_are_asked_with_its_name_and_the_key(tmp_path: 
     assert api.asked[0].headers["x-rapidapi-key"] == "rapid-key"
 
 
-def asked_of(path: Path, **more: Any) -> Request:
+def asked_of(path: Path, **more: Any) -> ApiRequest:
     return next(iter(collection(path, **more).operations.values())).request({"harbour": "Oban"})
 
 

@@ -22,7 +22,7 @@ from toolyard.core.tool import ToolSpec
 from toolyard.tools.apis import files
 from toolyard.tools.apis.collection import collection
 from toolyard.tools.apis.document import Document
-from toolyard.tools.apis.names import Names
+from toolyard.tools.apis.names import UniqueNames
 from toolyard.tools.apis.openapi import read_openapi
 from toolyard.tools.apis.operation import HttpOperation
 
@@ -31,7 +31,7 @@ URL = "https://api.example"
 
 
 def read(said: Any, base_url: str = URL, keys: Any = "") -> dict[str, tuple[ToolSpec, HttpOperation]]:
-    found = read_openapi(Document(said, "doc"), Names(), base_url=base_url, keys=keys)
+    found = read_openapi(Document(said, "doc"), UniqueNames(), base_url=base_url, keys=keys)
     return {spec.name: (spec, operation) for spec, operation in found}
 
 

@@ -22,9 +22,9 @@ from tests.tools.loopback import serving
 from toolyard.browser.addresses import Addresses
 from toolyard.core.errors import DefinitionError, ServiceUnavailable, ToolError
 from toolyard.tools import http
-from toolyard.tools.apis.asking import Line
+from toolyard.tools.apis.asking import ApiConnections
 from toolyard.tools.apis.collection import ApiCollection, collection
-from toolyard.tools.apis.operation import Request
+from toolyard.tools.apis.operation import ApiRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -457,9 +457,9 @@ async def test_a_redirect_that_leads_nowhere_ends(tmp_path: Path, api: Api, url:
 
 
 @asynccontextmanager
-async def one_line(addresses: Addresses) -> AsyncIterator[Line]:
+async def one_line(addresses: Addresses) -> AsyncIterator[ApiConnections]:
     """As it is to a server that only a document names."""
-    line = Line(addresses, sessions=1)
+    line = ApiConnections(addresses, sessions=1)
     try:
         yield line
     finally:
@@ -470,7 +470,7 @@ async def test_a_name_that_only_a_document_has_is_not_asked_if_it_leads_inside(u
     inside = url.replace("127.0.0.1", "localhost")
     async with one_line(Addresses()) as line:
         with pytest.raises(ServiceUnavailable, match="localhost has no public address"):
-            await line.ask(Request("GET", f"{inside}/echo", {}), 5)
+            await line.ask(ApiRequest("GET", f"{inside}/echo", {}), 5)
     assert api.asked == []
 
 
@@ -478,7 +478,7 @@ async def test_a_name_is_looked_up_once_and_that_address_is_asked(url: str, api:
     named = url.replace("127.0.0.1", "localhost")
     async with one_line(Addresses.parse("127.0.0.1")) as line:
         for _ in range(2):
-            await line.ask(Request("GET", f"{named}/echo", {}), 5)
+            await line.ask(ApiRequest("GET", f"{named}/echo", {}), 5)
     assert {asked.headers["host"] for asked in api.asked} == {urlsplit(named).netloc}
     assert len(api.peers) == 2, "a connection by address is not kept for another name"
 
@@ -491,10 +491,10 @@ async def test_a_certificate_must_be_that_of_the_name_and_not_of_the_address(
     try:
         with serving(api.app, ssl_certfile=str(PEM), ssl_keyfile=str(PEM), loop="asyncio") as url:
             async with one_line(Addresses.parse("127.0.0.1")) as line:
-                assert (await line.ask(Request("GET", f"{url}/echo", {}), 5)).status == 200
+                assert (await line.ask(ApiRequest("GET", f"{url}/echo", {}), 5)).status == 200
                 named = url.replace("127.0.0.1", "localhost")
                 with pytest.raises(ServiceUnavailable, match="cannot be reached"):
-                    await line.ask(Request("GET", f"{named}/echo", {}), 5)
+                    await line.ask(ApiRequest("GET", f"{named}/echo", {}), 5)
     finally:
         http.tls.cache_clear()
     assert len(api.asked) == 1
@@ -512,8 +512,8 @@ async def test_a_server_with_tls_is_asked_through_the_proxy_that_variables_name(
             async with one_proxy() as (proxy, wanted):
                 monkeypatch.setenv("HTTPS_PROXY", proxy)
                 for addresses in (None, Addresses.parse("127.0.0.1")):
-                    line = Line(addresses, sessions=1)
-                    assert (await line.ask(Request("GET", f"{url}/echo", {}), 5)).status == 200
+                    line = ApiConnections(addresses, sessions=1)
+                    assert (await line.ask(ApiRequest("GET", f"{url}/echo", {}), 5)).status == 200
                     await line.leave()
             assert wanted == [f"CONNECT {urlsplit(url).netloc} HTTP/1.1"] * 2
     finally:
@@ -564,6 +564,6 @@ async def test_connections_are_shared_by_sessions_and_closed_with_the_last(libra
     assert len(api.peers) == 1
     async with one_session(toolset) as other:
         await other.call_task_tool("searchBooks", {})
-        (line,) = toolset._lines.values()
+        (line,) = toolset._connections_of_loops.values()
         assert line.sessions == 2
     assert (line.sessions, len(line._transports)) == (1, 1)

@@ -44,17 +44,12 @@ print(sorted(found.items()))
 """
 
 
-@pytest.fixture(scope="module", params=["native", "bubblewrap", "subprocess"])
+@pytest.fixture(scope="module", params=["native", *backends.others("bubblewrap", "subprocess")])
 async def provider(request: pytest.FixtureRequest) -> AsyncIterator[Provider]:
     if request.param == "bubblewrap":
         backends.bubblewrap()  # installs it, if need be
     async with Provider(request.param, "L0") as provider:
         yield provider
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def opened(provider: Provider) -> SessionSandbox:
@@ -445,6 +440,7 @@ async def test_a_structure_is_bounded_however_deep_or_wide() -> None:
     assert encode(wide).count(b'"name"') == archives.ENTRIES_MOST + 1
 
 
+@pytest.mark.thorough
 async def test_ten_thousand_real_files_are_listed_soon() -> None:
     async with Provider("native", limits=Limits(disk_files=20_000)) as provider:
         workspace = await opened(provider)

@@ -400,6 +400,7 @@ async def test_background_jobs_do_not_hold_up_the_prompt(trainer, trajectory):
     assert time.monotonic() - began < 8
 
 
+@pytest.mark.thorough
 async def test_a_command_has_ten_seconds_is_ended_whole_and_the_next_ones_run(trainer):
     over = "Process timed out after 10 seconds"
     slow, stuck = "echo a; sleep 30; echo rest", "while :; do :; done; echo rest"

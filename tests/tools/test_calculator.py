@@ -22,12 +22,11 @@ class Calculators(ToolsEnvironment):
     toolsets = (Calculator, IPythonCode)
 
 
-@pytest.fixture(params=["native", "subprocess"])
-async def calculator(request: pytest.FixtureRequest) -> AsyncIterator[Calculator]:
-    async with Provider(request.param, "L0"):
-        toolset = Calculator(Calculators())
-        yield toolset
-        await toolset.teardown()
+@pytest.fixture
+async def calculator(sandboxes: Provider) -> AsyncIterator[Calculator]:
+    toolset = Calculator(Calculators())
+    yield toolset
+    await toolset.teardown()
 
 
 VALUES = {
@@ -75,6 +74,7 @@ async def test_what_has_no_value_is_told_in_words(calculator):
         assert (await calculator.calculator(expression)).startswith(said), expression
 
 
+@pytest.mark.thorough
 async def test_an_expression_that_takes_too_long_is_ended(calculator, monkeypatch):
     monkeypatch.setattr(module, "SECONDS", 1.0)
     told = await calculator.calculator("9 ** 9 ** 9")

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from toolyard.core.tool import tools_of
+from toolyard.core.reading import tools_of
 from toolyard.tools import TOOLS
 
 OPENINGS = [

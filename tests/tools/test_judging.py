@@ -35,6 +35,7 @@ async def test_right_programs_of_every_shape_pass():
     assert len(RIGHT) >= 60
 
 
+@pytest.mark.thorough
 async def test_no_cheat_passes():
     async with Provider("native"):
         passed = [name for name, told in (await verdicts(CHEATS)).items() if not told]
@@ -42,6 +43,7 @@ async def test_no_cheat_passes():
     assert len({name.partition(", test")[0] for name in CHEATS}) >= 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["subprocess", "landlock"])
 async def test_other_backends_judge_alike(backend):
     """They have no template: what is ours is loaded with each program."""

@@ -19,13 +19,14 @@ import nbformat
 import pytest
 from PIL import Image
 
+from tests.tiers import first
 from toolyard import Client
 from toolyard.client import ToolCallFailed
 from toolyard.core.errors import ToolError
 from toolyard.core.output import ImageBlock, ToolOutput
 from toolyard.sandboxes import Provider, cell_runner, profiles
 from toolyard.sandboxes.installation import own, using
-from toolyard.sandboxes.native import template
+from toolyard.sandboxes.native import rootfs
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.view import View
 from toolyard.testing import Running, running
@@ -33,7 +34,7 @@ from toolyard.tools import notebook, notebook_file
 from toolyard.tools.environment import ToolsEnvironment
 from toolyard.tools.notebook import FILE, PythonNotebook
 
-MOVED = template.place(matplotlib.__file__) != matplotlib.__file__
+MOVED = rootfs.place(matplotlib.__file__) != matplotlib.__file__
 """What is installed below /tmp lies elsewhere in a sandbox, and matplotlib is not loaded ahead then."""
 
 pytestmark = pytest.mark.anyio
@@ -44,11 +45,6 @@ AFRESH = "the interpreter starts afresh: variables are gone, files are kept"
 
 class Notebooks(ToolsEnvironment):
     toolsets = (PythonNotebook,)
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -242,23 +238,28 @@ async def test_errors_are_told_without_colours_after_what_was_written(book: Pyth
 
 @pytest.mark.parametrize(
     ("code", "told"),
-    [
-        ("import os; print('last words'); os._exit(3)", f"last words\n[the interpreter ended with code 3; {AFRESH}]"),
-        ("import os; os.kill(os.getpid(), 9)", f"[the interpreter ended with code -9; {AFRESH}]"),
-        ("import ctypes; ctypes.string_at(0)", f"[the interpreter ended with code -11; {AFRESH}]"),
-        ("import os\nwhile True: os.fork()", "BlockingIOError: [Errno 11] Resource temporarily unavailable"),
-        ("class R:\n  def __repr__(self): raise ValueError('no repr')\nR()", "ValueError: no repr"),
-        ("class E(Exception):\n  def __str__(self): raise KeyError\nraise E", "Traceback (most recent call last)"),
-        ("def f(): f()\nf()", "RecursionError"),
-        ("!yes", "it wrote more output than it may, and the rest is not shown"),
-        ("x = b'x' * 10**9", f"it needed more memory than it may; {AFRESH}]"),
-        ("open('f', 'wb').write(b'x' * 10**8)", "it wrote a larger file than it may"),
-        ("for n in range(30): open(f'f{n}', 'wb').write(b'x' * 10**7)", "No space left on device"),
-        ("files = []\nwhile True: files.append(open('/dev/null'))", "OSError: [Errno 24] Too many open files"),
-        ("class R:\n  def __repr__(self): 1/0\nfor n in range(300): display(R())", "more things were shown]"),
-        ("import builtins\ndel builtins.len", "NameError: name 'len' is not defined"),
-        ("get_ipython().events = None", "NoneType"),
-    ],
+    first(
+        [
+            (
+                "import os; print('last words'); os._exit(3)",
+                f"last words\n[the interpreter ended with code 3; {AFRESH}]",
+            ),
+            ("import os; os.kill(os.getpid(), 9)", f"[the interpreter ended with code -9; {AFRESH}]"),
+            ("import ctypes; ctypes.string_at(0)", f"[the interpreter ended with code -11; {AFRESH}]"),
+            ("import os\nwhile True: os.fork()", "BlockingIOError: [Errno 11] Resource temporarily unavailable"),
+            ("class R:\n  def __repr__(self): raise ValueError('no repr')\nR()", "ValueError: no repr"),
+            ("class E(Exception):\n  def __str__(self): raise KeyError\nraise E", "Traceback (most recent call last)"),
+            ("def f(): f()\nf()", "RecursionError"),
+            ("!yes", "it wrote more output than it may, and the rest is not shown"),
+            ("x = b'x' * 10**9", f"it needed more memory than it may; {AFRESH}]"),
+            ("open('f', 'wb').write(b'x' * 10**8)", "it wrote a larger file than it may"),
+            ("for n in range(30): open(f'f{n}', 'wb').write(b'x' * 10**7)", "No space left on device"),
+            ("files = []\nwhile True: files.append(open('/dev/null'))", "OSError: [Errno 24] Too many open files"),
+            ("class R:\n  def __repr__(self): 1/0\nfor n in range(300): display(R())", "more things were shown]"),
+            ("import builtins\ndel builtins.len", "NameError: name 'len' is not defined"),
+            ("get_ipython().events = None", "NoneType"),
+        ]
+    ),
 )
 async def test_a_cell_that_misbehaves_is_told_and_the_next_one_works(book: PythonNotebook, code: str, told: str):
     await shown(book, "x = 1")

@@ -59,6 +59,7 @@ def html(text: str, **headers: str) -> Response:
     return Response(text, headers={"content-type": "text/html; charset=utf-8", **headers})
 
 
+@pytest.mark.thorough
 async def test_a_page_that_is_packed_is_unpacked_but_never_without_end(url: str, there: Counterpart) -> None:
     there.answers["/"] = Response(gzip.compress(b"<p>Hello"), headers={"content-encoding": "gzip"})
     assert (await load_page(url, ALLOWED)).told() == "Hello"
@@ -246,6 +247,7 @@ def test_links_are_whole_addresses_of_the_web_each_once() -> None:
     assert len(read_html(many, "https://x.example/").links) == LINKS_MOST
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("piece", ["<", "<!--", "<a ", "<a b='", "</a ", "&#", "<![CDATA[", "<script>", "<td>", "<a/>"])
 def test_no_page_takes_long_to_read(piece: str) -> None:
     written = piece * (plain_pages.BYTES_MOST // 4 // len(piece))

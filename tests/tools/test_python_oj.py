@@ -234,6 +234,30 @@ async def test_87_asserts_that_hold_are_passed_and_the_first_that_does_not_is_sh
     )
 
 
+CHECK = (
+    "METADATA = {}\n\ndef check(candidate):\n    assert candidate(1) == 2\n    assert candidate(2) == 4, 'no'\ncheck(f)"
+)
+ONE_BY_ONE = CHECK.replace("METADATA = {}\n", "METADATA = []\nMETADATA.append(1)")
+"""The same for a reader, but not for the server, which has it run in a second sandbox."""
+
+
+@pytest.mark.parametrize("statement", [CHECK, ONE_BY_ONE])
+async def test_a_check_function_that_fails_is_shown_as_python_would(trainer, statement):
+    frames = '  File "test.py", line 6, in <module>\n    check(f)\n  File "test.py", line 5, in check\n'
+    seen = await judged(trainer, "def f(a):\n    print('called')\n    return a + 1", [statement])
+    assert seen.text == (
+        f"The above code is incorrect. \nFailed test case: {statement}\nError:called\ncalled\n\n"
+        f"Traceback (most recent call last):\n{frames}"
+        "    assert candidate(2) == 4, 'no'\n           ^^^^^^^^^^^^^^^^^\nAssertionError: no\n"
+    )
+    seen = await judged(trainer, "def f(a):\n    return [2][a - 1]", [statement])
+    assert seen.text.endswith(
+        f"Traceback (most recent call last):\n{frames}    assert candidate(2) == 4, 'no'\n           ^^^^^^^^^^^^\n"
+        '  File "main.py", line 2, in f\n    return [2][a - 1]\n           ~~~^^^^^^^\n'
+        "IndexError: list index out of range\n"
+    )
+
+
 @pytest.mark.parametrize(
     "code",
     [

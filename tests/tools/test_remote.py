@@ -92,10 +92,10 @@ async def test_an_answer_is_understood_however_it_is_framed(
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (b"", "it cannot be reached: the connection was closed"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{", "it cannot be reached: the connection was closed"),
-        (b"SSH-2.0-OpenSSH\r\n", "its answer is not HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: ten\r\n\r\n", "its answer is not HTTP"),
+        (b"", "it cannot be reached: Server disconnected"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{", "it cannot be reached: peer closed connection"),
+        (b"SSH-2.0-OpenSSH\r\n", "it cannot be reached: Server disconnected"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: ten\r\n\r\n", "it cannot be reached: bad Content-Length"),
         (b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", "it answered 307"),
     ],
 )
@@ -255,6 +255,6 @@ async def test_when_no_session_is_left_no_connection_is(trainer: Trainer, monkey
         monkeypatch.setenv("RETRIEVER_URL", url)
         await trainer.act("<search>x</search>", "t-open")
         gc.collect()
-        assert [one.sessions for one in remote._connections.values() if one.near] == [1]
+        assert [one.sessions for one in remote._connections.values() if one.servers] == [1]
         await trainer.finish("t-open")
-        assert [one for one in remote._connections.values() if one.near or one.sessions] == []
+        assert [one for one in remote._connections.values() if one.servers or one.sessions] == []

@@ -201,6 +201,7 @@ def test_of_a_very_long_query_the_rarest_words_decide() -> None:
     assert time.process_time() - began < 1
 
 
+@pytest.mark.thorough
 def test_among_100_000_passages_a_query_takes_less_than_three_milliseconds() -> None:
     chance = random.Random(7)
     vocabulary = [f"w{i}" for i in range(20_000)]

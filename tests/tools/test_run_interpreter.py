@@ -19,12 +19,11 @@ class Interpreters(ToolsEnvironment):
     toolsets = (CodeInterpreter,)
 
 
-@pytest.fixture(params=["native", "subprocess"])
-async def interpreter(request: pytest.FixtureRequest) -> AsyncIterator[CodeInterpreter]:
-    async with Provider(request.param, "L0"):
-        toolset = CodeInterpreter(Interpreters())
-        yield toolset
-        await toolset.teardown()
+@pytest.fixture
+async def interpreter(sandboxes: Provider) -> AsyncIterator[CodeInterpreter]:
+    toolset = CodeInterpreter(Interpreters())
+    yield toolset
+    await toolset.teardown()
 
 
 async def test_135_new_code_replaces_the_old(interpreter):

@@ -31,12 +31,11 @@ class Shells(ToolsEnvironment):
     toolsets = (ShellEnv,)
 
 
-@pytest.fixture(params=["native", "subprocess"])
-async def shell(request: pytest.FixtureRequest) -> AsyncIterator[ShellEnv]:
-    async with Provider(request.param, "L0"):
-        shell = ShellEnv(Shells())
-        yield shell
-        await shell.teardown()
+@pytest.fixture
+async def shell(sandboxes: Provider) -> AsyncIterator[ShellEnv]:
+    shell = ShellEnv(Shells())
+    yield shell
+    await shell.teardown()
 
 
 async def said(shell: ShellEnv, line: str, end: str = "") -> str:

@@ -27,12 +27,11 @@ class Executors(ToolsEnvironment):
     toolsets = (ShellExecutor,)
 
 
-@pytest.fixture(params=["native", "subprocess"])
-async def executor(request: pytest.FixtureRequest) -> AsyncIterator[ShellExecutor]:
-    async with Provider(request.param, "L0"):
-        executor = ShellExecutor(Executors())
-        yield executor
-        await executor.teardown()
+@pytest.fixture
+async def executor(sandboxes: Provider) -> AsyncIterator[ShellExecutor]:
+    executor = ShellExecutor(Executors())
+    yield executor
+    await executor.teardown()
 
 
 async def run(executor: ShellExecutor, command: str = "", **options: object) -> dict:

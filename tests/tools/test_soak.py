@@ -9,6 +9,8 @@ import pytest
 from benchmarks.servers import running
 from benchmarks.verl_soak import contender, soak
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.timeout(180)
 def test_each_trajectory_finds_its_own_state_and_a_killed_sandbox_costs_no_other_its():

@@ -185,6 +185,7 @@ async def test_an_empty_query_is_said_to_be_invalid(trainer: Trainer, database: 
     assert (await trainer.act("<sql> </sql>", db_path=str(database))).text == wrapped(tool.EMPTY_QUERY)
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 async def test_a_query_that_does_not_end_is_stopped_and_hinders_nobody(trainer: Trainer, database: Path) -> None:
     began = time.monotonic()

@@ -112,6 +112,7 @@ async def test_every_action_of_the_notation_is_understood(trainer: Trainer, site
     await trainer.finish(trajectory)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("action", "problem"),
     [
@@ -194,6 +195,7 @@ async def test_text_that_is_written_otherwise_is_no_action_of_the_browser(traine
     assert await trainer.act(text) == ("", False, False)
 
 
+@pytest.mark.thorough
 async def test_trajectories_of_a_batch_browse_at_once_each_its_own_page(trainer: Trainer, site: Site):
     pages = [f"{site.url}/echo?number={i}" for i in range(8)]
     seen = await asyncio.gather(*(trainer.act("", url=page) for page in pages))
@@ -234,6 +236,7 @@ async def test_a_json_call_is_answered_as_one(trainer: Trainer, site: Site):
     assert seen.text.startswith("\n<tool_response>\nTitle: About\n")
 
 
+@pytest.mark.thorough
 async def test_a_browser_that_dies_is_nobodys_fault_and_the_next_trajectory_gets_another(trainer: Trainer, site: Site):
     trajectory = uuid.uuid4().hex
     extra = {"url": f"{site.url}/about.html"}
@@ -248,6 +251,7 @@ async def test_a_browser_that_dies_is_nobodys_fault_and_the_next_trajectory_gets
     assert "Title: About" in (await trainer.act("", **extra)).text
 
 
+@pytest.mark.thorough
 async def test_windows_close_with_their_sessions_and_the_browser_with_its_server(
     server: Running, site: Site, monkeypatch: pytest.MonkeyPatch
 ):

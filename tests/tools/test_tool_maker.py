@@ -35,12 +35,11 @@ class Makers(ToolsEnvironment):
         return "done"
 
 
-@pytest.fixture(params=["native", "subprocess"])
-async def maker(request: pytest.FixtureRequest) -> AsyncIterator[ToolMaker]:
-    async with Provider(request.param, "L0"):
-        maker = ToolMaker(Makers())
-        yield maker
-        await maker.teardown()
+@pytest.fixture
+async def maker(sandboxes: Provider) -> AsyncIterator[ToolMaker]:
+    maker = ToolMaker(Makers())
+    yield maker
+    await maker.teardown()
 
 
 ADD = '''
@@ -116,11 +115,13 @@ async def test_129_code_that_is_no_tool_is_refused_and_leaves_nothing_behind(mak
     assert FOLDER.partition("/")[0] not in [entry.name for entry in await (await maker.sandbox()).list()]
 
 
+@pytest.mark.thorough
 async def test_a_tool_that_never_gets_defined_is_given_up(maker, monkeypatch):
     monkeypatch.setattr(module, "DESCRIBE_SECONDS", 1.5)
     assert "it took longer than it may" in await refusal(maker, "f", "while True: pass")
 
 
+@pytest.mark.thorough
 async def test_labels_may_be_given_or_not_and_the_import_that_xagent_has_works(maker):
     for at, labels in enumerate(["", "()", "(visible=False)", "('name', visible=True)"]):
         await maker.register_new_tool(f"f{at}", f"@toolwrapper{labels}\ndef f{at}(): return {at}")
@@ -173,12 +174,14 @@ async def test_what_goes_wrong_in_a_tool_is_told_by_the_last_line_of_its_traceba
         await maker.call_task_tool("add", {"a": 1, "c": 2})
 
 
+@pytest.mark.thorough
 async def test_a_call_that_takes_too_long_is_ended(maker, monkeypatch):
     monkeypatch.setattr(module, "CALL_SECONDS", 1.5)
     with pytest.raises(ToolError, match="it took longer than it may"):
         await result(maker, "while True: pass")
 
 
+@pytest.mark.thorough
 async def test_an_answer_that_the_code_forges_hurts_nobody(maker):
     forged = "import os\nfor fd in range(3, 20):\n    try: os.write(fd, {})\n    except OSError: pass\nos._exit(0)"
     values = ("5", '{"bytes": "!"}', '{"tuple": [1]}')

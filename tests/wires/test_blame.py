@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator, Iterator
 import httpx2
 import pytest
 
-from tests.wires.toolserver_wire import Node
-from tests.wires.verl_wire import Trainer, call
-from tests.wires.wire import Answer, H
+from tests.wires.dialects import DIALECTS, Came, Dialect
+from tests.wires.wire import Answer, H, Wire
 from tests.worlds import OneTask
 from toolyard import Client, GroupScore, ServiceUnavailable, ToolOutput, terminal, tool
 from toolyard.client import ToolCallFailed, ToolLost
@@ -90,28 +89,36 @@ def yard(request: pytest.FixtureRequest) -> Iterator[Running]:
 
 
 @pytest.fixture
-async def trainer(yard: Running) -> AsyncIterator[Trainer]:
-    async with Trainer(yard.url) as client:
+async def wire(yard: Running) -> AsyncIterator[Wire]:
+    async with Wire(yard.url) as client:
         yield client
 
 
+@pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.name)
+async def session(request: pytest.FixtureRequest, yard: Running) -> AsyncIterator[Dialect]:
+    async with request.param(yard.url) as session:
+        await session.open("judged", {})
+        yield session
+        await session.close()
+
+
+def why(name: str) -> tuple[str, str]:
+    """The message and the reason of a tool whose service is down."""
+    return f"Tool {name!r} could not be run: {LOST[name]}", "timed_out" if name == "with_a_timer" else "lost"
+
+
 @pytest.mark.parametrize("name", LOST)
-async def test_a_service_that_is_down_is_named_and_never_the_agents_failure(trainer, yard, name):
-    message = f"Tool {name!r} could not be run: {LOST[name]}"
-    reason = "timed_out" if name == "with_a_timer" else "lost"
+async def test_a_service_that_is_down_is_named_and_never_the_agents_failure(session, name):
+    message, reason = why(name)
+    assert await session.call(name) == Came("lost", message, reason=reason)
 
-    seen = await trainer.act(f"t-{name}", call(name))
-    told = {"obs": message, "error": message, "reason": reason, "retryable": True, "reward": None}
-    assert seen == (told, True, False)
 
-    async with Node(yard.url) as node:
-        await node.cookie()
-        answer = await node.asked(name)
-        assert (answer.status_code, answer.json()) == (500, {"detail": message, "reason": reason, "retryable": True})
-
-    sid = await trainer.open()
+@pytest.mark.parametrize("name", LOST)
+async def test_openrewards_clients_and_ours_are_told_of_a_service_that_is_down(wire, yard, name):
+    message, reason = why(name)
+    sid = await wire.open()
     body = {"name": name, "input": {}}
-    as_openreward = await trainer.post("/judged/call", headers={**H(sid), "user-agent": "openreward/0.1"}, json=body)
+    as_openreward = await wire.post("/judged/call", headers={**H(sid), "user-agent": "openreward/0.1"}, json=body)
     assert Answer.of(as_openreward).error == message
     with Client(yard.url) as client, client.environments.get("judged").session({}) as session:
         with pytest.raises(ToolLost) as lost:
@@ -119,7 +126,7 @@ async def test_a_service_that_is_down_is_named_and_never_the_agents_failure(trai
         assert (lost.value.reason, lost.value.message) == (reason, message)
 
 
-async def test_a_bug_of_the_tool_stays_one(trainer, yard):
+async def test_a_bug_of_the_tool_stays_one(yard):
     with Client(yard.url) as client, client.environments.get("judged").session({}) as session:
         with pytest.raises(ToolCallFailed) as failed:
             await asyncio.to_thread(session.call_tool, "with_a_bug", {})
@@ -127,29 +134,26 @@ async def test_a_bug_of_the_tool_stays_one(trainer, yard):
 
 
 @pytest.mark.parametrize("reward", ["nan", "inf", "-inf"])
-async def test_a_reward_that_is_no_number_is_told_as_what_it_is(trainer, yard, reward):
-    message = NO_NUMBER.format(reward)
-    sid = await trainer.open()
-    assert (await trainer.call(sid, "grade", {"message": reward}, env="judged")).error == message
-    seen = await trainer.act(f"r{reward}", call("grade", message=reward))
-    assert message in seen.text
-    assert seen.valid is False
-    assert seen.done is False
-    async with Node(yard.url) as node:
-        await node.cookie()
-        assert message in await node.detail("grade", message=reward)
+async def test_a_reward_that_is_no_number_is_told_as_what_it_is(session, reward):
+    came = await session.call("grade", message=reward)
+    assert (came.kind, came.reward, came.finished) == ("failed", None, False)
+    assert NO_NUMBER.format(reward) in came.text
+
+
+@pytest.mark.parametrize("reward", ["nan", "inf", "-inf"])
+async def test_after_a_reward_that_is_no_number_our_client_goes_on(yard, reward):
     with Client(yard.url) as client, client.environments.get("judged").session({}) as session:
         with pytest.raises(ToolCallFailed, match="its reward is"):
             await asyncio.to_thread(session.call_tool, "grade", {"message": reward})
         assert (await asyncio.to_thread(session.call_tool, "grade", {"message": "1"})).reward == 1
 
 
-async def test_scores_of_a_group_are_lost_with_the_judge_and_no_score_is_null(trainer):
-    sid = await trainer.open()
+async def test_scores_of_a_group_are_lost_with_the_judge_and_no_score_is_null(wire):
+    sid = await wire.open()
 
     async def scored(count: int) -> tuple[str, bytes]:
         one = {"messages": [{"role": "assistant", "blocks": [{"type": "text", "text": "x"}]}]}
-        response = await trainer.post("/judged/score_group", headers=H(sid), json={"candidates": [one] * count})
+        response = await wire.post("/judged/score_group", headers=H(sid), json={"candidates": [one] * count})
         return Answer.of(response).error, response.content
 
     words, raw = await scored(2)

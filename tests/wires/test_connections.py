@@ -354,6 +354,7 @@ def test_when_all_wait_for_answers_one_more_is_told_when_to_come_again_and_none_
             assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "then", [b"", b"POST / HT", head(length=100) + b"half", b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n"]
 )

@@ -110,6 +110,7 @@ async def test_what_does_not_compile_is_not_run(client):
     assert "'x' was not declared" in answer["compile_result"]["stderr"].replace("\u2018", "'").replace("\u2019", "'")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("language", "code"),
     [

@@ -507,7 +507,7 @@ async def test_a_client_that_never_reads_does_not_keep_the_server_from_stopping(
         sock = connect(server.url, receive_buffer=4096)
         content = json.dumps(call_body("big", {"n": 4_000_000, "fill": "ab"})).encode()
         sock.sendall(request_bytes("POST", "/mathenv/call", H(sid), content))
-        await until(lambda: len(server.server.runtime.shared.kept) == 1)
+        await until(lambda: len(server.server.runtime.shared.replays) == 1)
         stopping = time.monotonic()
     assert time.monotonic() - stopping < 20  # it is given ten seconds to read
     assert torn_down.count(question) == 1

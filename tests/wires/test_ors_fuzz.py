@@ -29,6 +29,8 @@ from toolyard import Environment, ToolError, tool
 from toolyard.testing import Running, running
 from toolyard.types import GroupScore
 
+pytestmark = pytest.mark.thorough
+
 
 class Anything(Environment):
     """Takes whatever it is given and gives it back."""

@@ -57,6 +57,7 @@ async def test_108_109_files_survive_closing_and_nothing_survives_releasing(node
     assert (await node.post("/reconnect_session")).json().startswith("invalid node_id")
 
 
+@pytest.mark.thorough
 async def test_108_a_node_whose_programs_leave_no_room_for_others_is_closed_all_the_same(node):
     await write(node, "kept")
     await node.asked("ShellEnv_write_stdin", content="while true; do sleep 1000 & done 2>/dev/null")

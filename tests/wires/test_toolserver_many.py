@@ -14,7 +14,7 @@ from tests.wires.wire import until
 from toolyard.testing import running
 from toolyard.tools.workspace import Workspace
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 NODES = 50
 SECRET = "the server's own"

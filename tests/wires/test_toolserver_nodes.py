@@ -404,18 +404,18 @@ async def test_a_node_that_is_being_opened_again_makes_no_room_for_others(shelf:
     async with runtime.running():
         known = Nodes(runtime, keep_seconds=60, keep_bytes=4)
         (node, _), (other, _), (last, _) = [await known.create(None) for _ in range(3)]
-        await node.sessions[Shelf].call("put", {"text": "mine"}).finished()
+        await node.sessions[Shelf].start("put", {"text": "mine"}).finished()
         await known.close(node)
         shelf.setattr(Shelf, "state", "slow to restore")
         opening = asyncio.ensure_future(known.reopen(node))
         await until(Shelf.saving.is_set)
         for one in (other, last):
-            await one.sessions[Shelf].call("put", {"text": "more"}).finished()
+            await one.sessions[Shelf].start("put", {"text": "more"}).finished()
             await known.close(one)
         Shelf.may_save.set()
         await opening
         assert known.find(node.id) is node
-        assert (await node.sessions[Shelf].call("get", {}).finished()).text == "mine"
+        assert (await node.sessions[Shelf].start("get", {}).finished()) == "mine"
         assert (known.find(other.id), known.find(last.id)) == (None, last)
 
 

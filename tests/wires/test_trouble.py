@@ -12,7 +12,7 @@ from benchmarks import trouble
 from benchmarks.servers import Started, running
 from toolyard.sandboxes.native.cgroups import own_hierarchies
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(180), pytest.mark.thorough]
 
 _GROUPS = {"memory", "pids"}
 _CAN_LIMIT = os.geteuid() == 0 and {name for one in own_hierarchies() for name in one.controllers} >= _GROUPS

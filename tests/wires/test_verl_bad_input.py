@@ -144,7 +144,10 @@ strange = st.recursive(
 names = st.sampled_from(["trajectory_ids", "actions", "extra_fields", "finish", "is_last_step", "stdin", "environment"])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.thorough
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(body=st.dictionaries(names, strange, max_size=7))
 def test_whatever_is_sent_is_answered_and_never_with_5xx(steps, body):
     with httpx2.Client(base_url=steps.url, timeout=20, trust_env=False) as client:
@@ -153,7 +156,10 @@ def test_whatever_is_sent_is_answered_and_never_with_5xx(steps, body):
     strict_json(response.content)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.thorough
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(text=st.text(max_size=60), extra=st.dictionaries(st.text(max_size=8), strange, max_size=4), finish=strange)
 def test_any_text_and_any_extra_field_of_one_trajectory_is_answered(steps, text, extra, finish):
     wanted = {"trajectory_ids": ["fuzz"], "actions": [text], "extra_fields": [extra | {"finish": finish}]}

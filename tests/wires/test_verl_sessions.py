@@ -6,7 +6,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterator
 
-import anyio
 import pytest
 
 from tests.wires.verl_wire import Steps, Trainer, answered, call, ended, gate
@@ -142,14 +141,6 @@ async def test_a_trajectory_that_cannot_begin_is_told_why_and_is_over(trainer, n
     assert right.valid, "and the next one in the batch is as if nothing had been"
 
 
-async def test_a_setup_that_fails_is_nobodys_reward(trainer, name):
-    one = await trainer.act(name, "<note>x</note>", {"task_spec": {"setup_boom": True}})
-    assert (one.done, one.valid) == (True, False)
-    assert "setup boom" in one.observation["error"]
-    assert one.observation["reward"] is None
-    await trainer.finish(name)
-
-
 async def test_what_the_trainer_gives_is_not_the_models_to_set(trainer, name):
     assert (await trainer.act(name, call("given"), {"word": "first"})).text == answered("first")
     assert (await trainer.act(name, call("given"), {"word": "second"})).text == answered("second")
@@ -169,13 +160,6 @@ async def test_each_item_of_a_batch_knows_its_own_trajectory_and_the_task_stays_
         assert [one.text for one in await trainer.batch(ids, [call("who")] * 3, **extra)] == told
 
 
-async def test_rewards_travel_beside_the_observation_and_finished_is_done(trainer, name):
-    right = await trainer.act(name, call("guess", number=7))
-    assert right == ({"obs": answered("7!"), "reward": 1.0}, True, True)
-    wrong = await trainer.act(name, call("guess", number=6, last=False))
-    assert wrong == ({"obs": answered("6!"), "reward": 0.0}, False, True)
-
-
 async def test_a_finished_episode_takes_no_more_calls_and_says_so(trainer, name):
     first = await trainer.act(name, call("submit", answer="4"), {"environment": "mathenv", "task_spec": {"q": name}})
     assert first == ({"obs": answered("ok 4"), "reward": 1.0}, True, True)
@@ -188,15 +172,6 @@ async def test_a_finished_episode_takes_no_more_calls_and_says_so(trainer, name)
 
 async def test_a_tool_that_says_no_was_called_rightly(trainer, name):
     assert await trainer.act(name, call("fail")) == (answered("Tool 'fail' failed: not today"), False, True)
-
-
-async def test_what_was_lost_through_no_fault_of_the_agent_has_no_reward_and_ends_the_trajectory(trainer, name):
-    one = await trainer.act(name, call("lose"))
-    assert (one.done, one.valid) == (True, False)
-    assert one.observation["reason"] == "lost"
-    assert one.observation["retryable"] is True
-    assert one.observation["reward"] is None
-    assert "the sandbox is gone" in one.text
 
 
 async def test_a_picture_is_sent_only_to_whoever_sent_one(trainer, name):
@@ -231,18 +206,6 @@ async def test_a_trajectory_that_nobody_asks_for_is_closed(name):
             assert (await trainer.act(name, "<note>y</note>")).text == "\n<notes>y</notes>\n", "it begins anew"
 
 
-async def test_a_trajectory_whose_tool_runs_is_not_idle(name):
-    gate.opened.clear()
-    with running([Steps], idle_seconds=0.2, sweep_seconds=0.05) as server:
-        async with Trainer(server.url) as trainer:
-            waiting = asyncio.ensure_future(trainer.act(name, call("wait", key=name), {"name": name}))
-            await until(lambda: gate.came[name])
-            await asyncio.sleep(0.6)
-            assert name not in ended
-            gate.opened.set()
-            assert (await waiting).valid
-
-
 async def test_one_trajectory_too_many_is_refused_and_the_others_go_on(name):
     with running([Steps], max_sessions=2) as server:
         async with Trainer(server.url) as trainer:
@@ -255,17 +218,6 @@ async def test_one_trajectory_too_many_is_refused_and_the_others_go_on(name):
             held = [name for name, one in zip(ids, answers, strict=True) if one.valid]
             await trainer.finish(held[0])
             assert (await trainer.act(f"{name}-new", "<note>x</note>")).valid
-
-
-async def test_finish_ends_a_call_that_still_runs_and_it_is_told_so(trainer, name):
-    waiting = asyncio.ensure_future(trainer.act(name, call("wait", key=name)))
-    await until(lambda: gate.came[name])
-    with anyio.fail_after(10):
-        await trainer.finish(name)
-        one = await waiting
-    assert (one.done, one.valid) == (True, False)
-    assert one.observation["reason"] == "cancelled"
-    assert one.observation["reward"] is None
 
 
 async def test_the_constructor_teardown_and_state_belong_to_one_trajectory(trainer, steps, name):

@@ -16,6 +16,8 @@ from tests.browser.site import chromium
 from tests.worlds import MathEnv
 from toolyard.testing import Running, running
 
+pytestmark = pytest.mark.thorough
+
 SWITCHES = [
     # Names of .example are this machine. The browser's own defences are off: not everybody's has them.
     "--host-resolver-rules=MAP *.example 127.0.0.1",
@@ -100,7 +102,6 @@ class Seen:
         journal = server.server.runtime.journal
         journal.opened.append(lambda spec: self.opened.append(spec.environment))
         journal.answered.append(lambda spec, tool, *_: self.called.append(tool))
-        journal.answered_at_once.append(lambda calls, _: self.called.extend(tool for _, tool in calls))
 
     async def _witness(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.let_in.append(scope["path"])

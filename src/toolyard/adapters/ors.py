@@ -131,6 +131,7 @@ def _adapt_toolset(name: str, theirs: Foreign, base: Foreign) -> type:
         # A ValueError says that the environment lacks what it needs, such as a sandbox, with theirs as with ours.
         self.inner = theirs(env.inner if isinstance(env, _Adapted) else env)
 
+    __init__.__module__ = theirs.__module__  # the constructor that may block is theirs
     members: dict[str, Any] = {"__init__": __init__}
     for method in dir(theirs):
         fn = getattr(theirs, method)

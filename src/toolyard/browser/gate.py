@@ -24,7 +24,7 @@ _IPV4, _NAME = 1, 3
 _DONE, _NOT_ALLOWED, _UNREACHABLE, _NOT_SUPPORTED = 0, 2, 4, 7
 
 
-class Gate:
+class AddressGate:
     def __init__(self, addresses: Addresses) -> None:
         self.addresses = addresses
         self._server: asyncio.Server | None = None

@@ -66,7 +66,7 @@ def run(directory: str, command: list[str]) -> None:
 
 
 def unmark() -> None:
-    """We may belong to a session (`toolyard.sandboxes.belonging`). Whoever ends it must not end us: we clean up."""
+    """We may belong to a session (`toolyard.sandboxes.session_mark`). Whoever ends it must not end us: we clean up."""
     most = resource.getrlimit(_LOCKS)[1]
     resource.setrlimit(_LOCKS, (most, most))
 

@@ -20,9 +20,9 @@ from playwright.async_api import Error, Playwright, async_playwright
 
 from toolyard.browser.actions import Action
 from toolyard.browser.chromium import BrowserSettings, Home
-from toolyard.browser.gate import Gate
+from toolyard.browser.gate import AddressGate
 from toolyard.browser.pages import WebPage
-from toolyard.browser.views import View
+from toolyard.browser.views import PageView
 from toolyard.browser.window import Window
 from toolyard.core.errors import BrowserLost, BrowserUnavailable
 
@@ -45,7 +45,7 @@ class Visit:
         self._browser = browser
         self._window = window
 
-    async def perform(self, action: Action) -> View:
+    async def perform(self, action: Action) -> PageView:
         """Raises `ToolError` for what the agent should read, and `BrowserLost` when its pages are gone."""
         return await self._browser.run(self._window.perform(action))
 
@@ -67,7 +67,7 @@ class SharedBrowser:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
         self._chromium: Chromium | None = None
-        self._gate = Gate(settings.addresses)
+        self._gate = AddressGate(settings.addresses)
         self._windows = 0
         self._idle: asyncio.TimerHandle | None = None
         threading.Thread(target=self._drive, name="toolyard-browser", daemon=True).start()

@@ -11,9 +11,9 @@ from typing import Any
 from playwright.async_api import CDPSession, Error, Frame, Page, Request
 
 from toolyard.browser import pages
-from toolyard.browser.gate import Gate
+from toolyard.browser.gate import AddressGate
 from toolyard.browser.pages import WebPage
-from toolyard.browser.views import View
+from toolyard.browser.views import PageView
 from toolyard.core.errors import ToolError
 
 LONGEST = 20_000
@@ -34,7 +34,7 @@ class PageHung(Exception):
 
 
 class Tab:
-    def __init__(self, page: Page, devtools: CDPSession, gate: Gate, answer_seconds: float) -> None:
+    def __init__(self, page: Page, devtools: CDPSession, gate: AddressGate, answer_seconds: float) -> None:
         self.page = page
         self.crashed = False
         self._devtools = devtools
@@ -124,11 +124,11 @@ class Tab:
         """Give up opening the next page."""
         await self._devtools.send("Page.stopLoading")
 
-    async def look(self) -> View:
+    async def look(self) -> PageView:
         if self.page.url.startswith(_ERROR_PAGE):
-            return View(self.url, "", f"This page could not be opened: {self.why_failed()}.")
+            return PageView(self.url, "", f"This page could not be opened: {self.why_failed()}.")
         seen = await self.script(f"toolyard.look({LONGEST})")
-        return View(**{**seen, "text": seen["text"][:LONGEST]})
+        return PageView(**{**seen, "text": seen["text"][:LONGEST]})
 
     async def read(self) -> WebPage:
         """All of the page, also what is not in the window."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PageView:
     url: str
     title: str
     text: str

@@ -28,11 +28,11 @@ from toolyard.browser.actions import (
     TypeText,
 )
 from toolyard.browser.addresses import AddressRefused, completed
-from toolyard.browser.gate import Gate
+from toolyard.browser.gate import AddressGate
 from toolyard.browser.keys import copies, pastes, spelled
 from toolyard.browser.pages import WebPage
 from toolyard.browser.tab import PageHung, Tab, is_gone
-from toolyard.browser.views import View
+from toolyard.browser.views import PageView
 from toolyard.core.errors import BrowserLost, ToolError
 
 SIZE = ViewportSize(width=1280, height=720)
@@ -48,7 +48,7 @@ _OK, _REFUSED = 200, 400
 class Window:
     """Lives on the browser's event loop. One thing at a time is done in it."""
 
-    def __init__(self, context: BrowserContext, gate: Gate, answer_seconds: float) -> None:
+    def __init__(self, context: BrowserContext, gate: AddressGate, answer_seconds: float) -> None:
         self._context = context
         self._gate = gate
         self._answer_seconds = answer_seconds
@@ -65,7 +65,7 @@ class Window:
         context.on("page", self._page)
 
     @classmethod
-    async def open(cls, browser: Browser, gate: Gate, answer_seconds: float) -> Self:
+    async def open(cls, browser: Browser, gate: AddressGate, answer_seconds: float) -> Self:
         context = await browser.new_context(viewport=SIZE, accept_downloads=False, locale="en-US")
         context.set_default_timeout(answer_seconds * _MILLISECONDS)
         window = cls(context, gate, answer_seconds)
@@ -75,7 +75,7 @@ class Window:
     async def close(self) -> None:
         await self._context.close()
 
-    async def perform(self, action: Action) -> View:
+    async def perform(self, action: Action) -> PageView:
         """Do it, and look at what has become of the page. Raises `ToolError` when it cannot be done."""
         async with self._explained():
             await self._drop_closed()
@@ -246,7 +246,7 @@ class Window:
         await tab.page.close()
         await self._drop_closed()
 
-    async def _look(self) -> View:
+    async def _look(self) -> PageView:
         """What there is to see when everything stands still: in a page that was opened meanwhile, if one was."""
         settled = await self._tab.settle()
         if await self._follow():

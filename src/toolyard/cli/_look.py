@@ -21,7 +21,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ServerLook:
     """What a server said at one moment."""
 
     url: str

@@ -46,7 +46,7 @@ class UsageError(ToolyardError):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TypedCall:
     """A tool and what it is given: `pairs` as they were typed, `input` as JSON."""
 
     tool: str
@@ -126,7 +126,7 @@ def explain(problem: str, code: int) -> int:
 # What was typed.
 
 
-def read_words(args: argparse.Namespace) -> tuple[str | None, Sequence[Call]]:
+def read_words(args: argparse.Namespace) -> tuple[str | None, Sequence[TypedCall]]:
     """Environment and calls. Options may stand anywhere among them, and are put where argparse puts the others."""
     options = argparse.ArgumentParser(prog="toolyard call", add_help=False, allow_abbrev=False)
     add_options(options)
@@ -136,7 +136,7 @@ def read_words(args: argparse.Namespace) -> tuple[str | None, Sequence[Call]]:
     return (words[0] if words else None), list(read_calls(words[1:]))
 
 
-def read_calls(words: Sequence[str]) -> Iterator[Call]:
+def read_calls(words: Sequence[str]) -> Iterator[TypedCall]:
     while words:
         length = words.index("then") if "then" in words else len(words)
         if not length:
@@ -147,8 +147,8 @@ def read_calls(words: Sequence[str]) -> Iterator[Call]:
         words = words[length + 1 :]
 
 
-def read_call(tool: str, words: list[str]) -> Call:
-    call = Call(tool)
+def read_call(tool: str, words: list[str]) -> TypedCall:
+    call = TypedCall(tool)
     while words:
         word = words.pop(0)
         key, equals, value = word.partition("=")
@@ -275,7 +275,7 @@ def kind(schema: Any, root: JsonObject) -> str:
 # What the tools answer.
 
 
-def play(environment: Environment, calls: Sequence[Call], args: argparse.Namespace) -> None:
+def play(environment: Environment, calls: Sequence[TypedCall], args: argparse.Namespace) -> None:
     """All calls in one session; the first that fails is the last."""
     about: dict[str, Any] = {"secrets": read_secrets(args.secret or ())}
     if args.task is not None:
@@ -303,7 +303,7 @@ def first_split(environment: Environment) -> str:
     raise UsageError(f"{environment.name!r} has no tasks; say which with --task")
 
 
-def make(session: Session, call: Call, tool: ToolSpec | None, *, raw: bool) -> None:
+def make(session: Session, call: TypedCall, tool: ToolSpec | None, *, raw: bool) -> None:
     schema: JsonObject = (tool and tool.input_schema) or {}
     input = {**read_pairs(call.pairs, schema), **call.input}
     if not raw:

@@ -42,7 +42,7 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*;.*extra == ['\"]([a-z0-9-]+)[
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     topic: str
     grade: Grade
     text: str
@@ -56,7 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     settings = Settings.read(vars(args))
-    findings: list[Finding] = []
+    findings: list[Diagnosis] = []
     print(f"Toolyard {__version__} on {platform.system()} {platform.release()}, {platform.machine()}\n")
     topic = ""
     for finding in examine(settings):
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     return int(any(finding.grade == "FAIL" for finding in findings))
 
 
-def lines(finding: Finding, *, again: bool) -> Iterator[str]:
+def lines(finding: Diagnosis, *, again: bool) -> Iterator[str]:
     """One finding; its topic is left out if it is that of the line before."""
     head = f"  {finding.grade:6}{'' if again else finding.topic:13}"
     indent = " " * len(head)
@@ -80,7 +80,7 @@ def lines(finding: Finding, *, again: bool) -> Iterator[str]:
         )
 
 
-def verdict(findings: Sequence[Finding]) -> str:
+def verdict(findings: Sequence[Diagnosis]) -> str:
     if failed := [finding.topic for finding in findings if finding.grade == "FAIL"]:
         return f"`toolyard serve` would not start here: see {', '.join(dict.fromkeys(failed))}."
     if low := [finding.topic for finding in findings if finding.grade == "low"]:
@@ -88,7 +88,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     return "`toolyard serve` will work here."
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
+def examine(settings: Settings) -> Iterator[Diagnosis]:
     yield from python()
     yield address(settings)
     yield from sandboxes(settings)
@@ -103,47 +103,47 @@ def examine(settings: Settings) -> Iterator[Finding]:
 # What a server cannot do without.
 
 
-def python() -> Iterator[Finding]:
+def python() -> Iterator[Diagnosis]:
     found = f"{platform.python_version()}, {sys.executable}"
     if sys.version_info < _OLDEST:
-        yield Finding("Python", "FAIL", found, f"install Python {'.'.join(map(str, _OLDEST))} or newer")
+        yield Diagnosis("Python", "FAIL", found, f"install Python {'.'.join(map(str, _OLDEST))} or newer")
     else:
-        yield Finding("Python", "ok", found)
+        yield Diagnosis("Python", "ok", found)
     versions = {package: installed(package) for package in ("uvicorn", "uvloop", "httptools")}
     for package in (package for package, version in versions.items() if version is None):
-        yield Finding("HTTP", "FAIL", f"{package} is not installed", f"pip install {package}")
+        yield Diagnosis("HTTP", "FAIL", f"{package} is not installed", f"pip install {package}")
     if None not in versions.values():
-        yield Finding("HTTP", "ok", ", ".join(f"{package} {version}" for package, version in versions.items()))
+        yield Diagnosis("HTTP", "ok", ", ".join(f"{package} {version}" for package, version in versions.items()))
 
 
-def address(settings: Settings) -> Finding:
+def address(settings: Settings) -> Diagnosis:
     where = f"{settings.host} port {settings.port}"
     try:
         settings.check_exposure()
         settings.check_sandbox_network()
         listen(settings.host, settings.port).close()
     except SettingsError as error:
-        return Finding("address", "FAIL", sentence(str(error)))
-    return Finding("address", "ok", f"{where} is free")
+        return Diagnosis("address", "FAIL", sentence(str(error)))
+    return Diagnosis("address", "ok", f"{where} is free")
 
 
 # What isolates, and where sessions live.
 
 
-def sandboxes(settings: Settings) -> Iterator[Finding]:
+def sandboxes(settings: Settings) -> Iterator[Diagnosis]:
     """The one that a server would use, and what that lacks; then why the others are not used."""
     if settings.sandbox_python:
         try:
-            yield Finding("sandboxes", "ok", f"Python in them: {Installation.at(settings.sandbox_python)}")
+            yield Diagnosis("sandboxes", "ok", f"Python in them: {Installation.at(settings.sandbox_python)}")
         except SandboxError as error:
-            yield Finding("sandboxes", "FAIL", sentence(str(error)), "name another with --sandbox-python")
+            yield Diagnosis("sandboxes", "FAIL", sentence(str(error)), "name another with --sandbox-python")
             return
     names = list(BACKENDS) if settings.sandbox == "auto" else [settings.sandbox]
     with unheard(logging.getLogger("toolyard.sandbox")):
         tried = asyncio.run(try_each(names, settings))
     fit = [one for one in tried if one.reaches(settings.min_isolation) and is_offered(one, settings)]
     if not fit:
-        yield Finding(
+        yield Diagnosis(
             "sandboxes",
             "no",
             f"none that isolates as asked for, {settings.min_isolation}: tools that run code are not served",
@@ -158,34 +158,34 @@ def sandboxes(settings: Settings) -> Iterator[Finding]:
         yield from programming(settings)
 
 
-def chosen(fit: Sequence[Tried]) -> Iterator[Finding]:
+def chosen(fit: Sequence[Tried]) -> Iterator[Diagnosis]:
     best, *others = fit
     assert best.report is not None
     also = f" (also here: {', '.join(one.backend for one in others)})" * bool(others)
-    yield Finding("sandboxes", "ok", f"{best.backend}, isolation {best.report.level}{also}")
+    yield Diagnosis("sandboxes", "ok", f"{best.backend}, isolation {best.report.level}{also}")
     for missing in best.report.missing:
-        yield Finding("sandboxes", "no", f"without {missing.feature}: {missing.reason}", missing.fix)
+        yield Diagnosis("sandboxes", "no", f"without {missing.feature}: {missing.reason}", missing.fix)
 
 
-def lacking(one: Tried) -> Finding:
+def lacking(one: Tried) -> Diagnosis:
     if one.report is None:
-        return Finding("sandboxes", "no", f"{one.backend}: {one.problem.removeprefix(f'{one.backend} ')}")
+        return Diagnosis("sandboxes", "no", f"{one.backend}: {one.problem.removeprefix(f'{one.backend} ')}")
     missing = "; ".join(f"{each.feature}: {each.fix}" for each in one.report.missing)
-    return Finding("sandboxes", "no", f"{one.backend} reaches {one.report.level}", missing)
+    return Diagnosis("sandboxes", "no", f"{one.backend} reaches {one.report.level}", missing)
 
 
-def programming(settings: Settings) -> Iterator[Finding]:
+def programming(settings: Settings) -> Iterator[Diagnosis]:
     """The languages of /run_code, each tried by a hello-world."""
     with unheard(logging.getLogger("toolyard.sandbox")):
         problems = asyncio.run(try_languages(settings))
     if works := [language for language, problem in problems.items() if not problem]:
-        yield Finding("languages", "ok", f"for /run_code: {', '.join(works)}")
+        yield Diagnosis("languages", "ok", f"for /run_code: {', '.join(works)}")
     if absent := [language for language, problem in problems.items() if problem.startswith(NO_PROGRAM)]:
         programs = ", ".join(f"{language} ({TOOLCHAINS[language].needs})" for language in absent)
-        yield Finding("languages", "no", f"not installed: {programs}")
+        yield Diagnosis("languages", "no", f"not installed: {programs}")
     for language, problem in problems.items():
         if problem and language not in absent:
-            yield Finding("languages", "no", f"{language}: {problem}")
+            yield Diagnosis("languages", "no", f"{language}: {problem}")
 
 
 async def try_languages(settings: Settings) -> dict[str, str]:
@@ -203,31 +203,31 @@ async def try_languages(settings: Settings) -> dict[str, str]:
         return dict(zip(TOOLCHAINS, await asyncio.gather(*map(problem, TOOLCHAINS.values())), strict=True))
 
 
-def placements(settings: Settings) -> Iterator[Finding]:
+def placements(settings: Settings) -> Iterator[Diagnosis]:
     """Without the one that is set, a server does not start."""
-    yield Finding("placements", "ok", "local")
+    yield Diagnosis("placements", "ok", "local")
     if sys.platform == "linux":
-        yield Finding("placements", "ok", "process, pool")
+        yield Diagnosis("placements", "ok", "process, pool")
     else:
         grade: Grade = "FAIL" if settings.placement in ("process", "pool") else "no"
-        yield Finding("placements", grade, f"process, pool: they need Linux, and this is {platform.system()}")
+        yield Diagnosis("placements", grade, f"process, pool: they need Linux, and this is {platform.system()}")
     if (version := installed("ray")) is not None:
-        yield Finding("placements", "ok", f"ray, with Ray {version}")
+        yield Diagnosis("placements", "ok", f"ray, with Ray {version}")
     else:
         ray: Grade = "FAIL" if settings.placement == "ray" else "no"
-        yield Finding("placements", ray, "ray: Ray is not installed", "pip install 'toolyard[ray]'")
+        yield Diagnosis("placements", ray, "ray: Ray is not installed", "pip install 'toolyard[ray]'")
 
 
 # What some tools want.
 
 
-def browser() -> Finding:
+def browser() -> Diagnosis:
     if problem := browser_missing():
-        return Finding("browser", "no", problem)
-    return Finding("browser", "ok", f"{find_chromium()}, with playwright {installed('playwright')}")
+        return Diagnosis("browser", "no", problem)
+    return Diagnosis("browser", "ok", f"{find_chromium()}, with playwright {installed('playwright')}")
 
 
-def extras() -> Iterator[Finding]:
+def extras() -> Iterator[Diagnosis]:
     """The optional packages, by the name of the extra that brings them."""
     wanted: dict[str, list[str]] = {}
     for requirement in importlib.metadata.requires("toolyard") or ():
@@ -235,10 +235,10 @@ def extras() -> Iterator[Finding]:
             wanted.setdefault(found[2], []).append(found[1])
     absent = {extra: [name for name in names if installed(name) is None] for extra, names in wanted.items()}
     if there := [extra for extra, names in absent.items() if not names]:
-        yield Finding("extras", "ok", ", ".join(there))
+        yield Diagnosis("extras", "ok", ", ".join(there))
     for extra, names in absent.items():
         if names:
-            yield Finding("extras", "no", f"{extra}: without {', '.join(names)}", f"pip install 'toolyard[{extra}]'")
+            yield Diagnosis("extras", "no", f"{extra}: without {', '.join(names)}", f"pip install 'toolyard[{extra}]'")
 
 
 def installed(package: str) -> str | None:
@@ -251,15 +251,15 @@ def installed(package: str) -> str | None:
 # How much of it there is.
 
 
-def files(settings: Settings) -> Finding:
+def files(settings: Settings) -> Diagnosis:
     """Each connection is one; a session in a process of its own is two more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     connections = most_connections(settings.part().max_connections)
     room = max(open_files() - _SPARE_FILES, 0)
     if room >= max(settings.max_sessions, connections):
-        return Finding("open files", "ok", f"{soft:,} at once" if soft != resource.RLIM_INFINITY else "any number")
+        return Diagnosis("open files", "ok", f"{soft:,} at once" if soft != resource.RLIM_INFINITY else "any number")
     connections = min(connections, room)
-    return Finding(
+    return Diagnosis(
         "open files",
         "low",
         f"{soft:,} at once: enough for {connections:,} connections, or {min(connections, room // 3):,} sessions with a "
@@ -271,13 +271,13 @@ def files(settings: Settings) -> Finding:
     )
 
 
-def processes(settings: Settings) -> Finding:
+def processes(settings: Settings) -> Diagnosis:
     limits = dict(process_limits())
     name, most = min(limits.items(), key=lambda limit: limit[1])
     grade: Grade = "ok" if most >= settings.max_sessions else "low"
     text = f"{most:,} at once, by {name}"
     hint = f"raise it for --placement process with more than {most // 2:,} sessions" if grade == "low" else ""
-    return Finding("processes", grade, text, hint)
+    return Diagnosis("processes", grade, text, hint)
 
 
 def process_limits() -> Iterator[tuple[str, int]]:
@@ -295,17 +295,17 @@ def process_limits() -> Iterator[tuple[str, int]]:
     yield "nothing that is known of", sys.maxsize
 
 
-def memory() -> Finding:
+def memory() -> Diagnosis:
     """What is free, on the host or within the cgroup."""
     found = dict(re.findall(r"(MemTotal|MemAvailable): +(\d+)", text_of(Path("/proc/meminfo"))))
     if not found:
-        return Finding("memory", "no", "how much is free is not known here")
+        return Diagnosis("memory", "no", "how much is free is not known here")
     total, free = (int(found[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
     most, used = (number_in(own_cgroup() / name) for name in ("memory.max", "memory.current"))
     if most is not None and used is not None and most < total:
         total, free = most, min(free, most - used)
     grade: Grade = "low" if free < _FEW_MIB * 2**20 else "ok"
-    return Finding("memory", grade, f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free; {cores()}")
+    return Diagnosis("memory", grade, f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free; {cores()}")
 
 
 def cores() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from toolyard.cli._look import Look, read
+from toolyard.cli._look import ServerLook, read
 from toolyard.core.errors import ToolyardError
 from toolyard.settings import variable_of
 
@@ -83,7 +83,7 @@ def explain(problem: str) -> int:
     return _NOBODY
 
 
-def look_at(client: httpx2.Client, url: str) -> Look:
+def look_at(client: httpx2.Client, url: str) -> ServerLook:
     answer = client.get(_METRICS)
     if answer.status_code == 401:
         refused = "it does not take this key" if "x-api-key" in client.headers else "it asks for a key"
@@ -95,13 +95,13 @@ def look_at(client: httpx2.Client, url: str) -> Look:
         told = health.json()
     except ValueError:
         told = {}
-    return Look(url, time.monotonic(), told if isinstance(told, dict) else {}, list(read(answer.text)))
+    return ServerLook(url, time.monotonic(), told if isinstance(told, dict) else {}, list(read(answer.text)))
 
 
 # For people.
 
 
-def show(args: argparse.Namespace, look: Look, before: Look | None) -> None:
+def show(args: argparse.Namespace, look: ServerLook, before: ServerLook | None) -> None:
     if args.json:
         print(json.dumps(as_json(look), indent=None if args.watch else 2), flush=True)
         return
@@ -109,7 +109,7 @@ def show(args: argparse.Namespace, look: Look, before: Look | None) -> None:
     print(clear + "\n".join(page(look, before)), flush=True)
 
 
-def page(look: Look, before: Look | None) -> Iterator[str]:
+def page(look: ServerLook, before: ServerLook | None) -> Iterator[str]:
     version = look.info("toolyard_build_info").get("version", "?")
     state = "ready" if look.ready else look.health.get("status", "not ready")
     yield f"Toolyard {version} at {look.url} is {state}; it has been up for {long_time(look.uptime)}"
@@ -122,7 +122,7 @@ def page(look: Look, before: Look | None) -> Iterator[str]:
     yield from table(look)
 
 
-def overview(look: Look) -> Iterator[tuple[str, str]]:
+def overview(look: ServerLook) -> Iterator[tuple[str, str]]:
     states = look.by("state", "toolyard_sessions")
     calls = look.by("state", "toolyard_calls_in_progress")
     opened, closed = look.sum("toolyard_sessions_opened_total"), look.sum("toolyard_sessions_closed_total")
@@ -147,7 +147,7 @@ def overview(look: Look) -> Iterator[tuple[str, str]]:
     yield "process", f"{several}{memory / 2**20:,.0f} MiB of memory, {files:,.0f} of {most:,.0f} files open"
 
 
-def rates(look: Look, before: Look) -> Iterator[tuple[str, str]]:
+def rates(look: ServerLook, before: ServerLook) -> Iterator[tuple[str, str]]:
     seconds = look.at - before.at
     each = {
         name: max(look.sum(total) - before.sum(total), 0) / seconds
@@ -163,7 +163,7 @@ def rates(look: Look, before: Look) -> Iterator[tuple[str, str]]:
     )
 
 
-def table(look: Look) -> Iterator[str]:
+def table(look: ServerLook) -> Iterator[str]:
     rows = [["environment", "sessions", "running", "waiting", "calls", "not ok", "waited", "ran"]]
     for name in look.environments:
         one = {"environment": name}
@@ -220,7 +220,7 @@ def long_time(seconds: float) -> str:
 # For programs.
 
 
-def as_json(look: Look) -> dict[str, Any]:
+def as_json(look: ServerLook) -> dict[str, Any]:
     return {
         "url": look.url,
         "ready": look.ready,
@@ -247,6 +247,6 @@ def as_json(look: Look) -> dict[str, Any]:
     }
 
 
-def as_sandbox(look: Look) -> dict[str, Any] | None:
+def as_sandbox(look: ServerLook) -> dict[str, Any] | None:
     info = {name: value for name, value in look.info("toolyard_sandbox_info").items() if name != "gateway"}
     return {**info, **look.by("state", "toolyard_sandboxes")} if info else None

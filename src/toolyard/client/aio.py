@@ -8,14 +8,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 import anyio
-import httpx2
 
-from toolyard.client import carry, talk
+from toolyard.client import talk
+from toolyard.client.address import Address
 from toolyard.client.flow import PATIENCE, Peer
 from toolyard.client.formats import Format, formatted
+from toolyard.client.line import Line
 from toolyard.client.pings import Lease, pings
-from toolyard.client.steps import Ask, Flow, Listen, Outcome, Sleep, Step
-from toolyard.client.stream import Listening
 from toolyard.client.talk import EnvironmentTalk, SessionTalk, Task
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Block, JsonObject, ToolOutput
@@ -33,12 +32,12 @@ class AsyncClient:
     def __init__(
         self, base_url: str = "http://127.0.0.1:8080", *, api_key: str | None = None, patience: float = PATIENCE
     ) -> None:
-        self._line = AsyncLine(carry.url_of(base_url), carry.headers_of(api_key), Peer(patience))
+        self._line = Line(Address.of(base_url, api_key), Peer(patience))
         self.environments = AsyncEnvironments(self._line)
 
     @property
     def base_url(self) -> str:
-        return self._line.url
+        return self._line.address.url
 
     def environment(self, name: str) -> AsyncEnvironment:
         return self.environments.get(name)
@@ -57,7 +56,7 @@ class AsyncClient:
 class AsyncEnvironments:
     """What a server serves."""
 
-    def __init__(self, line: AsyncLine) -> None:
+    def __init__(self, line: Line) -> None:
         self._line = line
 
     async def list(self) -> list[str]:
@@ -71,7 +70,7 @@ class AsyncEnvironments:
 class AsyncEnvironment:
     """One environment of a server."""
 
-    def __init__(self, line: AsyncLine, name: str) -> None:
+    def __init__(self, line: Line, name: str) -> None:
         self._line = line
         self._talk = EnvironmentTalk(line.peer, name)
 
@@ -126,7 +125,7 @@ class AsyncEnvironment:
 class AsyncSession:
     """One episode. Leaving its `async with` closes it, whatever happened inside, cancellation included."""
 
-    def __init__(self, line: AsyncLine, session: SessionTalk) -> None:
+    def __init__(self, line: Line, session: SessionTalk) -> None:
         self._line = line
         self._talk = session
         self._lease: Lease | None = None
@@ -163,7 +162,7 @@ class AsyncSession:
 
     def _keep(self) -> None:
         if self._lease is None:
-            self._lease = pings.keep(self._line.url, self._line.headers, self.sid)
+            self._lease = pings.keep(self._line.address, self.sid)
 
     async def get_prompt(self) -> list[Block]:
         return await self._line.run(self._talk.get_prompt())
@@ -204,69 +203,6 @@ class AsyncSession:
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> list[GroupScore]:
         """Compare several answers to this task: one score for each, in order."""
         return await self._line.run(self._talk.score_group(candidates))
-
-
-class AsyncLine:
-    """The connections to one server, and what was learnt of it."""
-
-    def __init__(self, url: str, headers: Mapping[str, str], peer: Peer) -> None:
-        self.url = url
-        self.headers = headers
-        self.peer = peer
-        self._http: httpx2.AsyncClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def run(self, flow: Flow[T]) -> T:
-        outcome: Outcome | None = None
-        while True:
-            try:
-                step = flow.send(outcome)
-            except StopIteration as done:
-                answer: T = done.value
-                return answer
-            outcome = await self._carry_out(step)
-
-    async def aclose(self) -> None:
-        if self._http is not None:
-            await self._http.aclose()
-
-    def _client(self) -> httpx2.AsyncClient:
-        """Connections belong to an event loop: another asyncio.run() gets others."""
-        loop = asyncio.get_running_loop()
-        if self._http is None or self._loop is not loop:
-            self._loop = loop
-            special = carry.transport_options(self.url)
-            transport = httpx2.AsyncHTTPTransport(**special) if special else None
-            self._http = httpx2.AsyncClient(**carry.client_options(self.url, self.headers), transport=transport)
-        return self._http
-
-    async def _carry_out(self, step: Step) -> Outcome | None:
-        match step:
-            case Sleep(seconds):
-                await asyncio.sleep(seconds)
-                return None
-            case Ask():
-                try:
-                    return carry.answer_of(await self._client().request(**carry.request_of(step)))
-                except httpx2.RequestError as error:
-                    return carry.broken_by(error)
-            case Listen():
-                return await self._listen(step)
-
-    async def _listen(self, step: Listen) -> Outcome:
-        stream: Listening | None = None
-        try:
-            async with self._client().stream(**carry.request_of(step)) as response:
-                if not carry.is_stream(response):
-                    await response.aread()
-                    return carry.answer_of(response)
-                stream = Listening()
-                async for data in response.aiter_bytes():
-                    stream.feed(data)
-                return stream.heard()
-        except httpx2.RequestError as error:
-            broken = carry.broken_by(error)
-            return stream.heard(broken.what) if stream is not None else broken
 
 
 async def to_the_end(work: Coroutine[Any, Any, None]) -> None:

@@ -92,13 +92,21 @@ def scores(said: JsonObject) -> list[GroupScore]:
 def session_id(answer: Answer) -> str:
     """As JSON, as the documents have it, or as an event, as the SDKs' own servers send it whatever they are asked."""
     if not is_stream(answer):
-        return read(answer, lambda said: str(said["sid"]))
+        return read(answer, lambda said: sid(said["sid"]))
     stream = Listening()
     stream.feed(answer.body)
     for event in stream.heard().events:
-        if event.name == "task_id" and event.data.strip():
-            return event.data.strip()
+        if event.name == "task_id":
+            return parsed(json.dumps(event.data.strip()), sid)
     raise ServerFailed(f"the server gave no session id: {answer.body[:200]!r}")
+
+
+def sid(said: Any) -> str:
+    """One that can be sent in a header, as it is with every request of its session."""
+    text = str(said)
+    if not text or not text.isascii() or not text.isprintable():
+        raise ValueError(f"{text!r} is no session id")
+    return text
 
 
 def is_stream(answer: Answer) -> bool:

@@ -1,6 +1,6 @@
 """Signs of life for open sessions, from a thread of their own: whatever the caller does, its sessions stay alive.
 
-One thread serves all sessions of a process. It starts with the first and ends with the last.
+One thread serves all sessions of a process. It starts with the first and ends soon after the last.
 """
 
 from __future__ import annotations
@@ -9,18 +9,24 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import httpx2
+import aiohttp
 
-from toolyard.client import carry
+from toolyard.client.address import Address
+from toolyard.client.line import FAILURES, http_session, silence, way_to
 
 log = logging.getLogger("toolyard.client")
 
 SECONDS = 10.0
 """Between two pings of one session."""
+LOOK = 1.0
+"""Seconds between two looks at what is due: a session that opens or closes wakes nobody."""
 TIMEOUT = 10.0
+AT_ONCE = 64
+"""Connections to one server, however many sessions it has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,8 +34,7 @@ class Lease:
     """A session that is kept alive until `end`."""
 
     owner: Pings
-    url: str
-    headers: Mapping[str, str]
+    address: Address
     sid: str
 
     def end(self) -> None:
@@ -44,86 +49,70 @@ class Pings:
         """Start from nothing. A process that was forked off has our memory, but neither our thread nor our sessions."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._wake: Callable[[], object] | None = None
-        self._begun: list[Lease] = []
-        self._ended: list[Lease] = []
-        self._open: set[Lease] = set()
+        self._due: dict[Lease, float] = {}
+        """When each open session is pinged next, the first one first."""
 
-    def keep(self, url: str, headers: Mapping[str, str], sid: str) -> Lease:
-        lease = Lease(self, url, headers, sid)
+    def keep(self, address: Address, sid: str) -> Lease:
+        lease = Lease(self, address, sid)
         with self._lock:
-            self._begun.append(lease)
-            self._open.add(lease)
+            self._due[lease] = time.monotonic() + SECONDS
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="toolyard-pings", daemon=True)
                 self._thread.start()
-            elif self._wake is not None:
-                self._wake()
         return lease
 
     def end(self, lease: Lease) -> None:
         with self._lock:
-            if lease not in self._open:  # ended before, or of the process that this one was forked from
-                return
-            self._open.remove(lease)
-            self._ended.append(lease)
-            if self._wake is not None:
-                self._wake()
+            self._due.pop(lease, None)
 
     def _run(self) -> None:
         asyncio.run(self._main())
 
     async def _main(self) -> None:
-        changed = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        line = Line()
         pinging: dict[Lease, asyncio.Task[None]] = {}
-        self._wake = lambda: loop.call_soon_threadsafe(changed.set)
-        while True:
-            with self._lock:
-                begun, self._begun = self._begun, []
-                ended, self._ended = self._ended, []
-                if not self._open:
-                    self._thread = self._wake = None
+        async with http_session(limit=0, limit_per_host=AT_ONCE) as http:
+            while self._goes_on():
+                pinging = {lease: task for lease, task in pinging.items() if not task.done()}
+                for lease in self._take_due():
+                    if lease not in pinging:
+                        pinging[lease] = asyncio.create_task(self._ping(http, lease))
+                await asyncio.sleep(min(LOOK, SECONDS))
+            for task in pinging.values():
+                task.cancel()
+            await asyncio.gather(*pinging.values(), return_exceptions=True)
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            if not self._due:
+                self._thread = None
+            return bool(self._due)
+
+    def _take_due(self) -> Sequence[Lease]:
+        """Those that are due, and are due again later."""
+        now = time.monotonic()
+        with self._lock:
+            taken = []
+            for lease, due in self._due.items():
+                if due > now:
                     break
-            for lease in begun:
-                pinging[lease] = loop.create_task(line.keep(lease))
-            for lease in ended:
-                pinging.pop(lease).cancel()
-            await changed.wait()
-            changed.clear()
-        for task in pinging.values():
-            task.cancel()
-        await asyncio.gather(*pinging.values(), return_exceptions=True)
-        await line.close()
+                taken.append(lease)
+            for lease in taken:
+                del self._due[lease]
+                self._due[lease] = now + SECONDS
+        return taken
 
-
-class Line:
-    """The thread's own connections. Most sessions are over before they need one."""
-
-    def __init__(self) -> None:
-        self._http: httpx2.AsyncClient | None = None
-
-    async def keep(self, lease: Lease) -> None:
-        while True:
-            await asyncio.sleep(SECONDS)
-            try:
-                answer = await self._ping(lease)
-            except httpx2.RequestError as error:
-                log.debug("session %s: a ping was not answered (%r), the next one may be", lease.sid, error)
-                continue
-            if answer.status_code in (404, 410):
-                log.warning("session %s is gone from the server", lease.sid)
-                return
-
-    async def close(self) -> None:
-        if self._http is not None:
-            await self._http.aclose()
-
-    async def _ping(self, lease: Lease) -> httpx2.Response:
-        if self._http is None:
-            self._http = httpx2.AsyncClient(timeout=TIMEOUT, limits=carry.LIMITS, verify=carry.tls("https"))
-        return await self._http.post(f"{lease.url}/ping", headers={**lease.headers, "X-Session-ID": lease.sid})
+    async def _ping(self, http: aiohttp.ClientSession, lease: Lease) -> None:
+        headers = {**lease.address.headers, "X-Session-ID": lease.sid}
+        way = way_to(lease.address, f"{lease.address.prefix}/ping")
+        try:
+            async with http.post(**way, headers=headers, timeout=silence(TIMEOUT)) as answer:
+                await answer.read()
+        except FAILURES as error:
+            log.debug("session %s: a ping was not answered (%r), the next one may be", lease.sid, error)
+            return
+        if answer.status in (404, 410) and lease in self._due:
+            log.warning("session %s is gone from the server", lease.sid)
+            self.end(lease)
 
 
 pings = Pings()

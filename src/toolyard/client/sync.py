@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import time
-import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, overload
 
-import httpx2
-
-from toolyard.client import carry, talk
+from toolyard.client import talk
+from toolyard.client.address import Address
+from toolyard.client.blocking import BlockingLine
 from toolyard.client.flow import PATIENCE, Peer
 from toolyard.client.formats import Format, formatted
 from toolyard.client.pings import Lease, pings
-from toolyard.client.steps import Ask, Flow, Listen, Outcome, Sleep, Step
-from toolyard.client.stream import Listening
 from toolyard.client.talk import EnvironmentTalk, SessionTalk, Task
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Block, JsonObject, ToolOutput
 from toolyard.core.tool import TerminalToolSpec, ToolSpec
-
-T = TypeVar("T")
 
 
 class Client:
@@ -33,12 +27,12 @@ class Client:
     def __init__(
         self, base_url: str = "http://127.0.0.1:8080", *, api_key: str | None = None, patience: float = PATIENCE
     ) -> None:
-        self._line = Line(carry.url_of(base_url), carry.headers_of(api_key), Peer(patience))
+        self._line = BlockingLine(Address.of(base_url, api_key), Peer(patience))
         self.environments = Environments(self._line)
 
     @property
     def base_url(self) -> str:
-        return self._line.url
+        return self._line.address.url
 
     def environment(self, name: str) -> Environment:
         return self.environments.get(name)
@@ -57,7 +51,7 @@ class Client:
 class Environments:
     """What a server serves."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: BlockingLine) -> None:
         self._line = line
 
     def list(self) -> list[str]:
@@ -71,7 +65,7 @@ class Environments:
 class Environment:
     """One environment of a server."""
 
-    def __init__(self, line: Line, name: str) -> None:
+    def __init__(self, line: BlockingLine, name: str) -> None:
         self._line = line
         self._talk = EnvironmentTalk(line.peer, name)
 
@@ -124,7 +118,7 @@ class Environment:
 class Session:
     """One episode. Leaving its `with` closes it, whatever happened inside."""
 
-    def __init__(self, line: Line, session: SessionTalk) -> None:
+    def __init__(self, line: BlockingLine, session: SessionTalk) -> None:
         self._line = line
         self._talk = session
         self._lease: Lease | None = None
@@ -161,7 +155,7 @@ class Session:
 
     def _keep(self) -> None:
         if self._lease is None:
-            self._lease = pings.keep(self._line.url, self._line.headers, self.sid)
+            self._lease = pings.keep(self._line.address, self.sid)
 
     def get_prompt(self) -> list[Block]:
         return self._line.run(self._talk.get_prompt())
@@ -202,54 +196,3 @@ class Session:
     def score_group(self, candidates: Sequence[GroupCandidate]) -> list[GroupScore]:
         """Compare several answers to this task: one score for each, in order."""
         return self._line.run(self._talk.score_group(candidates))
-
-
-class Line:
-    """The connections to one server, and what was learnt of it."""
-
-    def __init__(self, url: str, headers: Mapping[str, str], peer: Peer) -> None:
-        self.url = url
-        self.headers = headers
-        self.peer = peer
-        special = carry.transport_options(url)
-        transport = httpx2.HTTPTransport(**special) if special else None
-        self._http = httpx2.Client(**carry.client_options(url, headers), transport=transport)
-        self.close = weakref.finalize(self, self._http.close)
-
-    def run(self, flow: Flow[T]) -> T:
-        outcome: Outcome | None = None
-        while True:
-            try:
-                step = flow.send(outcome)
-            except StopIteration as done:
-                answer: T = done.value
-                return answer
-            outcome = self._carry_out(step)
-
-    def _carry_out(self, step: Step) -> Outcome | None:
-        match step:
-            case Sleep(seconds):
-                time.sleep(seconds)
-                return None
-            case Ask():
-                try:
-                    return carry.answer_of(self._http.request(**carry.request_of(step)))
-                except httpx2.RequestError as error:
-                    return carry.broken_by(error)
-            case Listen():
-                return self._listen(step)
-
-    def _listen(self, step: Listen) -> Outcome:
-        stream: Listening | None = None
-        try:
-            with self._http.stream(**carry.request_of(step)) as response:
-                if not carry.is_stream(response):
-                    response.read()
-                    return carry.answer_of(response)
-                stream = Listening()
-                for data in response.iter_bytes():
-                    stream.feed(data)
-                return stream.heard()
-        except httpx2.RequestError as error:
-            broken = carry.broken_by(error)
-            return stream.heard(broken.what) if stream is not None else broken

@@ -187,7 +187,7 @@ class SessionTalk:
         """If the answer is lost and we ask again, the server closes those that nobody knows of when they are idle."""
         step = Ask("POST", path(self.environment, "fork"), {"count": count}, self._open_sid(), WAITING)
         answer = self._inside((yield from ask(self.peer, step)))
-        ids, how = read(answer, lambda said: (meaning.names(said["sids"]), str(said["strategy"])))
+        ids, how = read(answer, lambda said: ([meaning.sid(one) for one in said["sids"]], str(said["strategy"])))
         return [replace(self, sid=sid, forked_by=how, entered=False) for sid in ids]
 
     def _ask(self, endpoint: str) -> Flow[Answer]:

@@ -31,7 +31,7 @@ class Actions:
         formed = [(name, tool.form, bool(tool.given)) for name, tool in listed.items() if tool.form]
         self._forms = [one for one in formed if not is_late(one[1])]
         self._late = [one for one in formed if is_late(one[1])]
-        self._unformed: Sequence[Tool] = [tool for tool in listed.values() if not tool.form]
+        self._unformed = [(name, tool) for name, tool in listed.items() if not tool.form]
         self._tools = tools
         self._terminal = terminal
         self._open_ended = open_ended
@@ -60,9 +60,9 @@ class Actions:
         return None
 
     def _by_name(self, text: str) -> Action | None:
-        for tool in self._unformed:
-            if found := tagged(text, tool.name):
-                return tool.name, _arguments(tool, found[-1]), PLAIN, bool(tool.given)
+        for name, tool in self._unformed:
+            if found := tagged(text, name):
+                return name, _arguments(tool, found[-1]), PLAIN, bool(tool.given)
         return None
 
     def _last_message(self, text: str) -> Action | None:

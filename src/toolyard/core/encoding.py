@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 def encode(value: object) -> bytes:
     """Compact JSON that every parser reads: never NaN, never a broken character."""
     try:
-        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError:  # lone surrogates, or integers beyond 64 bits
         return encode_ascii(value)
 
@@ -21,25 +21,18 @@ def encode(value: object) -> bytes:
 def encode_sorted(value: object) -> bytes:
     """JSON in which the order of keys makes no difference, to compare values by."""
     try:
-        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
+        return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:  # lone surrogates, or integers beyond 64 bits
-        return json.dumps(_finite(value), sort_keys=True, default=lambda v: _finite(_plain(v))).encode()
-
-
-def encode_exactly(value: object) -> bytes:
-    """The same for a reader of ours, for whom NaN and the infinities stay what they are."""
-    data = encode(value)
-    if b"null" not in data or _is_finite(value):  # and so none of them has become null
-        return data
-    return json.dumps(value, separators=(",", ":"), default=_plain).encode()
+        return json.dumps(_finite(value), sort_keys=True, default=lambda v: _finite(plain(v))).encode()
 
 
 def encode_ascii(value: object) -> bytes:
     """The same in ASCII only, so that any slice of it is text."""
-    return json.dumps(_finite(value), separators=(",", ":"), default=lambda v: _finite(_plain(v))).encode()
+    return json.dumps(_finite(value), separators=(",", ":"), default=lambda v: _finite(plain(v))).encode()
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """One step closer to JSON, for values that an encoder does not know."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
@@ -47,18 +40,6 @@ def _plain(value: object) -> object:
     if hasattr(value, "tolist"):  # numpy's scalars and arrays
         return value.tolist()
     return to_jsonable_python(value)
-
-
-def _is_finite(value: object) -> bool:
-    match value:
-        case float():
-            return math.isfinite(value)
-        case dict():
-            return all(map(_is_finite, value.values()))
-        case list() | tuple():
-            return all(map(_is_finite, value))
-        case _:
-            return True
 
 
 def _finite(value: object) -> object:

@@ -7,13 +7,15 @@ import inspect
 import os
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from toolyard.core.errors import CannotFork, DefinitionError, NotSupported
 from toolyard.core.messages import BLOCK_TYPES, GroupCandidate, GroupScore, Message
 from toolyard.core.output import Blocks, JsonObject, Model
-from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
+from toolyard.core.reading import tools_of
+from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec
 from toolyard.core.workspace import Workspace
 
 T = TypeVar("T")
@@ -89,6 +91,10 @@ class Definition:
     """The methods of Environment that the author wrote."""
     catalogue: Mapping[str, tuple[type, ToolSpec]] = field(default_factory=dict)
     """The tools that are not listed, each with the class that runs it."""
+    tears_down: bool = False
+    """It or one of its toolsets has a teardown()."""
+    sets_up: bool = False
+    """It has a setup(), or a toolset whose constructor an author wrote, which may block."""
 
 
 class Environment:
@@ -214,11 +220,24 @@ async def resolved(value: MaybeAwaitable[T]) -> T:
 
 def build_toolset(toolset: type, env: object) -> Any:  # an instance of `toolset`
     """ORS allows toolsets that want their environment and toolsets that want nothing."""
+    return toolset(env) if _wants_environment(toolset) else toolset()
+
+
+@cache
+def _wants_environment(toolset: type) -> bool:
     try:
-        inspect.signature(toolset).bind(env)
+        inspect.signature(toolset).bind(None)
     except TypeError:
-        return toolset()
-    return toolset(env)
+        return False
+    return True
+
+
+@cache
+def is_built_by_us(toolset: type) -> bool:
+    """Whether Toolyard wrote the constructor, so that nothing in it can block."""
+    constructor = inspect.getattr_static(toolset, "__init__")
+    ours = str(getattr(constructor, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
+    return ours and type(toolset) is type and inspect.getattr_static(toolset, "__new__") is object.__new__
 
 
 def needs_sandbox(environment: type) -> bool:
@@ -239,8 +258,7 @@ def classes_of(environment: type) -> Iterator[type]:
 
 def needs_teardown(environment: type[Environment], toolset: type | None = None) -> bool:
     """Whether something of the author's is to be run when a session ends."""
-    toolsets = environment.toolsets if toolset is None else (*environment.toolsets, toolset)
-    return overrides(environment, "teardown") or any(map(toolset_tears_down, toolsets))
+    return environment._definition.tears_down or (toolset is not None and toolset_tears_down(toolset))
 
 
 def toolset_tears_down(toolset: type) -> bool:
@@ -299,7 +317,9 @@ def define(cls: type[Environment]) -> Definition:
         names = " and ".join(f"{tool.owner.__qualname__}.{tool.method}" for tool in terminals)
         raise DefinitionError(f"{cls.__qualname__}: at most one tool can be terminal, and {names} are")
     written = frozenset(hook for hook in _HOOKS if _function(cls, hook) is not _function(Environment, hook))
-    return Definition(tools, terminals[0] if terminals else None, written, catalogue)
+    tears_down = "teardown" in written or any(map(toolset_tears_down, cls.toolsets))
+    sets_up = "setup" in written or not all(map(is_built_by_us, cls.toolsets))
+    return Definition(tools, terminals[0] if terminals else None, written, catalogue, tears_down, sets_up)
 
 
 def _collision(cls: type[Environment], first: Tool, second: Tool) -> str:

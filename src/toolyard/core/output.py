@@ -48,7 +48,7 @@ class ToolOutput(Model):
     @property
     def text(self) -> str:
         """The text blocks, joined; what a model that reads only text would see."""
-        return "\n".join(block.text for block in self.blocks if isinstance(block, TextBlock))
+        return "\n".join([block.text for block in self.blocks if isinstance(block, TextBlock)])
 
 
 Reason: TypeAlias = Literal[
@@ -140,6 +140,11 @@ Returned: TypeAlias = ToolOutput | ToolFailure | str
 """A result that may still be the bare text that most tools return, where making blocks of it would cost too much."""
 Reply: TypeAlias = Returned | AskAgain
 """What came of running a tool: its result, or where to look for it."""
+
+
+def as_result(returned: Returned) -> CallResult:
+    """The same result with bare text as an output."""
+    return returned if isinstance(returned, ToolFailure) else as_output(returned)
 
 
 def as_reply(value: object) -> ToolOutput | AskAgain:

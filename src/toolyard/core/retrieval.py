@@ -20,7 +20,7 @@ from itertools import chain
 from operator import add
 
 from toolyard.core.families import Name, taken_apart
-from toolyard.core.meaning import Bag, Model, Sums
+from toolyard.core.meaning import Bag, MeaningModel, Sums
 from toolyard.core.output import JsonObject
 from toolyard.core.tool import ToolSpec
 from toolyard.core.words import FILLERS, stem, unglued, words
@@ -87,7 +87,9 @@ class _Posting:
 class ToolIndex:
     """Tools, ready to be searched. It never changes; of two tools with the same name it has the first."""
 
-    def __init__(self, specs: Sequence[ToolSpec], weights: Weights = WEIGHTS, *, model: Model | None = None) -> None:
+    def __init__(
+        self, specs: Sequence[ToolSpec], weights: Weights = WEIGHTS, *, model: MeaningModel | None = None
+    ) -> None:
         self._specs = list({spec.name: spec for spec in reversed(specs)}.values())[::-1]
         self._weights = weights
         names = taken_apart([spec.name for spec in self._specs])
@@ -237,7 +239,7 @@ class ToolIndex:
         """What a term counts for that so many families have."""
         return math.pow(math.log(1 + (len(self._members) - families + 0.5) / (families + 0.5)), self._weights.rarity)
 
-    def _read_by(self, model: Model, tools: Sequence[_Fields]) -> Callable[[Bag], Sums]:
+    def _read_by(self, model: MeaningModel, tools: Sequence[_Fields]) -> Callable[[Bag], Sums]:
         bags = [self._bag(chain.from_iterable(texts)) for texts in tools]
         return model.read(bags, self._family_of, weight=self._weights.meaning * self._rarity(1))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from toolyard.core.environment import Environment, full_name
-from toolyard.core.meaning import Model
+from toolyard.core.meaning import MeaningModel
 from toolyard.core.retrieval import ToolIndex
 from toolyard.core.tool import ToolSpec
 
@@ -26,12 +26,12 @@ class _Known:
     """By the names in the index, which say more than those that tools are called by."""
 
 
-_known: WeakKeyDictionary[type[Environment], dict[Model | None, _Known]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[type[Environment], dict[MeaningModel | None, _Known]] = WeakKeyDictionary()
 _building = threading.Lock()
-_model: ContextVar[Model | None] = ContextVar("model", default=None)
+_model: ContextVar[MeaningModel | None] = ContextVar("model", default=None)
 
 
-def use_model(model: Model | None) -> Token[Model | None]:
+def use_model(model: MeaningModel | None) -> Token[MeaningModel | None]:
     """From here on tools are found with it: in this context, and in what is started from it."""
     return _model.set(model)
 

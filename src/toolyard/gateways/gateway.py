@@ -1,4 +1,4 @@
-"""`Gateway`: one of several processes behind a port, and its lines to the others."""
+"""`Gateway`: one of several processes behind a port, and its connections to the others."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolyard.asgi import Request
-from toolyard.gateways.answering import Answering
+from toolyard.gateways.answering import answering
 from toolyard.gateways.asking import Asking
-from toolyard.gateways.frames import Frames
+from toolyard.rpc import RpcConnection
 from toolyard.runtime.owners import GatewayLost, Owners
 
 log = logging.getLogger("toolyard.gateways")
@@ -22,8 +22,8 @@ OK = 200
 
 
 class Mailboxes:
-    """One for each gateway, made before there is any. Who wants a line to a gateway puts an end of it in there, and it
-    stays there until somebody of that number takes it."""
+    """One for each gateway, made before there is any. To connect to a gateway, another one puts an end of a socket in
+    there, where it stays until the gateway of that number takes it."""
 
     def __init__(self, count: int) -> None:
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
@@ -48,8 +48,8 @@ class Gateway:
         self._mailboxes = mailboxes
         self._api_key = api_key
         self._asking: dict[int, asyncio.Task[Asking]] = {}
-        self._answering: set[Answering] = set()
-        self._opening: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[None]] = set()
+        """One for each connection that another gateway has opened."""
         self._app: ASGIApp | None = None
 
     def start(self, app: ASGIApp) -> None:
@@ -60,13 +60,13 @@ class Gateway:
 
     async def pass_on(self, owner: int, request: Request, body: bytes, receive: Receive, send: Send) -> None:
         """Have a request answered by the gateway that has its session."""
-        line = await self._line(owner)
-        await line.ask(request.scope, body).bring_back(request, receive, send)
+        asking = await self._way_to(owner)
+        await asking.ask(request.scope, body).bring_back(request, receive, send)
 
     async def ask(self, owner: int, question: str, about: bytes) -> bytes:
         """The body of a gateway's answer to a request that we make ourselves: `POST /path`, and its body."""
-        line = await self._line(owner)
-        status, answer = await line.ask(self._scope(*question.split()), about).whole()
+        asking = await self._way_to(owner)
+        status, answer = await asking.ask(self._scope(*question.split()), about).whole()
         if status != OK:
             raise GatewayLost(f"gateway {owner} answered {status}: {answer[:200].decode(errors='replace')}")
         return answer
@@ -85,9 +85,9 @@ class Gateway:
             "headers": [(b"x-api-key", self._api_key.encode())],
         }
 
-    # Lines to others.
+    # Connections to others.
 
-    async def _line(self, owner: int) -> Asking:
+    async def _way_to(self, owner: int) -> Asking:
         opening = self._asking.get(owner)
         if opening is None:
             opening = self._asking[owner] = asyncio.ensure_future(self._open(owner))
@@ -95,42 +95,32 @@ class Gateway:
 
     async def _open(self, owner: int) -> Asking:
         ours, theirs = socket.socketpair()
-        line = Asking(lambda: self._forget(owner))
         try:
             with theirs:
                 self._mailboxes.put(owner, theirs)
-            await _connect(line, ours)
+            connection = await RpcConnection.on(ours)
         except OSError as error:
             ours.close()
-            self._forget(owner)
+            self._asking.pop(owner, None)
             raise GatewayLost(f"gateway {owner} cannot be reached: {error}") from error
-        return line
+        # The next who asks opens another one, which leads to the gateway that has the number then.
+        connection.lost.add_done_callback(lambda _: self._asking.pop(owner, None))
+        return Asking(connection)
 
-    def _forget(self, owner: int) -> None:
-        """The next who asks opens another line, which leads to whoever has the number then."""
-        self._asking.pop(owner, None)
-
-    # Lines from others.
+    # Connections from others.
 
     def _take(self) -> None:
         try:
             end = self._mailboxes.take(self.owners.number)
         except BlockingIOError:
             return
-        opening = asyncio.ensure_future(self._answer_on(end))
-        self._opening.add(opening)
-        opening.add_done_callback(self._opening.discard)
+        taken = asyncio.ensure_future(self._answer_on(end))
+        self._answering.add(taken)
+        taken.add_done_callback(self._answering.discard)
 
     async def _answer_on(self, end: socket.socket) -> None:
         assert self._app is not None
-        line = Answering(self._app, self._answering.discard)
-        self._answering.add(line)
-        await _connect(line, end)
-
-
-async def _connect(line: Frames, end: socket.socket) -> None:
-    end.setblocking(False)
-    await asyncio.get_running_loop().create_unix_connection(lambda: line, sock=end)
+        await (await RpcConnection.on(end, answering(self._app))).lost
 
 
 async def all_closed(pipe: int, seconds: float) -> None:

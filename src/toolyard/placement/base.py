@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias
 
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
@@ -12,10 +12,8 @@ from toolyard.core.output import Blocks, JsonObject, Reply
 from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec
 from toolyard.core.workspace import Workspace
 
-T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each session, and that would take twice the time
 class Task:
     """What one session is about: the author's own JSON, and where it came from if it has a place."""
 
@@ -24,7 +22,7 @@ class Task:
     index: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SessionSpec:
     """All that is needed to build the environment of a session, here or on another machine."""
 
@@ -49,7 +47,7 @@ class Placed(Protocol):
 
     @property
     def holds(self) -> bool:
-        """Whether something is to be given back at the end, although the author has no teardown()."""
+        """Whether it holds a process or another resource to free, even if the author has no teardown()."""
 
     @property
     def lost(self) -> str:
@@ -60,18 +58,8 @@ class Placed(Protocol):
     async def messages(self) -> Sequence[Message]: ...
     async def list_tools(self) -> ListToolsOutput: ...
     async def has_tool(self, name: str) -> bool: ...
-    def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Coroutine[Any, Any, Reply]:
+    async def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Reply:
         """`given` is what the trainer says with this call; what it does not say, the task may."""
-
-    def bare(self, tool: str, arguments: JsonObject, given: JsonObject) -> Coroutine[Any, Any, object] | None:
-        """The tool's own coroutine, for whoever makes many calls; None where there is more to a call than that. What it
-        returns, unless that is text, is to be settled; what it raises, or this does, is a `failure` of the tool."""
-
-    async def settle(self, tool: str, returned: object) -> Reply:
-        """What a bare coroutine returned, as `call` has it."""
-
-    def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
-        """The same as a function for a thread, which raises nothing; None if the tool is not a plain function."""
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]: ...
     async def workspace(self) -> Workspace: ...
@@ -90,6 +78,10 @@ class Placement(Protocol):
         """How many hold sessions, beside the server's own."""
 
     @property
+    def is_here(self) -> bool:
+        """Whether environments live in this process."""
+
+    @property
     def problem(self) -> str:
         """Why no session can be placed, as far as is known now, in words for everybody; empty if one can."""
 
@@ -101,9 +93,6 @@ class Placement(Protocol):
 
     async def place(self, spec: SessionSpec) -> Placed:
         """Call the author's constructor. `Placed.setup` comes next."""
-
-    async def run_all(self, functions: Sequence[Callable[[], T]], results: list[T | None]) -> None:
-        """Run plain functions beside the loop, and put what they return into the same places of `results`."""
 
     async def ask(self, hook: Callable[..., Any], *args: object) -> Any:  # the hook's own type
         """Call a class method of an environment without blocking anybody else."""

@@ -8,7 +8,7 @@ import inspect
 import logging
 import math
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from toolyard.core.environment import (
     Environment,
     Toolset,
     build_toolset,
+    is_built_by_us,
     lists_task_tools,
     overrides,
     toolset_tears_down,
@@ -48,13 +49,12 @@ from toolyard.core.output import (
     cut_text,
     has_image,
 )
+from toolyard.core.reading import tools_of
 from toolyard.core.schema import fit
 from toolyard.core.services import Blame, blame_of
-from toolyard.core.texts import UNFIT
-from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec, tools_of
+from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec
 from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Strategy, list_session_tools
-from toolyard.placement.steps import Later
 from toolyard.placement.threads import Threads
 
 log = logging.getLogger("toolyard.environment")
@@ -69,6 +69,7 @@ _WORDS_MOST = 10_000
 
 class LocalPlacement:
     processes = 0
+    is_here = True
     problem = ""
 
     def __init__(self, threads: int) -> None:
@@ -80,9 +81,11 @@ class LocalPlacement:
         """There is nothing to prepare."""
 
     async def place(self, spec: SessionSpec) -> LocalEnvironment:
-        build = partial(spec.environment, task_spec=spec.task.spec, secrets=spec.secrets)
-        # The constructor of Environment itself only stores two things: not worth a thread.
-        env = await self._construct(build) if overrides(spec.environment, "__init__") else build()
+        made, task, secrets = spec.environment, spec.task.spec, spec.secrets
+        if overrides(made, "__init__"):
+            env = await self._construct(partial(made, task_spec=task, secrets=secrets))
+        else:  # the constructor of Environment itself only stores two things: not worth a thread
+            env = made(task, secrets)
         placed = LocalEnvironment(env, self)
         if spec.toolset is not None:
             try:
@@ -135,13 +138,6 @@ class LocalPlacement:
         """Run a plain function in a thread; what it returns may still have to be awaited."""
         answer = await self._threads.run(function, always=always)
         return await contained(answer) if inspect.isawaitable(answer) else answer
-
-    async def run_all(self, functions: Sequence[Callable[[], T]], results: list[T | None]) -> None:
-        await self._threads.run_all(functions, results)
-
-    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """For a plain function, in its thread: what comes of a coroutine on the loop."""
-        return self._threads.wait_for(work)
 
     async def stop(self) -> None:
         if self._discarding:
@@ -201,8 +197,12 @@ class LocalEnvironment:
     def __init__(self, env: Environment, place: LocalPlacement) -> None:
         self._env = env
         self._place = place
+        definition = type(env)._definition
+        self.tools: Mapping[str, Tool] = definition.tools
         self._instances: dict[type, object] = {}
-        self.tools: Mapping[str, Tool] = type(env)._definition.tools
+        if not definition.sets_up:  # else toolsets may want what setup() made, such as a sandbox
+            for toolset in type(env).toolsets:
+                self._instances[toolset] = build_toolset(toolset, env)
 
     @property
     def environment(self) -> Environment:
@@ -214,7 +214,7 @@ class LocalEnvironment:
     async def prefer(self, toolset: type) -> None:
         """Put the tools of a toolset before those of the environment."""
         try:
-            self._instances[toolset] = await self._place.ask(build_toolset, toolset, self._env)
+            self._instances[toolset] = await self._built(toolset)
         except Exception as error:  # the author's toolset, which may want what this environment has not
             if isinstance(error, ValueError):
                 raise ToolsetUnavailable(str(error)) from error
@@ -224,9 +224,14 @@ class LocalEnvironment:
     async def setup(self) -> None:
         if overrides(type(self._env), "setup"):
             await self._place.ask(self._env.setup)
-        # After setup(), because toolsets may want what it made, such as a sandbox.
         for toolset in type(self._env).toolsets:
-            self._instances[toolset] = await self._place.ask(build_toolset, toolset, self._env)
+            self._instances[toolset] = await self._built(toolset)
+
+    async def _built(self, toolset: type) -> object:
+        """An instance of a toolset. Constructors of ours never block; an author's runs in a thread, for it may."""
+        if is_built_by_us(toolset):
+            return build_toolset(toolset, self._env)
+        return await self._place.ask(build_toolset, toolset, self._env)
 
     async def teardown(self) -> None:
         """The environment's, then those of its toolsets, each whatever became of the one before."""
@@ -264,66 +269,28 @@ class LocalEnvironment:
             if not found.is_async:
                 reply: Reply = await self._place.plain(partial(self._call_plain, found, arguments, given))
                 return reply
-            begun = self._fit_and_call(found, arguments, given)
-            returned = begun if type(begun) is ToolFailure else await begun
-            return returned if type(returned) is str else await self._reply(returned)
+            returned = self._called(found, arguments, given)
+            if not isinstance(returned, ToolFailure):
+                returned = await returned
+            if isinstance(returned, (str, ToolOutput, ToolFailure, AskAgain)):
+                return returned
+            return await self._drawn(as_output, returned) if has_image(returned) else as_output(returned)
         except BaseException as error:  # the author's tool: whatever it raises is its answer
             return failure(tool, error)
 
-    def bare(self, tool: str, arguments: JsonObject, given: JsonObject) -> Coroutine[Any, Any, object] | None:
-        found = self.tools.get(tool)
-        if found is None or not found.is_async or found.call_texts is None:
-            return None
-        env = self._env
-        owner = self._instances.get(found.owner, env) if self._instances else env
-        begun = found.call_texts(owner, arguments, given, env.task_spec if found.given else {})
-        return None if begun is UNFIT else begun
-
-    async def settle(self, tool: str, returned: object) -> Reply:
-        try:
-            return await self._reply(returned)
-        except BaseException as error:  # what the author's tool returned
-            return failure(tool, error)
-
-    async def _reply(self, returned: object) -> Reply:
-        if isinstance(returned, (str, ToolOutput, ToolFailure, AskAgain)):
-            return returned
-        return await self._drawn(as_output, returned) if has_image(returned) else as_output(returned)
-
-    def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
-        found = self.tools.get(tool)
-        if found is None or found.is_async:
-            return None
-        return partial(self._call_safely, found, arguments, given)
-
-    def _call_safely(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> Reply:
-        """In a thread. What it hands out to be awaited belongs to the loop."""
-        try:
-            reply = self._call_plain(tool, arguments, given)
-            if type(reply) is str:
-                return reply
-            return self._place.wait_for(reply) if isinstance(reply, Coroutine) else reply
-        except BaseException as error:  # the author's tool: whatever it raises is its answer
-            return failure(tool.name, error)
-
-    def _call_plain(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> Later[Reply]:
-        """In a thread, with all conversions, which may take as long as the tool itself."""
-        returned = self._fit_and_call(tool, arguments, given)
-        if type(returned) is str or isinstance(returned, ToolFailure):
+    def _call_plain(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> Reply | Awaitable[Reply]:
+        """In a thread, with all conversions: validators may take as long as the tool itself."""
+        returned = self._called(tool, arguments, given)
+        if isinstance(returned, (str, ToolFailure)):
             return returned
         return _converted(returned) if inspect.isawaitable(returned) else as_reply(returned)
 
-    def _fit_and_call(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> Any:  # what the method returns
-        """In a thread if the method is a plain function: validators may take as long as the tool itself."""
+    def _called(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> Any:
+        """What the author's method returns, for a coroutine what to await; or what is wrong with the arguments."""
         env = self._env
         owner = self._instances.get(tool.owner, env) if self._instances else env
-        task = env.task_spec if tool.given else {}
-        if tool.call_texts is not None:
-            returned = tool.call_texts(owner, arguments, given, task)
-            if returned is not UNFIT:
-                return returned
         try:
-            positional, named = tool.fit(arguments, given, task)
+            positional, named = tool.fit(arguments, given, env.task_spec if tool.given else {})
         except ValidationError as error:
             return bad_arguments(_problems(error))
         return tool.method_of(owner)(*positional, **named)
@@ -367,7 +334,7 @@ class LocalEnvironment:
             if isinstance(instance, Toolset):
                 made._instances[toolset] = await self._place.ask(instance.fork, made._env)
             else:  # of ORS, which has no such thing
-                made._instances[toolset] = await self._place.ask(build_toolset, toolset, made._env)
+                made._instances[toolset] = await made._built(toolset)
 
     async def _dynamic(self) -> Sequence[tuple[Any, ToolSpec]]:
         """The tools that only this session has, each with the object that runs it."""

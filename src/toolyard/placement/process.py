@@ -10,16 +10,16 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from toolyard.core.errors import Overloaded, SessionFailed
 from toolyard.placement.base import Placed, SessionSpec
-from toolyard.placement.hosting import Served
-from toolyard.placement.line import LineLost
+from toolyard.placement.fork_server import ForkServer, ForkServerLost, ProcessLimits
 from toolyard.placement.local import LocalPlacement
-from toolyard.placement.remote import Process, RemoteEnvironment
-from toolyard.placement.template import ProcessLimits, Template, TemplateLost
+from toolyard.placement.remote import RemoteEnvironment, WorkerProcess
+from toolyard.placement.worker_side import Served
+from toolyard.rpc import PeerLost
 
 log = logging.getLogger("toolyard.placement")
 
@@ -36,6 +36,7 @@ class ProcessPlacement:
     """One process for each session."""
 
     hung = 0
+    is_here = False
     """As in `LocalPlacement`: what does not stop goes with its process."""
 
     def __init__(self, served: Served, limits: ProcessLimits) -> None:
@@ -43,13 +44,13 @@ class ProcessPlacement:
         self._limits = limits
         self._here = LocalPlacement(served.threads)
         """For what is asked of classes, not of sessions."""
-        self._template: Template | None = None
-        self._processes: set[Process] = set()
+        self._fork_server: ForkServer | None = None
+        self._processes: set[WorkerProcess] = set()
         self._failed = -math.inf
 
     @property
     def processes(self) -> int:
-        return self._template.workers if self._template is not None else 0
+        return self._fork_server.workers if self._fork_server is not None else 0
 
     @property
     def problem(self) -> str:
@@ -57,61 +58,61 @@ class ProcessPlacement:
         return "no process for a session could be started" if recently else ""
 
     def prepare(self) -> None:
-        """Fork the template. Best done before there is an event loop, or a thread."""
-        if self._template is None:
-            self._template = Template(self._served, self._limits)
+        """Fork the fork server. Best done before there is an event loop, or a thread."""
+        if self._fork_server is None:
+            self._fork_server = ForkServer(self._served, self._limits)
 
     async def place(self, spec: SessionSpec) -> Placed:
         process = await self._start()
         return await self._placed(spec, process, alone=True)
-
-    async def run_all(self, functions: Sequence[Callable[[], T]], results: list[T | None]) -> None:
-        await self._here.run_all(functions, results)
 
     async def ask(self, hook: Callable[..., Any], *args: object) -> Any:
         return await self._here.ask(hook, *args)
 
     async def stop(self) -> None:
         """End every process that is left."""
-        template, self._template = self._template, None  # at once: whoever starts one meanwhile gets to keep it
+        fork_server, self._fork_server = (
+            self._fork_server,
+            None,
+        )  # at once: whoever starts one meanwhile gets to keep it
         self._here.close()
         await asyncio.gather(*(process.end("the server is stopping") for process in list(self._processes)))
-        if template is not None:
-            template.close()
+        if fork_server is not None:
+            fork_server.close()
 
-    async def _placed(self, spec: SessionSpec, process: Process, *, alone: bool) -> RemoteEnvironment:
+    async def _placed(self, spec: SessionSpec, process: WorkerProcess, *, alone: bool) -> RemoteEnvironment:
         environment = RemoteEnvironment(spec, process, alone=alone)
         process.sessions += 1
         try:
             await environment.place(spec.task, spec.secrets)
         except BaseException as error:
             await environment.give_up()
-            if isinstance(error, LineLost):
+            if isinstance(error, PeerLost):
                 raise SessionFailed(f"the session could not be started: {process.ended}") from None
             raise
         return environment
 
-    async def _start(self) -> Process:
-        """A new process; from a new template, if that has ended."""
+    async def _start(self) -> WorkerProcess:
+        """A new process; from a new fork server, if that has ended."""
         try:
             for _ in range(_TEMPLATES_MOST):
                 if (process := await self._try()) is not None:
                     self._failed = -math.inf
                     return process
-            raise OSError("its template ends as soon as it is started")
+            raise OSError("its fork server ends as soon as it is started")
         except OSError as error:  # as a fork that the kernel refuses
             self._failed = time.monotonic()
             raise Overloaded(f"no process for a session could be started: {error}", retry_after=5) from error
 
-    async def _try(self) -> Process | None:
-        """None if the template has ended."""
+    async def _try(self) -> WorkerProcess | None:
+        """None if the fork server has ended."""
         self.prepare()
-        assert self._template is not None
-        template = self._template
+        assert self._fork_server is not None
+        fork_server = self._fork_server
         try:
-            return await Process.start(template, self._processes)
-        except TemplateLost as lost:
-            if self._template is template:  # nobody else has seen to it
+            return await WorkerProcess.start(fork_server, self._processes)
+        except ForkServerLost as lost:
+            if self._fork_server is fork_server:  # nobody else has seen to it
                 log.error("%s, and all sessions in its processes; starting another one", lost)
                 await self.stop()
             return None
@@ -123,7 +124,7 @@ class PoolPlacement(ProcessPlacement):
     def __init__(self, served: Served, limits: ProcessLimits, *, size: int = 0) -> None:
         super().__init__(served, limits)
         self._size = size or os.cpu_count() or 1
-        self._pool: list[Process] = []
+        self._pool: list[WorkerProcess] = []
         self._filling = asyncio.Lock()
 
     async def place(self, spec: SessionSpec) -> Placed:
@@ -133,7 +134,7 @@ class PoolPlacement(ProcessPlacement):
         self._pool = []
         await super().stop()
 
-    async def _least_loaded(self) -> Process:
+    async def _least_loaded(self) -> WorkerProcess:
         self._pool = [process for process in self._pool if not (process.ended or process.retired)]
         if len(self._pool) < self._size:
             async with self._filling:

@@ -8,7 +8,7 @@ import itertools
 import logging
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,13 +19,13 @@ from toolyard.core.output import Blocks, ImageBlock, JsonObject, Reply, TextBloc
 from toolyard.core.tool import ListToolsOutput, Tool
 from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Strategy, Task
-from toolyard.placement.line import Line, LineLost, look_at
+from toolyard.placement.fork_server import ForkServer, ForkServerLost, pair_of_ends
 from toolyard.placement.local import tools_with
-from toolyard.placement.template import Template, TemplateLost, pair_of_ends
 from toolyard.placement.workspaces import RemoteWorkspace
 from toolyard.placement.writing import read_reply
-from toolyard.sandboxes.lending import Lender
+from toolyard.rpc import OurQuestion, PeerLost, RpcConnection, look_at
 from toolyard.sandboxes.provider import provided
+from toolyard.sandboxes.template_loan import Lender
 
 log = logging.getLogger("toolyard.placement")
 
@@ -35,11 +35,11 @@ _numbers = itertools.count()
 
 
 class Host:
-    """Another process with sessions in it, from the server's side: the line to it, and its end."""
+    """Another process with sessions in it, from the server's side: the connection to it, and its end."""
 
-    def __init__(self, pid: int, line: Line) -> None:
+    def __init__(self, pid: int, connection: RpcConnection) -> None:
         self.pid = pid
-        self.line = line
+        self.connection = connection
         self.sessions = 0
         self.retired = False
         """It takes no more sessions: something in it hangs."""
@@ -49,7 +49,7 @@ class Host:
         self._watching = asyncio.ensure_future(self._watch())
 
     async def ask(self, what: str, *about: Any) -> Any:
-        return await self.line.ask(what, *about)
+        return await self.connection.ask(what, *about)
 
     async def end(self, why: str) -> None:
         """Kill it, if it is still there. Whoever waits for it is told why."""
@@ -64,21 +64,22 @@ class Host:
 
     async def _watch(self) -> None:
         """It may end by itself, which is not as it should be."""
-        await asyncio.shield(self.line.lost)
+        await asyncio.shield(self.connection.lost)
         await self.end("")
 
     def _hang_up(self) -> None:
-        self.line.fail(self.ended)
-        self.line.close(self.ended)
+        self.connection.close(self.ended)
 
 
-class Process(Host):
-    """A worker that was forked from a template on this machine."""
+class WorkerProcess(Host):
+    """A worker that was forked from a fork server on this machine."""
 
-    def __init__(self, pid: int, line: Line, kin: socket.socket, template: Template, all_: set[Process]) -> None:
-        super().__init__(pid, line)
+    def __init__(
+        self, pid: int, connection: RpcConnection, kin: socket.socket, fork_server: ForkServer, all_: set[WorkerProcess]
+    ) -> None:
+        super().__init__(pid, connection)
         self.kin = kin
-        self._template = template
+        self._fork_server = fork_server
         self._all = all_
         """Every process that is there, those too that were forked from others."""
         all_.add(self)
@@ -88,40 +89,39 @@ class Process(Host):
         asyncio.get_running_loop().add_reader(kin, self._lend)
 
     @classmethod
-    async def start(cls, template: Template, all_: set[Process]) -> Process:
-        pid, sock, kin = await template.start()
+    async def start(cls, fork_server: ForkServer, all_: set[WorkerProcess]) -> WorkerProcess:
+        pid, sock, kin = await fork_server.start()
         try:
-            return cls(pid, await Line.on(sock), kin, template, all_)
+            return cls(pid, await RpcConnection.on(sock), kin, fork_server, all_)
         except BaseException:
             sock.close()
             kin.close()
-            await template.end(pid)
+            await fork_server.end(pid)
             raise
 
-    async def fork(self, session: str, new: str) -> Process:
+    async def fork(self, session: str, new: str) -> WorkerProcess:
         """Another process, in which the session goes on under a new name."""
-        line, kin, theirs = pair_of_ends()
+        ours, kin, theirs = pair_of_ends()
         try:
             with contextlib.closing(theirs[0]), contextlib.closing(theirs[1]):
                 socket.send_fds(self.kin, [b"."], [end.fileno() for end in theirs])
                 await self.ask("fork", session, new)
-            return await self._copied(await Line.on(line), kin)
+            return await self._copied(await RpcConnection.on(ours), kin)
         except BaseException:
-            line.close()
+            ours.close()
             kin.close()
             raise
 
-    async def _copied(self, line: Line, kin: socket.socket) -> Process:
-        line.lost.add_done_callback(lambda _: line.fail("it has ended"))  # nobody watches it yet
+    async def _copied(self, connection: RpcConnection, kin: socket.socket) -> WorkerProcess:
         try:
-            copy = Process(await line.ask("pid"), line, kin, self._template, self._all)
+            copy = WorkerProcess(await connection.ask("pid"), connection, kin, self._fork_server, self._all)
         except BaseException as error:
-            line.close()
-            if isinstance(error, LineLost):
+            connection.close()
+            if isinstance(error, PeerLost):
                 raise CannotFork("the copy of its process ended at once") from None
             raise
         try:
-            await self._template.know(copy.pid)
+            await self._fork_server.know(copy.pid)
         except BaseException:
             await copy.end("nobody waits for it any more")
             raise
@@ -141,10 +141,10 @@ class Process(Host):
 
     async def _end(self) -> None:
         try:
-            code = await self._template.end(self.pid)
+            code = await self._fork_server.end(self.pid)
             if not self.ended:
                 self.ended = f"its process ended {_how(code)}"
-        except TemplateLost as lost:
+        except ForkServerLost as lost:
             self.ended = self.ended or str(lost)
         self._hang_up()
         asyncio.get_running_loop().remove_reader(self.kin)
@@ -174,9 +174,10 @@ class RemoteEnvironment:
         """Why it is no more; empty as long as it is."""
         return self.process.ended
 
-    def place(self, task: Task, secrets: Mapping[str, str]) -> asyncio.Future[Any]:
+    def place(self, task: Task, secrets: Mapping[str, str]) -> OurQuestion:
         """Have the author's constructor called."""
-        return self.process.line.ask("place", self._session, self._name, asdict(task), dict(secrets), self._toolset)
+        about = self._session, self._name, asdict(task), dict(secrets), self._toolset
+        return self.process.connection.ask("place", *about)
 
     async def setup(self) -> None:
         await self._ask("setup")
@@ -194,24 +195,15 @@ class RemoteEnvironment:
         return bool(await self._ask("has_tool", name))
 
     async def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Reply:
-        asked = self.process.line.ask("call", self._session, tool, arguments, given)
+        asked = self.process.connection.ask("call", self._session, tool, arguments, given)
         try:
             return read_reply(await asyncio.shield(asked))
-        except LineLost:
+        except PeerLost:
             await self.process.end("")
             return ToolFailure("lost", f"Tool {tool!r} could not be run: {self.lost}")
         except asyncio.CancelledError:
             await self._stop(tool, asked)
             raise
-
-    def bare(self, tool: str, arguments: JsonObject, given: JsonObject) -> None:
-        return None
-
-    async def settle(self, tool: str, returned: object) -> Reply:
-        raise NotImplementedError("coroutines of tools are not in this process")
-
-    def plain(self, tool: str, arguments: JsonObject, given: JsonObject) -> Callable[[], Reply] | None:
-        return None
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
         scores = await self._ask("score_group", [candidate.model_dump() for candidate in candidates])
@@ -222,7 +214,7 @@ class RemoteEnvironment:
 
     async def fork(self, specs: Sequence[SessionSpec]) -> tuple[Sequence[RemoteEnvironment], Strategy]:
         process = self.process
-        if self.alone and isinstance(process, Process) and not needs_sandbox(specs[0].environment):
+        if self.alone and isinstance(process, WorkerProcess) and not needs_sandbox(specs[0].environment):
             return await self._fork_process(process, specs), "process"
         names = [name_for(spec) for spec in specs]
         strategy = await self._fork_there(names)
@@ -237,7 +229,7 @@ class RemoteEnvironment:
         strategy: Strategy = await self._ask("fork_here", self._name, self._toolset, names)
         return strategy
 
-    async def _fork_process(self, origin: Process, specs: Sequence[SessionSpec]) -> Sequence[RemoteEnvironment]:
+    async def _fork_process(self, origin: WorkerProcess, specs: Sequence[SessionSpec]) -> Sequence[RemoteEnvironment]:
         made: list[RemoteEnvironment] = []
         try:
             for spec in specs:
@@ -246,7 +238,7 @@ class RemoteEnvironment:
                 made.append(RemoteEnvironment(spec, process, alone=True, called=name))
         except BaseException as error:
             await asyncio.gather(*(one.teardown() for one in made), return_exceptions=True)
-            if isinstance(error, LineLost | TemplateLost):
+            if isinstance(error, PeerLost | ForkServerLost):
                 raise await self._as_lost() from None
             raise
         return made
@@ -254,9 +246,9 @@ class RemoteEnvironment:
     async def give_up(self) -> None:
         """Its constructor has not returned, and may never; if it does, what it made is torn down there."""
         self._is_over = True
-        if self.process.line.lost.done():
+        if self.process.connection.lost.done():
             await self.process.end("")
-        self.process.line.ask("teardown", self._session).add_done_callback(look_at)
+        self.process.connection.ask("teardown", self._session).add_done_callback(look_at)
         await self._leave()
 
     async def teardown(self) -> None:
@@ -278,16 +270,16 @@ class RemoteEnvironment:
     async def _ask(self, what: str, *about: Any) -> Any:
         try:
             return await self.process.ask(what, self._session, *about)
-        except LineLost:
+        except PeerLost:
             raise await self._as_lost() from None
 
     async def _as_lost(self) -> SessionFailed:
         await self.process.end("")
         return SessionFailed(f"the session is lost: {self.lost}")
 
-    async def _stop(self, tool: str, asked: asyncio.Future[Any]) -> None:
+    async def _stop(self, tool: str, asked: OurQuestion) -> None:
         """Stop a call for real. If it does not let itself be stopped, its process is; unless others are in that."""
-        self.process.line.cancel(asked)
+        asked.stop()
         await asyncio.wait((asked,), timeout=self.grace)
         if asked.done() and not asked.exception():
             answer = asked.result()

@@ -1,4 +1,4 @@
-"""A process that holds one session, or many: environments as in `local`, driven over a `Line`."""
+"""A process that holds one session, or many: environments as in `local`, driven over an `RpcConnection`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import NoReturn
 
 from toolyard.core.errors import CannotFork, NoRoom, NotSupported
 from toolyard.placement.base import Placed
-from toolyard.placement.hosting import Hosting, Served
-from toolyard.placement.line import Line
 from toolyard.placement.local import LocalEnvironment, LocalPlacement
-from toolyard.sandboxes import belonging, lending
+from toolyard.placement.worker_side import Hosting, Served
+from toolyard.rpc import RpcConnection
+from toolyard.sandboxes import session_mark, template_loan
 from toolyard.sandboxes.native import syscalls
 from toolyard.sandboxes.provider import provided
 
@@ -34,7 +34,7 @@ class Worker(Hosting):
         self._local = LocalPlacement(served.threads)
         super().__init__(served, self._local)
         self._kin = kin
-        """Where the ends of new lines come from, and the end of one to the server's sandboxes goes."""
+        """Where the ends of new connections come from, and the end of one to the server's sandboxes goes."""
         self._sock: socket.socket | None = None
         self._selector: selectors.EpollSelector | None = None
         self._doing = {**self._doing, "fork": self._fork, "pid": self._pid}
@@ -53,8 +53,8 @@ class Worker(Hosting):
     async def _live(self, sock: socket.socket) -> None:
         self._served.enter()
         if (sandboxes := provided()) is not None:
-            sandboxes.lender = partial(lending.borrow, self._kin)
-        await (await Line.on(sock, self._answer)).lost
+            sandboxes.lender = partial(template_loan.borrow, self._kin)
+        await (await RpcConnection.on(sock, self._answer)).lost
 
     async def _pid(self) -> int:
         return os.getpid()
@@ -62,10 +62,12 @@ class Worker(Hosting):
     # Forking this process, with the one session that is in it.
 
     async def _fork(self, session: str, new: str) -> None:
-        """The copy goes on as session `new`, at the end of a line that lies ready in `kin`."""
+        """The copy goes on as session `new`, at the end of a connection that lies ready in `kin`."""
         _, ends, _, _ = socket.recv_fds(self._kin, 1, 2)
         try:
             placed = self._placed[session]
+            if len(ends) != 2:  # the system leaves out what there is no room for
+                raise _without_room(errno.EMFILE)
             if len(self._placed) != 1:
                 raise NotSupported("this process has several sessions")
             if problem := await self._unforkable():
@@ -84,7 +86,7 @@ class Worker(Hosting):
                 os.close(end)
 
     def _make_copy(self, placed: Placed, new: str, end: int, kin: int) -> NoReturn:
-        """In a process between this one and the copy, which has to lose its parent to become the template's child."""
+        """In a process between this one and the copy, which must lose its parent to become the fork server's child."""
         code = errno.EIO
         try:
             between = os.getpid()
@@ -105,6 +107,7 @@ class Worker(Hosting):
         assert self._sock is not None
         self._selector.close()  # the original's goes on; to change it from here would change that too
         self._sock.close()
+        self._kin.close()
         asyncio._set_running_loop(None)
         copy = Worker(self._served, socket.socket(fileno=kin))
         assert isinstance(placed, LocalEnvironment)
@@ -116,8 +119,8 @@ class Worker(Hosting):
         """What keeps this process from being copied."""
         if self._calls:
             return f"{self._calls} calls are running in it"
-        if (sandboxes := provided()) is not None and (count := sandboxes.count) is not None and any(count):
-            return f"it has {sum(count)} sandboxes open"
+        if (sandboxes := provided()) is not None and (count := await sandboxes.let_go()):
+            return f"it has {count} sandboxes open"
         self._local.close()  # threads that wait for work end; there will be new ones
         ends = time.monotonic() + _THREADS_END
         # Asked of the system: for Python a thread has ended a moment before it is gone.
@@ -139,7 +142,7 @@ def _children() -> Sequence[str]:
 def become_session() -> None:
     """What a process does that has just been forked to hold sessions."""
     syscalls.die_with_parent()
-    belonging.mark(os.getpid())
+    session_mark.mark(os.getpid())
     os.setsid()
     random.seed()
     if isinstance(sys.stdout, io.TextIOWrapper):

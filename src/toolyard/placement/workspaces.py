@@ -1,12 +1,10 @@
-"""Files of a session in another process, over its `Line`: in pieces, so that no message is long and nobody is held up.
+"""Files of a session in another process, over its connection: in pieces, so that no message is long and nobody waits.
 
-`RemoteWorkspace` is the server's side, `HostedWorkspace` the one where the session lives. A line carries JSON, so bytes
-are written as base64.
+`RemoteWorkspace` is the server's side, `HostedWorkspace` the one where the session lives.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import itertools
 from collections import OrderedDict
@@ -58,18 +56,18 @@ class RemoteWorkspace:
 
     async def _fetched(self, what: str, *about: str) -> bytes:
         number, size, first = await self._ask("workspace", what, *about)
-        pieces = [_decoded(first)]
+        pieces = [first]
         for start in range(_PIECE, size, _PIECE):
-            pieces.append(_decoded(await self._ask("workspace", "piece", number, start)))
+            pieces.append(await self._ask("workspace", "piece", number, start))
         return b"".join(pieces)
 
-    async def _handed_over(self, data: bytes) -> tuple[int, str]:
+    async def _handed_over(self, data: bytes) -> tuple[int, bytes]:
         """The number of what is there already, and the last piece, which may be all of it."""
         number, start = _NOTHING, 0
         while len(data) - start > _PIECE:
-            number = await self._ask("workspace", "add", number, _encoded(data[start : start + _PIECE]))
+            number = await self._ask("workspace", "add", number, data[start : start + _PIECE])
             start += _PIECE
-        return number, _encoded(data[start:])
+        return number, data[start:]
 
 
 class HostedWorkspace:
@@ -102,34 +100,34 @@ class HostedWorkspace:
 
     # What is fetched.
 
-    def _laid_out(self, data: bytes) -> tuple[int, int, str]:
+    def _laid_out(self, data: bytes) -> tuple[int, int, bytes]:
         """Its number, its size, and the first piece. If that is all of it, nothing has to be held."""
         number = self._hold(data) if len(data) > _PIECE else _NOTHING
-        return number, len(data), _encoded(data[:_PIECE])
+        return number, len(data), data[:_PIECE]
 
-    def _piece(self, number: int, start: int) -> str:
+    def _piece(self, number: int, start: int) -> bytes | bytearray:
         data, end = self._of(number), start + _PIECE
         if end >= len(data):
             del self._held[number]
-        return _encoded(data[start:end])
+        return data[start:end]
 
     # What is handed over.
 
-    def _add(self, number: int, piece: str) -> int:
+    def _add(self, number: int, piece: bytes) -> int:
         """One more piece of it; the first gets a number for all."""
         if number == _NOTHING:
-            return self._hold(bytearray(_decoded(piece)))
+            return self._hold(bytearray(piece))
         data = self._of(number)
         assert isinstance(data, bytearray)
-        data += _decoded(piece)
+        data += piece
         return number
 
-    def _given(self, number: int, last: str) -> bytes:
+    def _given(self, number: int, last: bytes) -> bytes:
         if number == _NOTHING:
-            return _decoded(last)
+            return last
         data = self._of(number)
         del self._held[number]
-        return b"".join((data, _decoded(last)))
+        return b"".join((data, last))
 
     def _hold(self, data: bytes | bytearray) -> int:
         number = next(self._numbers)
@@ -142,11 +140,3 @@ class HostedWorkspace:
         if number not in self._held:
             raise WorkspaceError("too much was asked of the workspace at once")
         return self._held[number]
-
-
-def _encoded(piece: bytes | bytearray) -> str:
-    return base64.b64encode(piece).decode()
-
-
-def _decoded(piece: str) -> bytes:
-    return base64.b64decode(piece)

@@ -1,4 +1,4 @@
-"""What crosses a `Line`, as JSON and back."""
+"""What crosses an `RpcConnection`, as plain values and back."""
 
 from __future__ import annotations
 

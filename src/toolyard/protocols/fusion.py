@@ -182,7 +182,7 @@ def decoded(files: Mapping[str, str | None]) -> dict[str, bytes]:
 
 async def run(sandbox: Sandbox, toolchain: Toolchain, asked: RunCode) -> Outcome:
     """Run the program, and fetch what it left behind."""
-    program = languages.Program(
+    program = languages.LanguageProgram(
         source(asked),
         stdin=(asked.stdin or "").encode(errors="surrogatepass"),
         compile_seconds=within(asked.compile_timeout),

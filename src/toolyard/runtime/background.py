@@ -19,9 +19,13 @@ class Background:
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
+        self.own(task)
+        return task
+
+    def own(self, task: asyncio.Task[None]) -> None:
+        """Look after a task that runs already."""
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        return task
 
     async def stop(self, seconds: float) -> None:
         """Wait for what still runs, such as teardowns, but not longer than this; then cancel it."""

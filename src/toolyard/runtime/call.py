@@ -12,14 +12,22 @@ from toolyard.core.output import Reason
 R = TypeVar("R")
 
 _OURS = "t-"
-_process = {"id": os.urandom(8).hex()}
-os.register_at_fork(after_in_child=lambda: _process.update(id=os.urandom(8).hex()))
 _numbers = itertools.count()
 
 
-def new_call_id() -> str:
-    """Unique, not secret: an id is only ever looked up among the calls of its own session."""
-    return f"{_OURS}{_process['id']}{next(_numbers):016x}"
+class _Process:
+    """The first half of the ids that this process makes. They are unique, not secret: an id is only ever looked up
+    among the calls of its own session."""
+
+    prefix = ""
+
+    @classmethod
+    def renew(cls) -> None:
+        cls.prefix = _OURS + os.urandom(8).hex()
+
+
+_Process.renew()
+os.register_at_fork(after_in_child=_Process.renew)
 
 
 def is_ours(call_id: str) -> bool:
@@ -28,91 +36,104 @@ def is_ours(call_id: str) -> bool:
 
 
 class Call(Generic[R]):
-    """A ticket for one call. Many may wait for it, any number of times."""
+    """A ticket for one call. Many may wait for it, any number of times.
+
+    The call runs in a task of its own: cancelling whoever waits for it does not stop it, and stopping it cancels nobody
+    else.
+    """
 
     __slots__ = (
-        "_begun",
-        "_ended",
         "_result",
+        "_task",
+        "_waiters",
         "asked",
         "began",
         "deadline",
+        "done",
         "excused",
         "id",
         "kept",
         "name",
         "size",
         "stopped",
-        "task",
     )
 
     def __init__(self, name: str, call_id: str | None, deadline: float, *, kept: bool = True) -> None:
         self.name = name
-        self.id = call_id or new_call_id()
+        self.id = call_id or f"{_Process.prefix}{next(_numbers):016x}"
         self.deadline = deadline
         self.excused = 0.0
         """Seconds that do not count, since this process stood still."""
         self.kept = kept
-        """Its result may be asked for again."""
+        """The replay cache keeps its result, so that a client can ask for it again."""
         self.asked: int | None = None
-        """Of a call whose id the client chose: what tells it from a call of another tool, or with other arguments."""
+        """If the client chose the id: a hash of tool and arguments, which a second call with that id must have too."""
         self.size = 0
         self.began = 0.0
         """When its tool began to run; 0 if that has not, or if nobody listens."""
-        self.task: asyncio.Task[Any] | None = None
         self.stopped: Reason | None = None
         """Why we ended it, if we did."""
-        self._begun = False
-        self._ended: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._waiters: list[asyncio.Future[None]] | None = None
+        self.done = False
         self._result: R | None = None
 
     @property
     def due(self) -> float:
-        """When it is stopped."""
+        """When the runtime stops it."""
         return self.deadline + self.excused
 
     @property
-    def done(self) -> bool:
-        return self._result is not None
-
-    @property
     def result(self) -> R:
-        assert self._result is not None, "not done"
-        return self._result
+        assert self.done, "not done"
+        return self._result  # type: ignore[return-value]  # a result by now
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end, but no longer than `seconds`; tell whether it is there. Cancelling this stops nothing."""
+        """Wait for the end, but no longer than `seconds`. Return whether it is there. Cancelling this stops nothing."""
         if not self.done:
-            await asyncio.wait((self.ended(),), timeout=seconds)
+            if seconds is None:
+                await self.ended()
+            else:
+                await asyncio.wait((self.ended(),), timeout=seconds)
         return self.done
 
     def ended(self) -> asyncio.Future[None]:
-        """Done when the call is."""
-        if self._ended is None:
-            self._ended = asyncio.get_running_loop().create_future()
-            if self.done:
-                self._ended.set_result(None)
-        return self._ended
+        """A new future, done when the call is."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.done:
+            waiter.set_result(None)
+        elif self._waiters is None:
+            self._waiters = [waiter]
+        else:
+            self._waiters = [other for other in self._waiters if not other.done()]  # who gave up waiting
+            self._waiters.append(waiter)
+        return waiter
 
     async def finished(self) -> R:
         await self.wait()
         return self.result
 
+    def run_by(self, task: asyncio.Task[Any]) -> None:
+        """Say which task runs the call, which has begun."""
+        self._task = task
+        if self.stopped is not None:
+            task.cancel()
+
     def stop(self, reason: Reason) -> None:
         """End it now; its result says why."""
         if not self.done and self.stopped is None:
             self.stopped = reason
-            if self._begun and self.task is not None:  # else `begin` will see it; asyncio would never run the task
-                self.task.cancel()
-
-    def begin(self) -> None:
-        """The first thing that its task does."""
-        self._begun = True
-        if self.stopped is not None:
-            raise asyncio.CancelledError
+            if self._task is not None:
+                self._task.cancel()
 
     def finish(self, result: R) -> None:
+        self.done = True
         self._result = result
-        self.task = None
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
+        self._task = None
+        for waiter in self._waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters = None
+
+    def __repr__(self) -> str:
+        return f"<call of {self.name}, {'done' if self.done else self._task}>"

@@ -6,7 +6,7 @@ way: it must be quick, and it must not raise. A list that is empty costs a call 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from toolyard.core.output import Reason
@@ -23,13 +23,12 @@ Settled: TypeAlias = Callable[[SessionSpec, str, float], None]
 Rebuilt: TypeAlias = Callable[[SessionSpec], None]
 Started: TypeAlias = Callable[[SessionSpec, str], None]
 Answered: TypeAlias = Callable[[SessionSpec, str, Outcome, float, float | None], None]
-AnsweredAtOnce: TypeAlias = Callable[[Iterable[tuple[SessionSpec, str]], Sequence[float]], None]
 Closed: TypeAlias = Callable[[SessionSpec, Why, float], None]
 Swept: TypeAlias = Callable[[float], None]
 
 
 class Journal:
-    __slots__ = ("answered", "answered_at_once", "closed", "opened", "rebuilt", "settled", "started", "swept")
+    __slots__ = ("answered", "closed", "opened", "rebuilt", "settled", "started", "swept")
 
     def __init__(self) -> None:
         self.opened: list[Opened] = []
@@ -39,13 +38,10 @@ class Journal:
         self.rebuilt: list[Rebuilt] = []
         """Its environment was lost, and has been made again."""
         self.started: list[Started] = []
-        """A call of this tool was taken, though it may have to wait. One that never waits is told as answered only."""
+        """A call of this tool was taken, though it may have to wait."""
         self.answered: list[Answered] = []
         """A call of this tool is over: its outcome, the seconds that it waited, and those that it ran; None if it never
         did."""
-        self.answered_at_once: list[AnsweredAtOnce] = []
-        """Calls that came in one request went well, and began at once: the session and the tool of each, and how many
-        seconds each ran; there is at least one. They are not told as answered besides."""
         self.closed: list[Closed] = []
         """And why, and how many seconds after it was opened. Its teardown comes now."""
         self.swept: list[Swept] = []

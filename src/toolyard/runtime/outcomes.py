@@ -8,8 +8,6 @@ from dataclasses import replace
 
 from toolyard.core.encoding import encode
 from toolyard.core.output import (
-    AskAgain,
-    CallResult,
     Reason,
     Returned,
     ToolFailure,
@@ -23,10 +21,8 @@ from toolyard.core.output import (
 log = logging.getLogger("toolyard.environment")
 
 
-def fitted(returned: Returned, most: int) -> tuple[ToolOutput | ToolFailure, int]:
+def fitted(returned: ToolOutput | str, most: int) -> tuple[Returned, int]:
     """An output as it is now, and its size; cut if that is more than `most`."""
-    if isinstance(returned, ToolFailure):
-        return returned, 0
     output = as_output(returned)
     if output.reward is not None and not math.isfinite(output.reward):  # JSON has no word for it but null
         return _unusable(f"its reward is {output.reward}, and a reward is a finite number or None"), 0
@@ -42,10 +38,8 @@ def _unusable(why: str) -> ToolFailure:
     return ToolFailure("tool_raised", f"the tool's output cannot be used: {why}")
 
 
-def within(result: CallResult | AskAgain, most: int) -> CallResult | AskAgain:
-    """The same with the message of a failure cut. An output is cut already."""
-    if not isinstance(result, ToolFailure):
-        return result
+def within(result: ToolFailure, most: int) -> ToolFailure:
+    """The same failure with its words cut."""
     said = result.said
     if isinstance(said, str):
         said = cut_text(said, most)

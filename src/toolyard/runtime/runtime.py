@@ -20,18 +20,15 @@ from toolyard.core.errors import (
     SessionNotFound,
     ToolsetUnavailable,
 )
-from toolyard.core.output import Reply, Returned
 from toolyard.placement.base import Placement, SessionSpec, Strategy
-from toolyard.placement.steps import Later
-from toolyard.runtime.call import Call
+from toolyard.runtime.eager import eagerly
 from toolyard.runtime.journal import Journal, Why
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.owners import Owners
-from toolyard.runtime.session import PlainCall, Session
+from toolyard.runtime.session import Session
 from toolyard.runtime.shared import Shared
 from toolyard.runtime.spare import SpareFiles
 from toolyard.runtime.tasks import Tasks
-from toolyard.runtime.together import Together, Wanted
 
 log = logging.getLogger("toolyard.runtime")
 
@@ -58,11 +55,10 @@ class Runtime:
         self.toolsets: Mapping[str, type] = {toolset.__name__: toolset for toolset in toolsets}
         self.sessions: dict[str, Session] = {}
         self.owners = Owners()
+        self.at_start: list[Callable[[], object]] = []
+        """What is done when a session is opened on an event loop of which no lifespan has told."""
         self.at_end: list[Callable[[], None]] = []
         """What protocols want to be done when every session is closed for good."""
-        tools = [tool for env in self.environments.values() for tool in env._definition.tools.values()]
-        self.has_plain = not all(tool.is_async for tool in tools)
-        """Whether some environment has a tool that is a plain function."""
         self._sweeping: asyncio.Task[None] | None = None
         self._tasks = {name: Tasks(env, placement) for name, env in self.environments.items()}
 
@@ -99,6 +95,11 @@ class Runtime:
     def tasks(self, environment: type[Environment]) -> Tasks:
         return self._tasks[environment.name().lower()]
 
+    def opens_at_once(self, environment: type[Environment]) -> bool:
+        """Whether nothing has to be waited for when a session is opened: no other process, and no code of an author."""
+        own = environment._definition
+        return self.placement.is_here and not own.sets_up and not overrides(environment, "__init__")
+
     # Sessions.
 
     async def open(
@@ -117,13 +118,19 @@ class Runtime:
         if not self._is_looked_after():
             log.warning("started without a lifespan: when the process ends, sessions are not torn down")
             self._sweeping = self.shared.background.start(self._sweep())
+            for function in self.at_start:
+                function()
         self._check_room(1)
-        return await self._build(Session(spec, self.shared, provisional=provisional, on_idle=on_idle))
+        session = Session(spec, self.shared, provisional=provisional, on_idle=on_idle)
+        await self._build(session)
+        return session
 
     async def replace(self, session: Session, spec: SessionSpec) -> Session:
         """Another environment under the same id, which never is without one; the old instance is torn down."""
-        self.shared.background.start(session.close("replaced"))
-        return await self._build(Session(spec, self.shared))
+        self._end(session, "replaced")
+        made = Session(spec, self.shared)
+        await self._build(made)
+        return made
 
     async def fork(self, session: Session, ids: Sequence[str]) -> Strategy:
         """Sessions with these ids that continue from where this one is; how they were made.
@@ -157,7 +164,7 @@ class Runtime:
         if len(self.sessions) + wanted > self.limits.max_sessions:
             raise Overloaded(f"all {self.limits.max_sessions} sessions of this server are in use", retry_after=5)
 
-    async def _build(self, session: Session) -> Session:
+    async def _build(self, session: Session) -> None:
         self.sessions[session.id] = session
         try:
             await session.build(self.placement)
@@ -165,7 +172,6 @@ class Runtime:
             if self.sessions.get(session.id) is session:
                 del self.sessions[session.id]
             raise
-        return session
 
     def session(self, session_id: str) -> Session:
         try:
@@ -174,79 +180,21 @@ class Runtime:
             raise SessionNotFound("Active environment not found") from None
 
     async def close(self, session_id: str, why: Why = "deleted") -> None:
-        """End a session and wait until its teardown is over. Unknown ids are none of our business."""
+        """End a session and wait until its teardown is over. Unknown ids are ignored."""
+        if (closing := self.close_soon(session_id, why)) is not None:
+            await asyncio.wait((closing,))  # who gives up waiting does not give up the teardown
+
+    def close_soon(self, session_id: str, why: Why = "deleted") -> asyncio.Task[None] | None:
+        """Begin to end a session. Return the task that does it; None if it is over already."""
         session = self.sessions.pop(session_id, None)
-        if session is None:
-            return
-        if session.closes_at_once:
-            await session.close(why)
-        else:  # not in the caller's task: who gives up waiting does not give up the teardown
-            await asyncio.wait((self.shared.background.start(session.close(why)),))
+        return self._end(session, why) if session is not None else None
 
-    async def call_all(self, wanted: Sequence[Wanted]) -> Sequence[Returned | Exception]:
-        """Make calls in different sessions, all at once. What came of each; an exception if it could not be made."""
-        plain: dict[int, PlainCall] = {}
-        if self.has_plain:
-            for i, (session, tool, arguments, given) in enumerate(wanted):
-                if (call := session.plain(tool, arguments, given)) is not None:
-                    plain[i] = call
-        if not plain:
-            return await Together(self.shared, wanted).run()
-        if len(plain) == len(wanted):
-            return await self._run_all_plain(list(plain.values()))
-        others = [i for i in range(len(wanted)) if i not in plain]
-        async with asyncio.TaskGroup() as group:
-            made = group.create_task(Together(self.shared, [wanted[i] for i in others]).run())
-            ran = await self._run_all_plain(list(plain.values()))  # here and now: they have their turns already
-        results = {**dict(zip(plain, ran, strict=True)), **dict(zip(others, made.result(), strict=True))}
-        return [results[i] for i in range(len(wanted))]
-
-    async def _run_all_plain(self, calls: Sequence[PlainCall]) -> Sequence[Returned | Exception]:
-        try:
-            return await self.run_plain(calls)
-        except Exception as error:
-            return [error] * len(calls)
-
-    async def run_plain(self, calls: Sequence[PlainCall]) -> list[Returned]:
-        """Run calls of plain functions: they go to the threads together, and come back together."""
-        whole: Call[None] = Call(f"{len(calls)} plain functions", None, time.monotonic() + self.limits.call_seconds)
-        whole.task = task = asyncio.current_task()
-        whole.began = time.monotonic()
-        whole.begin()
-        results: list[Reply | None] = [None] * len(calls)
-        try:
-            self.shared.admit(whole, lambda _: None)  # it lets itself be stopped
-            await self.placement.run_all([call.function for call in calls], results)
-        except asyncio.CancelledError:
-            if whole.stopped is None or task is None:
-                raise
-            task.uncancel()  # that was meant for the calls alone
-        finally:
-            whole.finish(None)
-            self.shared.calls.pop(whole, None)
-            told = self._end_plain(calls, results, whole)
-        return [one if type(one) is str or not isinstance(one, Coroutine) else await one for one in told]
-
-    def _end_plain(
-        self, calls: Sequence[PlainCall], replies: Sequence[Reply | None], whole: Call[None]
-    ) -> Sequence[Later[Returned]]:
-        """What came of each. Those that went well are told to whoever listens together, as they ran together."""
-        now, most = time.monotonic(), self.limits.output_bytes
-        went_well: list[tuple[SessionSpec, str]] = []
-        told: list[Later[Returned]] = []
-        for call, reply in zip(calls, replies, strict=True):
-            session, tool = call.session, call.claim.tool
-            session.end_plain(call)
-            if type(reply) is str and len(reply) <= most:
-                session.last_seen = now
-                went_well.append((session.spec, tool))
-                told.append(reply)
-            else:
-                told.append(session.told_of_plain(tool, reply, whole.stopped, whole.began))
-        if went_well:
-            for hear in self.journal.answered_at_once:
-                hear(went_well, [now - whole.began] * len(went_well))
-        return told
+    def _end(self, session: Session, why: Why) -> asyncio.Task[None] | None:
+        if (left := session.close(why)) is None:
+            return None
+        ending = eagerly(left)
+        self.shared.background.own(ending)
+        return ending
 
     # Life.
 
@@ -302,7 +250,7 @@ class Runtime:
                 if stood_still:  # read what came meanwhile first, or those who sent it look idle
                     continue
                 self.shared.stop_late_calls(now)
-                self.shared.kept.sweep(now)
+                self.shared.replays.sweep(now)
                 self._sweep_idle(now - self.limits.idle_seconds)
 
     def _sweep_idle(self, horizon: float) -> None:
@@ -312,7 +260,7 @@ class Runtime:
                 self.shared.background.start(session.on_idle())
                 continue
             self.sessions.pop(session.id, None)
-            self.shared.background.start(session.close("idle"))
+            self._end(session, "idle")
 
 
 def by_name(environments: Sequence[type[Environment]]) -> dict[str, type[Environment]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from toolyard.core.errors import Overloaded
 from toolyard.runtime.background import Background
 from toolyard.runtime.call import Call
 from toolyard.runtime.journal import Journal
-from toolyard.runtime.kept import Kept
 from toolyard.runtime.limits import Limits
-from toolyard.runtime.slots import Slots
+from toolyard.runtime.replay_cache import ReplayCache
+from toolyard.runtime.turn_queue import Slots
 
 
 class Shared:
@@ -19,23 +18,12 @@ class Shared:
         self.limits = limits
         self.background = Background()
         self.journal = Journal()
-        self.kept = Kept(limits.replay_seconds, limits.replay_bytes)
+        self.replays = ReplayCache(limits.replay_seconds, limits.replay_bytes)
         self.slots = Slots(limits.max_concurrent_calls)
         self.calls: dict[Call[Any], Callable[[Call[Any]], None]] = {}
         """Those running or waiting to run, and what to do with one that does not let itself be stopped."""
+        self.calls_most = limits.max_concurrent_calls + limits.max_queued_calls
         self.draining = False
-
-    def admit(self, call: Call[Any], abandon: Callable[[Call[Any]], None]) -> None:
-        """Own a call until it is done, or refuse it."""
-        if self.draining:
-            raise Overloaded("the server is shutting down")
-        if len(self.calls) >= self.limits.max_concurrent_calls + self.limits.max_queued_calls:
-            raise Overloaded(f"{len(self.calls)} calls are waiting or running already")
-        self.calls[call] = abandon
-
-    def may_run_at_once(self) -> bool:
-        """Whether a call that begins now would be admitted and need not wait for a slot."""
-        return not self.draining and len(self.calls) < self.limits.max_concurrent_calls
 
     def stop_late_calls(self, now: float) -> None:
         """Stop calls past their deadline; after a while, give up those that go on all the same."""

@@ -26,14 +26,14 @@ from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import host
 from toolyard.sandboxes.base import ENVIRONMENT, WORKSPACE, Limits, Missing, Profile, Report
 from toolyard.sandboxes.native import seccomp
-from toolyard.sandboxes.rooms import origin
-from toolyard.sandboxes.rooms.backend import RoomBackend
-from toolyard.sandboxes.rooms.launcher import kill, relieve, tree
-from toolyard.sandboxes.rooms.programs import Program, start, usage_below
-from toolyard.sandboxes.rooms.room import new_mark, resources_of, script
-from toolyard.sandboxes.rooms.sandbox import RoomSandbox
-from toolyard.sandboxes.rooms.trial import Trial, try_out
-from toolyard.sandboxes.rooms.workspace import Workspace
+from toolyard.sandboxes.process_based import origin
+from toolyard.sandboxes.process_based.backend import RoomBackend
+from toolyard.sandboxes.process_based.launcher import kill, relieve, tree
+from toolyard.sandboxes.process_based.programs import HelperProcess, start, usage_below
+from toolyard.sandboxes.process_based.room import new_mark, resources_of, script
+from toolyard.sandboxes.process_based.sandbox import RoomSandbox
+from toolyard.sandboxes.process_based.trial import Trial, try_out
+from toolyard.sandboxes.process_based.workspace import WorkspaceFolder
 from toolyard.sandboxes.view import View
 
 _UID = 1000
@@ -146,7 +146,7 @@ class BubblewrapRoom:
         os.chmod(directory, 0o711)
         if owner >= 0:
             os.chown(self._work, owner, owner)
-        self._workspace = Workspace(str(self._work), owner)
+        self._workspace = WorkspaceFolder(str(self._work), owner)
         for name, text in _FILES.items():
             (directory / name).write_text(text)
             (directory / name).chmod(0o444)
@@ -175,7 +175,7 @@ class BubblewrapRoom:
 
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
-    ) -> Program:
+    ) -> HelperProcess:
         mark = "" if lasting else new_mark()
         orders = {
             "do": "exec" if lasting else "spawn",
@@ -184,7 +184,7 @@ class BubblewrapRoom:
             "mark": mark,
             "adopt": False,  # the end of the namespace is the end of all
         }
-        launched = [*script((*self.python, "-S"), "rooms/launcher", repr(orders)), *argv]
+        launched = [*script((*self.python, "-S"), "process_based/launcher", repr(orders)), *argv]
         with _filter() as fd:
             return start(
                 [*self._argv, "--seccomp", str(fd), "--", *launched],
@@ -195,14 +195,14 @@ class BubblewrapRoom:
                 pass_fds=[fd],
             )
 
-    async def interrupt(self, program: Program) -> None:
+    async def interrupt(self, program: HelperProcess) -> None:
         if inside := self._inside(program):
             kill(inside[0], signal.SIGINT)
 
-    async def relieve(self, program: Program, since: float, first: int = 0) -> None:
+    async def relieve(self, program: HelperProcess, since: float, first: int = 0) -> None:
         relieve(self._inside(program), since, first)
 
-    async def kill(self, program: Program) -> None:
+    async def kill(self, program: HelperProcess) -> None:
         if program.ended.done():
             return
         program.killed = True
@@ -212,10 +212,10 @@ class BubblewrapRoom:
         else:
             program.kill_group()
 
-    async def measure(self, program: Program) -> tuple[float, int]:
+    async def measure(self, program: HelperProcess) -> tuple[float, int]:
         return usage_below(program.pid) if not program.ended.done() else (0.0, 0)
 
-    def _inside(self, program: Program) -> Sequence[int]:
+    def _inside(self, program: HelperProcess) -> Sequence[int]:
         """The program itself and what is below it: bwrap has process 1 of the namespace as its child, and that has
         the program."""
         return tree(program.pid)[2:] if not program.ended.done() else []

@@ -43,7 +43,7 @@ _exit, _dumps, _loads = os._exit, json.dumps, json.loads
 _MARK_BYTES = 24
 _COUNT_OF_NEW = 3
 """Of a shell that has seen no more than a request which nobody understood, and then the installation."""
-_HANDLER = "in Interpreter._interrupted("
+_HANDLER = "in CodeRunner._interrupted("
 """Of the frame in which an interrupt comes; it is none of the cell's."""
 REHEARSAL = f"""
 import os
@@ -77,14 +77,14 @@ class Stream(io.TextIOWrapper):
         return super().write(text)
 
 
-class Answer:
+class CellAnswer:
     """What the interpreter takes for the result of a cell, and for the value of its last line."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     @property
-    def result(self) -> Answer:
+    def result(self) -> CellAnswer:
         return self
 
     def raise_error(self) -> None:
@@ -220,7 +220,7 @@ class Runner:
         if "code" in request:
             self._told = self._run(**request)
         begin = request.get("begin", 0)
-        answer = Answer(f"{request['token']} {len(self._told)} {self._told[begin : begin + PIECE]}")
+        answer = CellAnswer(f"{request['token']} {len(self._told)} {self._told[begin : begin + PIECE]}")
         if begin + PIECE >= len(self._told):
             self._told = ""
         return answer

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 
 from toolyard.core.errors import SandboxError, SandboxUnavailable
-from toolyard.sandboxes import capacity
+from toolyard.sandboxes import capacity, processors
 from toolyard.sandboxes.base import Backend, Level, Limits, Report, at_least
 from toolyard.sandboxes.view import View
 
@@ -32,16 +32,23 @@ def check_name(name: str) -> None:
 
 
 def make(
-    name: str, *, limits: Limits | None = None, ready: int = 0, image: str = "", view: View | None = None
+    name: str,
+    *,
+    limits: Limits | None = None,
+    ready: int = 0,
+    image: str = "",
+    view: View | None = None,
+    share: int = 1,
 ) -> Backend:
     """The backend, not yet started, with what each kind can be told: which sandboxes to make in advance, of what
-    container image, and what programs in them see of this host."""
+    container image, what programs in them see of this host, and how many such backends divide it."""
     check_name(name)
     module, _, made = BACKENDS[name].partition(":")
     kind: Callable[..., Backend] = getattr(importlib.import_module(module), made)
     match name:
         case "native":
-            return kind(limits=limits, ready=ready, check_room=capacity.check, view=view)
+            most = processors.templates(share)
+            return kind(limits=limits, ready=ready, templates=most, check_room=capacity.check, view=view)
         case "docker" | "podman":
             return kind(name, image=image, view=view) if image else kind(name, view=view)
         case _:
@@ -56,12 +63,13 @@ async def start(
     ready: int = 0,
     image: str = "",
     view: View | None = None,
+    share: int = 1,
 ) -> Backend:
     """The backend, started, that reaches the minimum. Raises `SandboxUnavailable`, which says what each one lacks."""
     check_name(name)
     problems: dict[str, str] = {}
     for each in _TRIED if name == AUTO else (name,):
-        backend = make(each, limits=limits, ready=ready, image=image, view=view)
+        backend = make(each, limits=limits, ready=ready, image=image, view=view, share=share)
         try:
             report = await backend.start()
         except (SandboxError, OSError) as error:

@@ -25,13 +25,13 @@ from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import ENVIRONMENT, WORKSPACE, Level, Limits, Missing, Profile, Report
 from toolyard.sandboxes.pipes import feed, send
-from toolyard.sandboxes.rooms import origin
-from toolyard.sandboxes.rooms.backend import RoomBackend
-from toolyard.sandboxes.rooms.launcher import NAME
-from toolyard.sandboxes.rooms.programs import Program, start
-from toolyard.sandboxes.rooms.room import new_mark, resources_of, script
-from toolyard.sandboxes.rooms.sandbox import RoomSandbox
-from toolyard.sandboxes.rooms.trial import Trial, try_out
+from toolyard.sandboxes.process_based import origin
+from toolyard.sandboxes.process_based.backend import RoomBackend
+from toolyard.sandboxes.process_based.launcher import NAME
+from toolyard.sandboxes.process_based.programs import HelperProcess, start
+from toolyard.sandboxes.process_based.room import new_mark, resources_of, script
+from toolyard.sandboxes.process_based.sandbox import RoomSandbox
+from toolyard.sandboxes.process_based.trial import Trial, try_out
 from toolyard.sandboxes.view import View
 
 _UID = 1000
@@ -62,7 +62,7 @@ _FIXES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EngineAnswer:
     """What a command of the engine said."""
 
     code: int
@@ -79,20 +79,20 @@ def on_one_line(words: bytes) -> str:
     return " ".join(words.decode(errors="replace").split())
 
 
-class Engine:
+class ContainerEngine:
     """The command line of Docker or Podman."""
 
     def __init__(self, program: str) -> None:
         self.program = program
 
-    def begin(self, *arguments: str, output_bytes: int, name: str = "", mark: str = "") -> Program:
+    def begin(self, *arguments: str, output_bytes: int, name: str = "", mark: str = "") -> HelperProcess:
         """Start a command. What it needs to find its engine is in our environment; no container sees that."""
         argv = [self.program, *arguments]
         return start(argv, env=os.environ, output_bytes=output_bytes, name=name, mark=mark)
 
     async def run(
         self, *arguments: str, stdin: bytes = b"", most: int = _MESSAGE_MOST, seconds: float = _SECONDS
-    ) -> Answer:
+    ) -> EngineAnswer:
         """Run a command to its end."""
         command = self.begin(*arguments, output_bytes=most)
         feeding = asyncio.ensure_future(feed(command.stdin, stdin))
@@ -100,9 +100,9 @@ class Engine:
         try:
             async with asyncio.timeout(seconds):
                 ending = await command.end()
-            return Answer(ending.code, command.stdout.take(), command.stderr.take())
+            return EngineAnswer(ending.code, command.stdout.take(), command.stderr.take())
         except TimeoutError:
-            return Answer(-1, b"", f"{self.program} {arguments[0]} took longer than {seconds:g} s".encode())
+            return EngineAnswer(-1, b"", f"{self.program} {arguments[0]} took longer than {seconds:g} s".encode())
         finally:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
@@ -123,7 +123,7 @@ class ContainerBackend(RoomBackend):
         view: View | None = None,
     ) -> None:
         self.name: str = engine
-        self._engine = Engine(program or engine)
+        self._engine = ContainerEngine(program or engine)
         self._image = image
         self._covers: Sequence[str] = ()
         """Options that cover what the image itself has of what is hidden."""
@@ -228,7 +228,7 @@ class ContainerRoom:
     watched = False
     python: Sequence[str] = ("python3", "-I")
 
-    def __init__(self, engine: Engine, container: str, holder: Program, limits: Limits) -> None:
+    def __init__(self, engine: ContainerEngine, container: str, holder: HelperProcess, limits: Limits) -> None:
         self._engine = engine
         self._limits = limits
         self._container = container
@@ -237,7 +237,7 @@ class ContainerRoom:
 
     @classmethod
     async def make(
-        cls, engine: Engine, kind: str, image: str, limits: Limits, covers: Sequence[str] = ()
+        cls, engine: ContainerEngine, kind: str, image: str, limits: Limits, covers: Sequence[str] = ()
     ) -> ContainerRoom:
         container = f"toolyard-{secrets.token_hex(8)}"
         arguments = [*_walls(kind, container, limits), *covers, image, "cat"]
@@ -263,14 +263,14 @@ class ContainerRoom:
                 raise SandboxUnavailable(f"{self._engine.program} cannot run a container: {problem}")
             await asyncio.sleep(0.01)
 
-    async def command(self, *argv: str, stdin: bytes = b"", most: int = _MESSAGE_MOST) -> Answer:
+    async def command(self, *argv: str, stdin: bytes = b"", most: int = _MESSAGE_MOST) -> EngineAnswer:
         """Run a command of our own in the container."""
         where = ("--workdir", WORKSPACE, self._container)
         return await self._engine.run("exec", "--interactive", *where, *argv, stdin=stdin, most=most)
 
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
-    ) -> Program:
+    ) -> HelperProcess:
         mark = "" if lasting else new_mark()
         name = secrets.token_hex(8)
         less_memory = limits.memory_bytes < self._limits.memory_bytes  # than all programs have together
@@ -281,18 +281,18 @@ class ContainerRoom:
             "mark": mark,
             "adopt": True,
         }
-        launched = [*script((*self.python, "-S"), "rooms/launcher", repr(orders)), *argv]
+        launched = [*script((*self.python, "-S"), "process_based/launcher", repr(orders)), *argv]
         where = ("--workdir", WORKSPACE, "--env", f"{NAME}={name}", self._container)
         arguments = ("exec", "--interactive", *where, *launched)
         return self._engine.begin(*arguments, output_bytes=limits.output_bytes, name=name, mark=mark)
 
-    async def interrupt(self, program: Program) -> None:
+    async def interrupt(self, program: HelperProcess) -> None:
         await self._tell_launcher({"do": "signal", "name": program.name, "number": int(signal.SIGINT)})
 
-    async def relieve(self, program: Program, since: float, first: int = 0) -> None:
+    async def relieve(self, program: HelperProcess, since: float, first: int = 0) -> None:
         await self._tell_launcher({"do": "relieve", "name": program.name, "since": since, "first": first})
 
-    async def kill(self, program: Program) -> None:
+    async def kill(self, program: HelperProcess) -> None:
         if program.ended.done():
             return
         program.killed = True
@@ -300,7 +300,7 @@ class ContainerRoom:
         await asyncio.wait((program.ended,), timeout=_END_SECONDS)
         program.kill_group()
 
-    async def measure(self, program: Program) -> tuple[float, int]:
+    async def measure(self, program: HelperProcess) -> tuple[float, int]:
         told = await self._tell_launcher({"do": "used", "name": program.name})
         try:
             cpu, memory = json.loads(told.stdout)
@@ -308,8 +308,8 @@ class ContainerRoom:
         except (ValueError, TypeError):
             return 0.0, 0
 
-    async def _tell_launcher(self, orders: Mapping[str, object]) -> Answer:
-        return await self.command(*script((*self.python, "-S"), "rooms/launcher", repr(orders)))
+    async def _tell_launcher(self, orders: Mapping[str, object]) -> EngineAnswer:
+        return await self.command(*script((*self.python, "-S"), "process_based/launcher", repr(orders)))
 
     async def lost(self) -> str:
         if self._holder.ended.done():
@@ -328,7 +328,7 @@ class ContainerRoom:
         return [(str(name), str(kind), int(size)) for name, kind, size in found]
 
     async def _file(self, operation: str, path: str, most: int, data: bytes = b"") -> bytes:
-        argv = script((*self.python, "-S"), "rooms/workspace", operation, path, str(most))
+        argv = script((*self.python, "-S"), "process_based/workspace", operation, path, str(most))
         answer = await self.command(*argv, stdin=data, most=max(most, _MESSAGE_MOST))
         if answer.code:
             raise OSError(0, answer.problem)

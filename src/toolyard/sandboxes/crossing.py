@@ -6,44 +6,96 @@ rebuilds as exact built-in types; whether the test has passed is for the test's 
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from toolyard.sandboxes import inside
 from toolyard.sandboxes.base import Interpreter
-from toolyard.sandboxes.driving import Clock, Driven, End, Message, ProgramEnded
-from toolyard.sandboxes.foresight import foreseen
+from toolyard.sandboxes.driving import Driven, DrivenMessage, End, ProgramEnded
+from toolyard.sandboxes.foresight import Foreseen, foreseen
 from toolyard.sandboxes.plain import write
+from toolyard.sandboxes.profiles import smallest
 from toolyard.sandboxes.program import Ran
+from toolyard.sandboxes.provider import interpreter_once, usual_limits
 
 
-async def prove(program: Driven, test: str, interpreter: Interpreter, clock: Clock) -> Ran:
-    """Run a test in an interpreter that is for nothing else. Its exit code is 0 only if the test came to its end, and
-    the program too."""
-    tester = End(interpreter, clock)
-    try:
-        passed = await _carried(program, tester, test)
-        if passed:
+class Prover:
+    """Runs test statements, each against a program of its own. Those that leave nothing behind share a sandbox.
+
+    That sandbox is open while a statement is under way. A statement that does not pass closes it, and the next one gets
+    a new one: only a statement that has passed is known to leave nothing running. A statement that may change more than
+    its own names, as one that imports `random`, has a sandbox to itself.
+    """
+
+    def __init__(self, statements: Sequence[str]) -> None:
+        self._statements = statements
+        self._turn = asyncio.Lock()
+        self._under_way = 0
+        self._interpreter: Interpreter | None = None
+        self._closing = AsyncExitStack()
+
+    async def prove(self, program: Driven, test: str) -> Ran:
+        """The exit code is 0 only if the test came to its end, and the program too. The time that both take is counted
+        by the program's clock."""
+        ends = [program.end]
+        seen = foreseen(test)
+        answers = DrivenMessage("returned", ())
+        self._under_way += 1
+        try:
+            if seen.requests:
+                answers = await program.serve(write(("several", seen.requests), str))
+            async with self._tester(test, alone=not seen.is_neat or usual_limits().cpu_seconds is not None) as tester:
+                ends.append(End(tester, program.end.clock))
+                await _pass(ends[1], program, test, seen, answers)
             await program.begin()
-        ran = Ran("", "", int(not passed), "", timed_out=False, isolation=None)
-    except ProgramEnded as error:
-        ran = error.ran
-    return replace(ran, stdout=program.end.stdout + tester.stdout, stderr=program.end.stderr + tester.stderr)
+            ran = Ran("", "", 0, "", timed_out=False, isolation=None)
+        except ProgramEnded as error:
+            ran = error.ran
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                await self._close()
+        return replace(ran, stdout="".join(end.stdout for end in ends), stderr="".join(end.stderr for end in ends))
+
+    @asynccontextmanager
+    async def _tester(self, test: str, *, alone: bool) -> AsyncIterator[Interpreter]:
+        if alone:
+            async with interpreter_once(profile=smallest(test)) as tester:
+                yield tester
+            return
+        async with self._turn:
+            try:
+                yield await self._opened()
+            except BaseException:  # what did not pass may go on
+                await self._close()
+                raise
+
+    async def _opened(self) -> Interpreter:
+        if self._interpreter is None:
+            profile = smallest("\n".join(self._statements))
+            self._interpreter = await self._closing.enter_async_context(interpreter_once(profile=profile))
+        return self._interpreter
+
+    async def _close(self) -> None:
+        self._interpreter = None
+        await self._closing.aclose()
 
 
-async def _carried(program: Driven, tester: End, test: str) -> bool:
-    """Whether the test has passed. Questions and answers take turns: who asks waits until the other has answered."""
-    seen = foreseen(test)
-    requests, answers = [write(request, str) for request in seen.requests], Message("returned", ())
-    if requests:
-        answers = await program.serve(write(("several", seen.requests), str))
+async def _pass(tester: End, program: Driven, test: str, seen: Foreseen, answers: DrivenMessage) -> None:
+    """Questions and answers take turns: who asks waits until the other has answered. Raises ProgramEnded if the test
+    does not pass."""
+    requests = [write(request, str) for request in seen.requests]
     said = await tester.say(inside.PROVING, "begin", test, requests, answers.chunks, seen.everything)
     while said.kind not in ("passed", "failed"):
         answer = await (program.serve(said.chunks) if said.kind == "asks" else program.resume(said))
         said = await _passed_on(tester, answer)
-    return said.kind == "passed"
+    if said.kind == "failed":
+        raise tester.ended()
 
 
-async def _passed_on(tester: End, answer: Message) -> Message:
+async def _passed_on(tester: End, answer: DrivenMessage) -> DrivenMessage:
     if answer.kind == "asks":
         return await tester.say(inside.PROVING, "side.serve", answer.chunks)
     return await tester.say(inside.PROVING, "side.resume", answer.kind, answer.chunks)

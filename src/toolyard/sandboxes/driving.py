@@ -74,7 +74,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class DrivenMessage:
     kind: Kind
     chunks: Sequence[str]
 
@@ -84,12 +84,12 @@ class End:
 
     def __init__(self, interpreter: Interpreter, clock: Clock) -> None:
         self._interpreter = interpreter
-        self._clock = clock
+        self.clock = clock
         self._is_loaded = False
         self.stdout = ""
         self.stderr = ""
 
-    async def say(self, module: str, function: str, *args: object) -> Message:
+    async def say(self, module: str, function: str, *args: object) -> DrivenMessage:
         """Have a function of a module run that is inside, and take what it says. Raises ProgramEnded if it says nothing
         sensible, as when it was ended."""
         modules = "__import__('sys').modules"
@@ -108,15 +108,15 @@ class End:
             chunks.append(await self._told(f"__import__('sys').modules[{module!r}].side.more()"))
             if sum(map(len, chunks)) > 2 * LONGEST:
                 raise self._ended()
-        return Message(cast(Kind, kind), chunks)
+        return DrivenMessage(cast(Kind, kind), chunks)
 
     async def _told(self, code: str) -> str:
-        if self._clock.left <= 0:
-            note = f"Execution timed out after {self._clock.seconds:g} seconds."
+        if self.clock.left <= 0:
+            note = f"Execution timed out after {self.clock.seconds:g} seconds."
             raise ProgramEnded(Ran(self.stdout, self.stderr, 1, note, timed_out=True, isolation=None))
-        executed = await self._interpreter.exec(code, timeout=self._clock.left)
-        self._clock.left -= executed.usage.wall_seconds
-        ran = Ran.of(executed, self._clock.seconds)
+        executed = await self._interpreter.exec(code, timeout=self.clock.left)
+        self.clock.left -= executed.usage.wall_seconds
+        ran = Ran.of(executed, self.clock.seconds)
         self.stdout = (self.stdout + ran.stdout)[:_OUTPUT_MOST]
         self.stderr = (self.stderr + ran.stderr)[:_OUTPUT_MOST]
         if executed.killed_by or executed.state_lost or executed.error or executed.value is None:
@@ -172,20 +172,36 @@ class Driven:
         except TooLarge:
             raise ValueError(f"the arguments are longer than {_GIVEN_MOST:,} characters") from None
         value = await self._read(message)
-        if message.kind == "raised":
-            lineage, args, text = value
-            raise ProgramRaised(str(lineage).partition("|")[0], args, str(text))
-        result, changed, _ = value
-        if changed is not None:
-            restore(request[-1][-1], changed)
-        return result
+        return self.outcome((None, None, value) if message.kind == "raised" else value, request[-1][-1])
+
+    async def several(self, requests: Sequence[Any]) -> Sequence[Any]:
+        """Ask for one thing after the other in one message. What `outcome` takes, of the first or of all of them: the
+        program stops at one that raises or gives no plain data."""
+        answers = await self.ask("several", requests)
+        if type(answers) is not list:
+            raise self.end.ended(UNTESTED)
+        return answers
+
+    def outcome(self, answer: Any, given: Any = None) -> Any:
+        """The value of an answer; what was given for it becomes what the program made of it. The answer is the
+        program's word, so its form is checked."""
+        try:
+            result, changed, error = answer
+            if error is None:
+                if changed is not None and given is not None:
+                    restore(given, changed)
+                return result
+            lineage, args, text = map(_exact, error, (str, tuple, str))
+        except (TypeError, ValueError, KeyError, IndexError):
+            raise self.end.ended(UNTESTED) from None
+        raise ProgramRaised(lineage.partition("|")[0], args, text)
 
     async def begin(self) -> None:
         """Run the program, if nothing was asked of it yet."""
         if not self._begun:
             await self.serve(())
 
-    async def serve(self, chunks: Sequence[str]) -> Message:
+    async def serve(self, chunks: Sequence[str]) -> DrivenMessage:
         """Pass on a request as it is written. The answer is the program's word, and may be anything."""
         if self._begun:
             message = await self.end.say(inside.SIDES, "side.serve", chunks)
@@ -194,16 +210,16 @@ class Driven:
             message = await self.end.say(inside.SIDES, "begin", self._code, self._stdin, chunks)
         return self._checked(message)
 
-    async def resume(self, message: Message) -> Message:
+    async def resume(self, message: DrivenMessage) -> DrivenMessage:
         """Pass on the answer to a question of the program's."""
         return self._checked(await self.end.say(inside.SIDES, "side.resume", message.kind, message.chunks))
 
-    def _checked(self, message: Message) -> Message:
+    def _checked(self, message: DrivenMessage) -> DrivenMessage:
         if message.kind in ("returned", "raised", "asks", "ready"):
             return message
         raise self.end.ended("" if message.kind == "failed" else UNTESTED)
 
-    async def _read(self, message: Message) -> Any:
+    async def _read(self, message: DrivenMessage) -> Any:
         reader = Reader(_resolved)
         try:
             self.answered = sum(map(len, message.chunks))
@@ -215,9 +231,15 @@ class Driven:
             value = reader.value
         except NotPlain:
             raise self.end.ended(UNTESTED) from None
-        if type(value) is not tuple or len(value) != 3 or message.kind == "asks":
+        if message.kind == "asks":
             raise self.end.ended(UNTESTED)
         return value
+
+
+def _exact(part: Any, kind: type) -> Any:
+    if type(part) is not kind:
+        raise TypeError(part)
+    return part
 
 
 def _referred(item: object) -> str:

@@ -17,6 +17,13 @@ from toolyard.sandboxes.proving import HELPERS, OWN, bound_names, prepare
 LONGEST = 10_000
 """Characters of a statement that the host parses, which it cannot do beside the event loop."""
 _DYNAMIC = {"eval", "exec", "globals", "locals", "vars", "compile", "__import__", "breakpoint", "input"}
+_LEAVING = _DYNAMIC | {"setattr", "delattr", "getattr", "type", "open", "exit", "quit"}
+"""Names of what can change more than the names of a test."""
+_NEAT = {
+    *("bisect", "cmath", "collections", "copy", "datetime", "fractions", "functools", "heapq", "itertools", "json"),
+    *("math", "numpy", "operator", "re", "statistics", "string", "typing"),
+}
+"""Modules that keep nothing of how they were used."""
 _SIMPLE = (
     *(ast.BinOp, ast.UnaryOp, ast.List, ast.Tuple, ast.Set, ast.Subscript, ast.Slice, ast.Attribute, ast.Starred),
     *(ast.JoinedStr, ast.FormattedValue, ast.keyword, ast.operator, ast.unaryop, ast.expr_context),
@@ -41,6 +48,8 @@ class Foreseen:
     """As `sides.Deeds` takes them."""
     everything: bool
     """The test has nothing else to ask."""
+    is_neat: bool = False
+    """The test gives names of its own a meaning, and changes nothing else where it runs."""
 
 
 def foreseen(statement: str) -> Foreseen:
@@ -49,18 +58,34 @@ def foreseen(statement: str) -> Foreseen:
         if len(statement) > LONGEST:
             return Foreseen([], everything=False)
         tree = ast.parse(statement)
-        bound = bound_names(tree)
-        prepare(tree, bound)
+        nodes = [*ast.walk(tree)]
+        bound = bound_names(nodes)
+        prepare(nodes, bound)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return Foreseen([], everything=False)
     walk = _Walk(bound)
     everything = False
     try:
         walk.statements(tree.body)
-        everything = walk.counted == sum(walk.is_programs(node) for node in ast.walk(tree))
+        everything = walk.counted == sum(walk.is_programs(node) for node in nodes)
     except (_Uncertain, ValueError, TypeError, RecursionError):
         everything = False
-    return Foreseen(walk.requests, everything)
+    return Foreseen(walk.requests, everything, is_neat=not any(map(_leaves_something, nodes)))
+
+
+def _leaves_something(node: ast.AST) -> bool:
+    """Whether others could notice that this was run where they run. A test means them no harm, so what it would have to
+    seek out by other names is not looked for."""
+    match node:
+        case ast.Import(names=names):
+            return any(one.name not in _NEAT for one in names)
+        case ast.ImportFrom(module=module):
+            return module not in _NEAT
+        case ast.Attribute(attr=name):
+            return not isinstance(node.ctx, ast.Load) or name.startswith("_") or name == "random"
+        case ast.Name(id=name):
+            return name in _LEAVING
+    return False
 
 
 @dataclass(slots=True)

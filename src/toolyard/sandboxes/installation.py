@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 from toolyard.core.errors import SandboxUnavailable
 
@@ -68,6 +68,10 @@ class Installation:
     def _of(cls, told: Mapping[str, Any]) -> Installation:
         names = [field.name for field in dataclasses.fields(cls) if field.name != "version"]
         return cls(version=".".join(map(str, told["version"])), **{name: told[name] for name in names})
+
+    @property
+    def python(self) -> Self:
+        return self
 
     @property
     def packages(self) -> Sequence[str]:
@@ -134,23 +138,30 @@ def _unusable(path: str) -> str:
     return "" if os.access(path, os.X_OK) else "that file cannot be executed"
 
 
-_in_use: ContextVar[Installation | None] = ContextVar("toolyard python", default=None)
+class HasPython(Protocol):
+    @property
+    def python(self) -> Installation: ...
+
+
+here: ContextVar[HasPython | None] = ContextVar("toolyard sandboxes", default=None)
+"""The provider of the sandboxes in this context; where there is none yet, the Python that they are going to have."""
 
 
 def in_use() -> Installation:
-    """That of the sandboxes here."""
-    return _in_use.get() or own()
+    """The Python of the sandboxes here."""
+    found = here.get()
+    return own() if found is None else found.python
 
 
-def use(python: Installation | None) -> None:
-    """From here on it is that of the sandboxes, in this context and in what is started from it; None: our own."""
-    _in_use.set(python)
+def use(python: Installation) -> None:
+    """Make this the Python of the sandboxes, in this context and in what is started from it."""
+    here.set(python)
 
 
 @contextmanager
 def using(python: Installation) -> Iterator[None]:
-    token = _in_use.set(python)
+    token = here.set(python)
     try:
         yield
     finally:
-        _in_use.reset(token)
+        here.reset(token)

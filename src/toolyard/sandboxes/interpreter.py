@@ -62,7 +62,7 @@ warm(3)
 """
 
 
-class Interpreter:
+class CodeRunner:
     """Runs code in a namespace that is a real `__main__` module, or in an IPython shell.
 
     There is one in a process, and it belongs to the main thread. SIGINT interrupts code while that runs; at any other
@@ -435,7 +435,7 @@ def main() -> None:
     """Answer requests that come on standard input: `{"mark": …, "code": …}`, one per line.
 
     What code writes goes to standard output and error, as it is. The answer follows, after the mark of the request, on
-    both: on standard output it is what `Interpreter.run` gave, and what it took, as JSON, in lines of `mark + more` and
+    both: on standard output it is what `CodeRunner.run` gave, and what it took, as JSON, in lines of `mark + more` and
     `mark = last`; on standard error it is empty.
     """
     requests = os.fdopen(os.dup(0), "rb")
@@ -443,7 +443,7 @@ def main() -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     outputs = os.dup(1), os.dup(2)
-    interpreter = Interpreter(ipython="--ipython" in sys.argv[1:])
+    interpreter = CodeRunner(ipython="--ipython" in sys.argv[1:])
     interpreter.attach()
     interpreter.warm()
     while True:

@@ -25,14 +25,14 @@ from pathlib import Path
 from toolyard.core.errors import SandboxLost, SandboxUnavailable
 from toolyard.sandboxes import host
 from toolyard.sandboxes.base import Limits, Missing, Profile, Report
-from toolyard.sandboxes.native.boot import command
-from toolyard.sandboxes.rooms import origin
-from toolyard.sandboxes.rooms.backend import RoomBackend
-from toolyard.sandboxes.rooms.launcher import WALLED, kill, processes, relieve, tree, used
-from toolyard.sandboxes.rooms.programs import Program, start
-from toolyard.sandboxes.rooms.room import new_mark, resources_of
-from toolyard.sandboxes.rooms.sandbox import RoomSandbox
-from toolyard.sandboxes.rooms.trial import Trial, try_out
+from toolyard.sandboxes.native.helper_argv import command
+from toolyard.sandboxes.process_based import origin
+from toolyard.sandboxes.process_based.backend import RoomBackend
+from toolyard.sandboxes.process_based.launcher import WALLED, kill, processes, relieve, tree, used
+from toolyard.sandboxes.process_based.programs import HelperProcess, start
+from toolyard.sandboxes.process_based.room import new_mark, resources_of
+from toolyard.sandboxes.process_based.sandbox import RoomSandbox
+from toolyard.sandboxes.process_based.trial import Trial, try_out
 from toolyard.sandboxes.subprocess import SubprocessRoom, end_marked
 from toolyard.sandboxes.view import View
 
@@ -134,7 +134,7 @@ class LandlockRoom(SubprocessRoom):
     def __init__(self, directory: Path, view: View, owner: int) -> None:
         super().__init__(directory, view, owner)
         self._owner = owner
-        self._guarded: dict[Program, int] = {}
+        self._guarded: dict[HelperProcess, int] = {}
         """Programs, each with a descriptor by which its warden says that all walls stand, or why they do not."""
         self._problem = ""
         self._shows = [*host.PROGRAMS, *host.etc(), *(f"/etc/{name}" for name in _NAMES), *view.python.prefixes]
@@ -142,7 +142,7 @@ class LandlockRoom(SubprocessRoom):
 
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
-    ) -> Program:
+    ) -> HelperProcess:
         name, mark = self._new_name(), "" if lasting else new_mark()
         told, tells = os.pipe()
         orders = {
@@ -160,7 +160,7 @@ class LandlockRoom(SubprocessRoom):
         }
         try:
             program = start(
-                [*command("rooms.warden", repr(orders)), *argv],
+                [*command("process_based.warden", repr(orders)), *argv],
                 env=self._environment,
                 output_bytes=limits.output_bytes,
                 name=name,
@@ -196,23 +196,23 @@ class LandlockRoom(SubprocessRoom):
                 os.close(told)
                 del self._guarded[program]
 
-    async def interrupt(self, program: Program) -> None:
+    async def interrupt(self, program: HelperProcess) -> None:
         if not program.ended.done():
             kill(program.pid, signal.SIGINT)  # which its warden passes on
 
-    async def relieve(self, program: Program, since: float, first: int = 0) -> None:
+    async def relieve(self, program: HelperProcess, since: float, first: int = 0) -> None:
         relieve(self._inside(program), since, first)
 
-    async def kill(self, program: Program) -> None:
+    async def kill(self, program: HelperProcess) -> None:
         if not program.ended.done():
             program.killed = True
             kill(program.pid, signal.SIGTERM)  # its warden ends everything, and then itself
 
-    async def measure(self, program: Program) -> tuple[float, int]:
+    async def measure(self, program: HelperProcess) -> tuple[float, int]:
         uses = [used(pid) for pid in self._inside(program)]
         return sum(cpu for cpu, _ in uses), sum(memory for _, memory in uses)
 
-    def _inside(self, program: Program) -> Sequence[int]:
+    def _inside(self, program: HelperProcess) -> Sequence[int]:
         """The program itself and what is below it."""
         return tree(program.pid)[1:] if not program.ended.done() else []
 

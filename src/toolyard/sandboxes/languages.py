@@ -102,7 +102,7 @@ class LanguageUnavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class LanguageProgram:
     """One program of somebody's, and what it may use."""
 
     text: str
@@ -114,7 +114,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ProgramSteps:
     """What became of a program. A step that was not needed, or not reached, is None."""
 
     compiled: Finished | None
@@ -129,7 +129,7 @@ class Ran:
         return all(map(_is_well, self.steps))
 
 
-async def run(sandbox: Sandbox, toolchain: Toolchain, program: Program, *, name: str = "") -> Ran:
+async def run(sandbox: Sandbox, toolchain: Toolchain, program: LanguageProgram, *, name: str = "") -> ProgramSteps:
     """Compile the program if it needs that, and run it if that went well. Its file is called by `name`."""
     stem = name or toolchain.name
     words = {"file": f"{stem}{toolchain.ending}", "out": f"{stem}.out"}
@@ -139,10 +139,10 @@ async def run(sandbox: Sandbox, toolchain: Toolchain, program: Program, *, name:
         argv = _filled(toolchain.compile, words, usual_limits())
         compiled = await sandbox.run(argv, timeout=program.compile_seconds)
         if not _is_well(compiled):
-            return Ran(compiled, None)
+            return ProgramSteps(compiled, None)
     argv = _filled(toolchain.run, words, program.limits or usual_limits())
     ran = await sandbox.run(argv, stdin=program.stdin, timeout=program.run_seconds, limits=program.limits)
-    return Ran(compiled, ran)
+    return ProgramSteps(compiled, ran)
 
 
 def _is_well(step: Finished) -> bool:
@@ -154,7 +154,7 @@ def _filled(argv: Sequence[str], words: Mapping[str, str], limits: Limits) -> Se
 
 
 @dataclass(slots=True)
-class Trial:
+class LanguageTrial:
     """What is known of one language here."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -174,7 +174,7 @@ class Languages:
 
     def __init__(self, toolchains: Mapping[str, Toolchain] = TOOLCHAINS) -> None:
         self._toolchains = toolchains
-        self._trials: dict[str, Trial] = {}
+        self._trials: dict[str, LanguageTrial] = {}
 
     @property
     def offered(self) -> Iterator[str]:
@@ -186,7 +186,7 @@ class Languages:
         toolchain = self._toolchains.get(language)
         if toolchain is None:
             raise LanguageUnavailable(f"{language} is not offered here; there are {', '.join(self.offered)}")
-        trial = self._trials.setdefault(language, Trial())
+        trial = self._trials.setdefault(language, LanguageTrial())
         if not trial.known:
             async with trial.turn:
                 if not trial.known:
@@ -207,7 +207,7 @@ async def problem_of(toolchain: Toolchain) -> str:
         _check_time(looked, f"looking for {toolchain.needs}")
         if looked.exit_code:
             return f"{NO_PROGRAM}{toolchain.needs} in the sandbox"
-        tried = await run(sandbox, toolchain, Program(toolchain.hello))
+        tried = await run(sandbox, toolchain, LanguageProgram(toolchain.hello))
     for step in tried.steps:
         _check_time(step, f"trying {toolchain.needs}")
     if tried.well and toolchain.says in tried.steps[-1].stdout.decode(errors="replace"):

@@ -33,7 +33,7 @@ class Pipes(Protocol):
     def close(self) -> None: ...
 
 
-class Running:
+class RunningProgram:
     """Reads what the program writes as it comes. Its backend then tells with `begin` how it is seen to its end."""
 
     def __init__(self, program: Pipes) -> None:

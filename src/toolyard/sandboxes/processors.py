@@ -13,6 +13,15 @@ from toolyard.sandboxes.groups import LimitedGroup, groups_around, number, stati
 _IDLE_SHARE = 0.4
 """Of the time since somebody looked last: then there is room for more."""
 
+_PER_TEMPLATE = 2
+"""To make a sandbox for one piece of Python takes a template a third of the processor time that the whole takes. So one
+template is enough for two processors, and would hold up four."""
+
+
+def templates(share: int = 1) -> int:
+    """How many template processes of one profile suit one of `share` servers that divide this machine."""
+    return math.ceil(usable() / _PER_TEMPLATE / share)
+
 
 def usable() -> int:
     """By affinity, and by what the control groups around this process give it."""

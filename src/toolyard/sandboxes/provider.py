@@ -8,13 +8,13 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import ContextVar, Token
+from contextvars import Token
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from toolyard.core.errors import SandboxLost
-from toolyard.sandboxes import capacity, choice, installation, profiles
+from toolyard.sandboxes import capacity, choice, profiles
 from toolyard.sandboxes.base import (
     Backend,
     Counted,
@@ -27,6 +27,7 @@ from toolyard.sandboxes.base import (
     Report,
     Sandbox,
 )
+from toolyard.sandboxes.installation import HasPython, Installation, here
 from toolyard.sandboxes.places import OwnPlaces, Places, has_place, in_place
 from toolyard.sandboxes.view import View
 
@@ -72,12 +73,13 @@ class Provider:
         self._minimum = minimum
         self._ready = ready
         self._image = image
+        self._share = share
         self._new_places = partial(OwnPlaces, at_once, share=share)
         self._places: Places = self._new_places()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: asyncio.Task[Backend] | None = None
         self._backend: Backend | None = None
-        self._before: Provider | None = None
+        self._before: HasPython | None = None
         self.lender: Callable[[Limits], Awaitable[tuple[Places, Backend | None]]] | None = None
         """Who has places for this process, and may have a backend, so that it needs none of its own."""
         self._making = 0
@@ -85,6 +87,11 @@ class Provider:
         self._ending: set[asyncio.Task[None]] = set()
         self.failed: float | None = None
         """When it could not be started, if that was the last that was tried."""
+
+    @property
+    def python(self) -> Installation:
+        """The one that code in its sandboxes runs with."""
+        return self.view.python
 
     @property
     def report(self) -> Report | None:
@@ -212,23 +219,31 @@ class Provider:
             await asyncio.gather(*self._ending, return_exceptions=True)  # what went wrong is in the log
             await backend.close()
 
-    def enter(self) -> Token[Provider | None]:
+    async def let_go(self) -> int:
+        """Before this process is forked: hold no descriptor of the backend's, which the copy would share. Gives the
+        number of sandboxes that are open, if there are any; they keep it."""
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        loop, count = self._loop, sum(self.count or ())
+        if not count:
+            await self.close()
+            self._loop = loop
+        return count
+
+    def enter(self) -> Token[HasPython | None]:
         """From here on `open_sandbox` means this one: in this context, and in what is started from it."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-        installation.use(self.view.python)
-        return _current.set(self)
+        return here.set(self)
 
     async def __aenter__(self) -> Self:
-        self._before = _current.get()
+        self._before = here.get()
         self.enter()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _current.set(self._before)
-        installation.use(None if self._before is None else self._before.view.python)
+        here.set(self._before)
         await self.close()
 
     async def _started(self) -> Backend:
@@ -260,6 +275,7 @@ class Provider:
                 ready=self._ready,
                 image=self._image,
                 view=self.view,
+                share=self._share,
             )
         self._backend = backend
         log.info("%s", described(backend.report().within(self.limits)))
@@ -284,7 +300,6 @@ class Provider:
             )
 
 
-_current: ContextVar[Provider | None] = ContextVar("toolyard sandboxes", default=None)
 _of_loops: dict[asyncio.AbstractEventLoop, Provider] = {}
 """For code that runs neither in a server nor inside `async with Provider()`."""
 
@@ -323,19 +338,20 @@ async def close_sandboxes() -> None:
 
 def usual_limits() -> Limits:
     """What the operator set, to start from: `replace(usual_limits(), wall_seconds=60)`."""
-    provider = _current.get()
+    provider = provided()
     return Limits() if provider is None else provider.limits
 
 
 def in_force() -> Report | None:
     """The isolation of the sandboxes here; None as long as there has been none."""
-    provider = _current.get()
+    provider = provided()
     return None if provider is None else provider.report
 
 
 def provided() -> Provider | None:
     """What sandboxes come from here, if that has been said."""
-    return _current.get()
+    found = here.get()
+    return found if isinstance(found, Provider) else None
 
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:
@@ -343,7 +359,7 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
 
     The work is done on the server's event loop, and this waits for it.
     """
-    provider = _current.get()
+    provider = provided()
     loop = None if provider is None else provider.loop
     try:
         if loop is None:
@@ -369,7 +385,7 @@ def described(report: Report) -> str:
 
 
 def _here() -> Provider:
-    if (provider := _current.get()) is not None:
+    if (provider := provided()) is not None:
         return provider
     for ended in [loop for loop in _of_loops if loop.is_closed()]:
         del _of_loops[ended]

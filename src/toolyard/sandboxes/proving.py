@@ -34,6 +34,7 @@ _BUILTINS = vars(builtins)
 _REHEARSALS = 20
 """More than it takes Python to see what is done often."""
 _ALIASES = {"np": "numpy", "pd": "pandas", "sp": "sympy"}
+_BINDING = (*(ast.Name, ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias, ast.ExceptHandler),)
 _JUDGES = {
     *("math", "cmath", "numpy", "scipy", "sympy", "pandas", "decimal", "fractions", "statistics", "operator"),
     *("collections", "itertools", "functools", "re", "copy", "json", "unittest", "pytest", *_ALIASES),
@@ -132,18 +133,20 @@ def _run(side: Side, source: str) -> None:
     linecache: Any = sys.modules["linecache"]
     linecache.cache["test.py"] = (len(source), None, [line + "\n" for line in source.split("\n")], "test.py")
     tree = ast.parse(source, "test.py")
-    bound = bound_names(tree)
-    only_called = prepare(tree, bound)
-    names = Names(side, only_called, _only_read(tree))
-    exec(compile(tree, "test.py", "exec", dont_inherit=True), {"__name__": "__main__", "__builtins__": names})
+    nodes = [*ast.walk(tree)]
+    only_called = prepare(nodes, bound_names(nodes))
+    names = Names(side, only_called, _only_read(nodes))
+    variables = {"__name__": "__main__", "__builtins__": names}
+    exec(compile(tree, "test.py", "exec", dont_inherit=True), variables)
+    variables.clear()  # another test may run here: its memory is not to be taken by what this one has passed with
 
 
-def prepare(tree: ast.AST, bound: set[str]) -> set[str]:
+def prepare(nodes: Sequence[ast.AST], bound: set[str]) -> set[str]:
     """Mark what is the program's own, and have assertions checked for what they are about. Returns the names that are
     only called."""
     called: set[ast.AST] = set()
     others: set[str] = set()
-    for node in list(ast.walk(tree)):
+    for node in nodes:
         match node:
             case ast.Assert():
                 _own_the_function(node, bound)
@@ -160,33 +163,28 @@ def prepare(tree: ast.AST, bound: set[str]) -> set[str]:
     return {node.id for node in called if isinstance(node, ast.Name)} - others - bound
 
 
-def _only_read(tree: ast.AST) -> set[str]:
+def _only_read(nodes: Sequence[ast.AST]) -> set[str]:
     """Names that the test has nowhere but in `name.attribute`."""
-    read = {
-        id(node.value): node.value.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    }
-    others = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in read}
-    return {*read.values()} - others
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    read = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    return {node.id for node in names if id(node) in read} - {node.id for node in names if id(node) not in read}
 
 
-def bound_names(tree: ast.AST) -> set[str]:
-    return set(_bound(tree))
-
-
-def _bound(tree: ast.AST) -> Iterator[str]:
+def bound_names(nodes: Sequence[ast.AST]) -> set[str]:
     """Names that the test itself gives a meaning."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                yield name
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                yield name
-            case ast.alias(name=name, asname=other):
-                yield other or name.partition(".")[0]
-            case ast.ExceptHandler(name=str(name)):
-                yield name
+    return {name for node in nodes if isinstance(node, _BINDING) for name in _bound(node)}
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+            yield name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.alias(name=name, asname=other):
+            yield other or name.partition(".")[0]
+        case ast.ExceptHandler(name=str(name)):
+            yield name
 
 
 def _own_the_function(node: ast.Assert, bound: set[str]) -> None:

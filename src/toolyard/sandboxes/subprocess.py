@@ -21,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolyard.sandboxes.base import ENVIRONMENT, Limits, Missing, Profile, Report
-from toolyard.sandboxes.rooms import origin
-from toolyard.sandboxes.rooms.backend import RoomBackend
-from toolyard.sandboxes.rooms.launcher import environment, kill, processes, relieve, tree
-from toolyard.sandboxes.rooms.programs import Program, start, usage_below
-from toolyard.sandboxes.rooms.room import resources_of, script
-from toolyard.sandboxes.rooms.sandbox import RoomSandbox
-from toolyard.sandboxes.rooms.workspace import Workspace
+from toolyard.sandboxes.process_based import origin
+from toolyard.sandboxes.process_based.backend import RoomBackend
+from toolyard.sandboxes.process_based.launcher import environment, kill, processes, relieve, tree
+from toolyard.sandboxes.process_based.programs import HelperProcess, start, usage_below
+from toolyard.sandboxes.process_based.room import resources_of, script
+from toolyard.sandboxes.process_based.sandbox import RoomSandbox
+from toolyard.sandboxes.process_based.workspace import WorkspaceFolder
 from toolyard.sandboxes.view import View
 
 _log = logging.getLogger("toolyard.sandbox")
@@ -74,7 +74,7 @@ class SubprocessRoom:
             if owner >= 0:
                 os.chown(place, owner, owner)
                 directory.chmod(0o711)
-        self._workspace = Workspace(str(self._work), owner)
+        self._workspace = WorkspaceFolder(str(self._work), owner)
         places = {
             "PATH": view.path([f"{view.python.prefix}/bin"]),
             "HOME": str(self._work),
@@ -84,7 +84,7 @@ class SubprocessRoom:
 
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
-    ) -> Program:
+    ) -> HelperProcess:
         name = self._new_name()
         orders = {
             "do": "exec",
@@ -92,7 +92,7 @@ class SubprocessRoom:
             "limits": resources_of(limits, lasting=lasting, each_process=True, processes=False),
         }
         return start(
-            [*script((*self.python, "-S"), "rooms/launcher", repr(orders)), *argv],
+            [*script((*self.python, "-S"), "process_based/launcher", repr(orders)), *argv],
             env=self._environment,
             output_bytes=limits.output_bytes,
             name=name,
@@ -106,23 +106,23 @@ class SubprocessRoom:
         """An environment by which what a program leaves behind can be found."""
         return {**env, _MARK: name}
 
-    async def interrupt(self, program: Program) -> None:
+    async def interrupt(self, program: HelperProcess) -> None:
         if not program.ended.done():
             os.kill(program.pid, signal.SIGINT)
 
-    async def relieve(self, program: Program, since: float, first: int = 0) -> None:
+    async def relieve(self, program: HelperProcess, since: float, first: int = 0) -> None:
         if not program.ended.done():
             below = tree(program.pid)
             relieve([*below, *_marked(program.name).difference(below)], since, first)
 
-    async def kill(self, program: Program) -> None:
+    async def kill(self, program: HelperProcess) -> None:
         below = tree(program.pid)[1:] if not program.ended.done() else []
         program.kill_group()
         for pid in below:
             kill(pid, signal.SIGKILL)
         await end_marked(program.name)
 
-    async def measure(self, program: Program) -> tuple[float, int]:
+    async def measure(self, program: HelperProcess) -> tuple[float, int]:
         return usage_below(program.pid) if not program.ended.done() else (0.0, 0)
 
     async def lost(self) -> str:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from toolyard.core.environment import Environment
-from toolyard.core.output import CallResult, JsonObject, ToolFailure, ToolOutput
+from toolyard.core.output import CallResult, JsonObject, ToolFailure, ToolOutput, as_result
 from toolyard.core.tool import ListToolsOutput, ToolSpec
 from toolyard.placement.base import SessionSpec, Task
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
 from toolyard.testing.arguments import make_arguments
-from toolyard.testing.witness import Heard
+from toolyard.testing.witness import LoggedMeanwhile
 
 ToolCall: TypeAlias = tuple[str, JsonObject]
 Script: TypeAlias = Callable[[ListToolsOutput], Iterator[ToolCall]]
@@ -27,7 +27,7 @@ RANDOM_CALLS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeCall:
     tool: str
     arguments: JsonObject
     result: CallResult
@@ -38,7 +38,7 @@ class Made:
 @dataclass(slots=True)
 class Played:
     task: Task
-    calls: list[Made] = field(default_factory=list)
+    calls: list[MadeCall] = field(default_factory=list)
     after_the_end: CallResult | None = None
     """What one more call gave, after the one that finished the episode."""
 
@@ -63,7 +63,7 @@ class Stage:
     runtime: Runtime
     environment: type[Environment]
     secrets: Mapping[str, str]
-    heard: Heard
+    heard: LoggedMeanwhile
 
     @asynccontextmanager
     async def session(self, task: Task) -> AsyncGenerator[Session]:
@@ -80,13 +80,13 @@ class Stage:
         async with self.session(task) as session:
             listed = await (await session.ready()).list_tools()
             for tool, arguments in script(listed):
-                result = await session.call(tool, arguments).finished()
+                result = as_result(await session.start(tool, arguments).finished())
                 raised = isinstance(result, ToolFailure) and result.reason == "tool_raised"
-                played.calls.append(Made(tool, arguments, result, self.heard.last_error() if raised else None))
+                played.calls.append(MadeCall(tool, arguments, result, self.heard.last_error() if raised else None))
                 if isinstance(result, ToolFailure) and result.retryable:
                     break  # timed out or lost: the rest would only take as long again
                 if isinstance(result, ToolOutput) and result.finished:
-                    played.after_the_end = await session.call(tool, arguments).finished()
+                    played.after_the_end = as_result(await session.start(tool, arguments).finished())
                     break
         return played
 

@@ -15,7 +15,7 @@ from toolyard.core.encoding import encode
 from toolyard.core.output import Blocks, ImageBlock, JsonObject, TextBlock, ToolFailure, ToolOutput
 from toolyard.core.tool import ToolSpec
 from toolyard.testing.blame import explained
-from toolyard.testing.episodes import Made
+from toolyard.testing.episodes import MadeCall
 from toolyard.testing.report import Level
 
 Problems: TypeAlias = Sequence[tuple[Level, str]]
@@ -66,7 +66,7 @@ def of_tool(spec: ToolSpec, *, runs: bool) -> Problems:
     return found
 
 
-def of_call(call: Made, *, scripted: bool) -> Problems:
+def of_call(call: MadeCall, *, scripted: bool) -> Problems:
     """How a call went; of a scripted one, also when it went well."""
     match call.result:
         case ToolOutput() as output:

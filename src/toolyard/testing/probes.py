@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from toolyard.core.output import TextBlock, ToolFailure, ToolOutput
 from toolyard.placement.base import Task
-from toolyard.testing.episodes import Made, Played, Stage, ToolCall, scripted, tools_of
+from toolyard.testing.episodes import MadeCall, Played, Stage, ToolCall, scripted, tools_of
 from toolyard.testing.judging import Problems, shortened
 from toolyard.testing.ploys import TOOLS, Agent, Ploy, hostile, idle
 from toolyard.testing.report import Level
@@ -73,7 +73,7 @@ class Probing:
             self.episodes += 1
             yield ploy, await self.stage.play(task, scripted(ploy.calls))
 
-    def _note(self, ploy: Ploy, made: Made, reward: float) -> None:
+    def _note(self, ploy: Ploy, made: MadeCall, reward: float) -> None:
         earned = self.earned.setdefault((ploy.agent, made.tool), Earnings(_call(made), reward))
         earned.reward = max(earned.reward, reward)
         earned.tasks.add(self.tasks)
@@ -110,14 +110,14 @@ class Probing:
             yield "warning", f"an agent that {agent} makes {tool} count as lost, and so its episode: {message}"
 
 
-def _reward(made: Made) -> float | None:
+def _reward(made: MadeCall) -> float | None:
     """If there is one to be glad of."""
     if not isinstance(made.result, ToolOutput) or made.result.reward is None:
         return None
     return made.result.reward if math.isfinite(made.result.reward) and made.result.reward > 0 else None
 
 
-def _call(made: Made) -> str:
+def _call(made: MadeCall) -> str:
     return f"{made.tool} {shortened(json.dumps(dict(made.arguments), ensure_ascii=False))}"
 
 

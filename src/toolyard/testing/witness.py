@@ -39,7 +39,7 @@ class _Witnessed:
         return getattr(self._placed, name)
 
 
-class Heard(logging.Handler):
+class LoggedMeanwhile(logging.Handler):
     """What was logged, and warned of, while it listened."""
 
     def __init__(self) -> None:
@@ -57,9 +57,9 @@ class Heard(logging.Handler):
 
 
 @contextmanager
-def hearing() -> Iterator[Heard]:
+def hearing() -> Iterator[LoggedMeanwhile]:
     """Listen to our loggers and to asyncio's instead of letting them write, and to Python's warnings."""
-    heard = Heard()
+    heard = LoggedMeanwhile()
     loggers = [logging.getLogger(name) for name in ("toolyard", "asyncio")]
     before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
     for logger in loggers:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import ssl
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, quote_plus
+from urllib.request import getproxies, proxy_bypass
 
 import httpx2
+
+from toolyard.core.errors import ServiceUnavailable
 
 BYTES_MOST = 8 * 2**20
 """Of one answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -36,6 +41,40 @@ def tls(scheme: str) -> ssl.SSLContext:
 def client(url: str, **more: Any) -> httpx2.AsyncClient:
     """For requests to this server."""
     return httpx2.AsyncClient(verify=tls(httpx2.URL(url).scheme), **more)
+
+
+def proxy_for(url: httpx2.URL) -> str | None:
+    """That of the environment variables."""
+    return None if proxy_bypass(url.host) else getproxies().get(url.scheme)
+
+
+async def received(response: httpx2.Response, too_long: Exception) -> HttpAnswer:
+    """As it was sent, unpacked here: a small answer may unpack to a very large one."""
+    encoding = response.headers.get("content-encoding", "identity").lower()
+    if encoding not in ("identity", "gzip", "deflate", ""):
+        raise ServiceUnavailable(f"its answer is packed as {encoding[:20]!r}, which it was not asked for")
+    body = bytearray()
+    async for piece in response.aiter_raw():
+        body += piece
+        if len(body) > BYTES_MOST:
+            raise too_long
+    unpacked = bytes(body)
+    if encoding not in ("identity", ""):  # a thread, because of what it may unpack to
+        unpacked = await asyncio.to_thread(_unpacked, unpacked, too_long)
+    return HttpAnswer(response.status_code, response.headers, unpacked)
+
+
+def _unpacked(body: bytes, too_long: Exception) -> bytes:
+    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    try:
+        unpacked = unpacking.decompress(body, BYTES_MOST + 1)
+    except zlib.error as error:
+        raise ServiceUnavailable(f"its answer cannot be unpacked: {error}") from None
+    if len(unpacked) > BYTES_MOST:
+        raise too_long
+    if not unpacking.eof:
+        raise ServiceUnavailable("its answer ends too early")
+    return unpacked
 
 
 def without(body: bytes, secrets: Iterable[str]) -> bytes:

@@ -7,15 +7,17 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
 from typing import Any, Protocol, TypeVar
 
-from toolyard.sandboxes.crossing import prove
+from toolyard.sandboxes.crossing import Prover
 from toolyard.sandboxes.driving import Clock, Driven, Opaque, ProgramEnded, ProgramRaised
 from toolyard.sandboxes.profiles import smallest
 from toolyard.sandboxes.program import Ran, run_program
 from toolyard.sandboxes.provider import interpreter_once
 from toolyard.tools.agreement import agrees
-from toolyard.tools.plain_asserts import PlainAssert, plain_assert
+from toolyard.tools.plain_asserts import PlainAssert, plain_asserts
 from toolyard.tools.python_code import SECONDS
 
 T = TypeVar("T")
@@ -97,22 +99,21 @@ class CallTest(OutputTest):
 class AssertTest:
     """A statement that has to hold after the program has run.
 
-    The host compares what `assert f(1) == 2` is about. Any other statement runs in a second sandbox, whose calls of the
-    program's functions the host carries to the first.
+    The host compares what `assert f(1) == 2` is about, and rows of such assertions. Any other statement runs in a
+    second sandbox, whose calls of the program's functions the host carries to the first.
     """
 
     statement: str
+    prover: Prover
 
     async def failure(self, code: str) -> str:
-        plain = plain_assert(self.statement)
+        asserts = plain_asserts(self.statement)
         async with interpreter_once(profile=smallest(code)) as interpreter:
-            clock = Clock(SECONDS)
-            program = Driven(interpreter, code, clock=clock)
-            if plain is not None:
-                ran = await _compared(program, plain)
+            program = Driven(interpreter, code, clock=Clock(SECONDS))
+            if asserts:
+                ran = await _compared(program, asserts)
             else:
-                async with interpreter_once(profile=smallest(self.statement)) as other:
-                    ran = await prove(program, self.statement, other, clock)
+                ran = await self.prover.prove(program, self.statement)
         return self.told(ran) if ran.exit_code or ran.note else ""
 
     def told(self, ran: Ran) -> str:
@@ -120,16 +121,20 @@ class AssertTest:
         return f"The above code is incorrect. \nFailed test case: {self.statement}\nError:{error}"
 
 
-async def _compared(program: Driven, plain: PlainAssert) -> Ran:
+async def _compared(program: Driven, asserts: Sequence[PlainAssert]) -> Ran:
+    requests = [("chain", plain.name, True, plain.steps) for plain in asserts]
+    plain = asserts[0]
     try:
-        value = await program.ask("chain", plain.name, True, plain.steps)
+        answers = await program.several(requests) if len(requests) > 1 else ()
+        for plain, request, answer in zip_longest(asserts, requests, answers[: len(requests)]):
+            value = await program.ask(*request) if answer is None else program.outcome(answer)
+            if not await _beside(program.answered, partial(plain.holds, value)):
+                return _stopped(program, plain.traceback())
     except ProgramRaised as error:
         return _stopped(program, plain.traceback(error.traceback))
     except ProgramEnded as error:
         return error.ran
-    if await _beside(program.answered, lambda: plain.holds(value)):
-        return replace(_stopped(program, ""), exit_code=0)
-    return _stopped(program, plain.traceback())
+    return replace(_stopped(program, ""), exit_code=0)
 
 
 def _stopped(program: Driven, traceback: str) -> Ran:

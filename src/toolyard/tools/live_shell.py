@@ -30,7 +30,7 @@ _LEAVE = b"exit\n"
 
 
 @dataclass(slots=True)
-class Heard:
+class ShellOutput:
     """Text; what is not UTF-8 is shown as replacement characters."""
 
     stdout: str = ""
@@ -39,8 +39,8 @@ class Heard:
     def __len__(self) -> int:
         return len(self.stdout) + len(self.stderr)
 
-    def __add__(self, other: Heard) -> Heard:
-        return Heard(self.stdout + other.stdout, self.stderr + other.stderr)
+    def __add__(self, other: ShellOutput) -> ShellOutput:
+        return ShellOutput(self.stdout + other.stdout, self.stderr + other.stderr)
 
 
 class LiveShell:
@@ -50,7 +50,7 @@ class LiveShell:
         self._process = process
         self._stdout = _Ear(mark.encode(), bash=False)
         self._stderr = _Ear(mark.encode(), bash=True)
-        self._heard = Heard()
+        self._heard = ShellOutput()
         """And told to nobody yet. Who stops listening loses nothing of it."""
         self.idle = False
         """It has done everything, as far as is known, and waits for more."""
@@ -108,7 +108,7 @@ class LiveShell:
     async def end(self) -> None:
         await self._process.kill()
 
-    async def listen(self, seconds: float, *, until_idle: bool = False) -> Heard:
+    async def listen(self, seconds: float, *, until_idle: bool = False) -> ShellOutput:
         """What has been said, or is said first in this time, with what follows at once. With `until_idle` the wait is
         over when the shell waits for more."""
         clock = asyncio.get_running_loop().time
@@ -122,7 +122,7 @@ class LiveShell:
             is_over = self.exit_code is not None or (rests and self.idle)
             if (is_over and not came) or clock() >= min(deadline, soon):
                 break
-        said, self._heard = self._heard, Heard()
+        said, self._heard = self._heard, ShellOutput()
         return said
 
     async def _type(self, data: bytes) -> None:
@@ -131,12 +131,12 @@ class LiveShell:
     async def _take(self, seconds: float) -> bool:
         """Whether anything came, be it only a prompt."""
         stdout, stderr = await self._process.read(seconds)
-        self._heard += Heard(self._stdout.hear(stdout), self._stderr.hear(stderr))
+        self._heard += ShellOutput(self._stdout.hear(stdout), self._stderr.hear(stderr))
         if prompt := self._stdout.prompt or self._stderr.prompt:
             self.idle = prompt == b"i"
             self._stdout.prompt = self._stderr.prompt = b""
         if self.exit_code is not None and not stdout and not stderr:
-            self._heard += Heard(self._stdout.finish(), self._stderr.finish())
+            self._heard += ShellOutput(self._stdout.finish(), self._stderr.finish())
         return bool(stdout or stderr)
 
 

@@ -25,7 +25,7 @@ SILENCE_SECONDS = 300
 """After which a server that says nothing is taken for dead."""
 
 
-class Connection:
+class McpConnection:
     """The official client, in a task of its own: only who entered it may leave it."""
 
     def __init__(self, url: str) -> None:

@@ -26,7 +26,7 @@ try:
     from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult
 
     from toolyard.tools import mcp_resources
-    from toolyard.tools.mcp_connection import Connection, cause
+    from toolyard.tools.mcp_connection import McpConnection, cause
 except ImportError:  # the extra `mcp`; missing() says so
     HAS_MCP = False
 else:
@@ -76,7 +76,7 @@ class McpInterface(Toolset):
 
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, McpConnection] = {}
         self._tools: dict[str, frozenset[str]] = {}
         """Of each server that was asked for them."""
 
@@ -181,7 +181,7 @@ class McpInterface(Toolset):
 
     async def _client(self, server: str) -> Client:
         if server not in self._connections:
-            self._connections[server] = Connection(address(server))
+            self._connections[server] = McpConnection(address(server))
         return await self._connections[server].client()
 
     def _is_made_up(self, server: str, allowed: Sequence[str]) -> bool:

@@ -48,7 +48,7 @@ _UNTELLABLE = "what the cell showed cannot be told: it has changed how IPython s
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CellRun:
     """What became of a cell."""
 
     outputs: list[Output]
@@ -152,7 +152,7 @@ async def restart(sandbox: Sandbox) -> None:
     raise ToolError("the interpreter cannot be restarted: it has changed what ends it")
 
 
-async def run_cell(sandbox: Sandbox, code: str, seconds: float, *, is_first: bool = True) -> Ran:
+async def run_cell(sandbox: Sandbox, code: str, seconds: float, *, is_first: bool = True) -> CellRun:
     """Run one in the session's IPython. What goes wrong in it is among its outputs. An IPython that cannot be used is
     the host's fault only if no cell has run in it."""
     token = secrets.token_hex(4)
@@ -167,7 +167,7 @@ async def run_cell(sandbox: Sandbox, code: str, seconds: float, *, is_first: boo
         executed = await _ask(sandbox, request, seconds)
     outputs, count = _read(await _told(sandbox, executed, token), executed.stdout, token)
     outputs += writing("stderr", executed.stderr)
-    return Ran([*outputs, *_ending(executed, outputs, told=count is not None)], count, executed)
+    return CellRun([*outputs, *_ending(executed, outputs, told=count is not None)], count, executed)
 
 
 async def _ask(sandbox: Sandbox, request: dict[str, object], seconds: float) -> Executed:

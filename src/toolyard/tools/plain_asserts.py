@@ -7,7 +7,7 @@ import builtins
 import traceback
 from collections import deque
 from collections.abc import KeysView, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from toolyard.sandboxes.driving import Opaque
@@ -15,6 +15,8 @@ from toolyard.sandboxes.foresight import LONGEST, literal
 from toolyard.sandboxes.proving import MATCH, joined
 
 _ERRORS = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
+_METADATA = "METADATA"
+"""What HumanEval's tests assign, and do not read."""
 _HEAD = "Traceback (most recent call last):\n"
 Relation: TypeAlias = Literal["==", "!=", "is", "is not", "true", "false"]
 _RELATIONS: dict[type[ast.cmpop], Relation] = {ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is", ast.IsNot: "is not"}
@@ -33,6 +35,8 @@ class PlainAssert:
     lines: Sequence[str]
     whole: ast.expr
     call: ast.expr
+    outer: ast.expr | None = None
+    """The call of `check`, if it stands in that function."""
 
     def holds(self, value: Any) -> bool:
         """Whether the statement is true of this value. What is no plain data makes none true."""
@@ -68,14 +72,19 @@ class PlainAssert:
     def traceback(self, of_call: str = "") -> str:
         """As Python would write it: of the statement, or of the call in it that has raised."""
         if of_call:
-            return joined(f"{_HEAD}{self._frame(self.call)}", of_call)
-        return f"{_HEAD}{self._frame(self.whole)}AssertionError{self.message}\n"
+            return joined(f"{_HEAD}{self._frames(self.call)}", of_call)
+        return f"{_HEAD}{self._frames(self.whole)}AssertionError{self.message}\n"
 
-    def _frame(self, node: ast.expr) -> str:
+    def _frames(self, node: ast.expr) -> str:
+        if self.outer is None:
+            return self._frame(node, "<module>")
+        return self._frame(self.outer, "<module>") + self._frame(node, "check")
+
+    def _frame(self, node: ast.expr, function: str) -> str:
         frame = traceback.FrameSummary(
             "test.py",
             node.lineno,
-            "<module>",
+            function,
             lookup_line=False,
             line=self.lines[node.lineno - 1] + "\n",  # as linecache has them, or the marks are out of place
             end_lineno=node.end_lineno,
@@ -85,19 +94,56 @@ class PlainAssert:
         return "".join(traceback.StackSummary.from_list([frame]).format())
 
 
-def plain_assert(statement: str) -> PlainAssert | None:
-    """None of a statement that has to be run to be judged."""
+def plain_asserts(statement: str) -> Sequence[PlainAssert]:
+    """The assertions of a statement that has nothing else, or of its function `check`. Empty if it has to be run to be
+    judged."""
     if len(statement) > LONGEST:
-        return None
+        return ()
     try:
-        match ast.parse(statement).body:
-            case [ast.Assert(test=test, msg=None)]:
-                return _read(test, "", statement.splitlines())
-            case [ast.Assert(test=test, msg=ast.Constant(value=str(message)))]:
-                return _read(test, f": {message}", statement.splitlines())
+        body, lines = ast.parse(statement).body, statement.splitlines()
+        return _of_check(body, lines) or [_plain(one, lines) for one in body]
     except _ERRORS:
-        return None
-    return None
+        return ()
+
+
+def _of_check(body: Sequence[ast.stmt], lines: Sequence[str]) -> Sequence[PlainAssert]:
+    """The assertions of `def check(candidate)`, followed by `check(f)`, as HumanEval writes its tests. Empty if the
+    statement has another shape. Raises ValueError if the host cannot judge all of them."""
+    match [one for one in body if not _is_note(one)]:
+        case [
+            ast.FunctionDef(name="check", decorator_list=[], returns=None) as check,
+            ast.Expr(value=ast.Call(func=ast.Name(id="check"), args=[ast.Name(id=name)], keywords=[]) as call),
+        ]:
+            parameter = ast.unparse(check.args)
+            found = [_plain(one, lines) for one in check.body if not _is_note(one)]
+            names = {name, *(one.name for one in found)} - {parameter}
+            if not parameter.isidentifier() or names & {"check", _METADATA}:
+                raise ValueError(parameter)
+            return [replace(one, name=name if one.name == parameter else one.name, outer=call) for one in found]
+    return ()
+
+
+def _plain(statement: ast.stmt, lines: Sequence[str]) -> PlainAssert:
+    """Raises ValueError if it is no plain assertion."""
+    found: PlainAssert | None = None
+    match statement:
+        case ast.Assert(test=test, msg=None):
+            found = _read(test, "", lines)
+        case ast.Assert(test=test, msg=ast.Constant(value=str(message))):
+            found = _read(test, f": {message}", lines)
+    if found is None:
+        raise ValueError(statement)
+    return found
+
+
+def _is_note(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Pass() | ast.Expr(value=ast.Constant()) | ast.Assert(test=ast.Constant(value=True)):
+            return True
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == _METADATA:
+            literal(value)
+            return True
+    return False
 
 
 def _read(test: ast.expr, message: str, lines: Sequence[str]) -> PlainAssert | None:

@@ -13,6 +13,7 @@ from toolyard.core.environment import Toolset
 from toolyard.core.errors import ToolError
 from toolyard.core.output import JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import Given, tool
+from toolyard.sandboxes.crossing import Prover
 from toolyard.sandboxes.program import Ran
 from toolyard.tools.judge_tests import AssertTest, CallTest, InputTest, JudgeTest
 from toolyard.tools.python_code import BLOCKED, LONGEST, CodeForm, is_blocked
@@ -84,7 +85,9 @@ def read_tests(given: object) -> tuple[Sequence[JudgeTest], str]:
             raise ToolError(f"public_tests is not JSON: {error}") from None
     match given:
         case list():
-            return [AssertTest(str(statement)) for statement in given], f"\n{PASSED}"
+            statements = [*map(str, given)]
+            prover = Prover(statements)
+            return [AssertTest(statement, prover) for statement in statements], f"\n{PASSED}"
         case {"inputs": list(inputs), "outputs": list(outputs), **more} if len(inputs) <= len(outputs):
             name = str(more.get("fn_name") or "")
             pairs = zip(inputs, outputs, strict=False)  # data sets have outputs to spare

@@ -119,7 +119,7 @@ class Recent:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class SearchEngine:
     """Which key a service needs, where it is, and how it is asked."""
 
     key: str
@@ -153,14 +153,14 @@ def _bright_data_body(query: str, region: Region) -> JsonObject:
     return {"zone": zone, "url": f"https://www.bing.com/search?{urlencode(asked)}", "format": "raw"}
 
 
-GOOGLE = Engine(
+GOOGLE = SearchEngine(
     key="SERPER_API_KEY",
     url_variable="SERPER_URL",
     usual_url="https://google.serper.dev/search",
     headers=lambda key: {"X-API-KEY": key},
     body=_serper_body,
 )
-BING = Engine(
+BING = SearchEngine(
     key="BRIGHTDATA_API_KEY",
     url_variable="BRIGHTDATA_URL",
     usual_url="https://api.brightdata.com/request",
@@ -171,7 +171,7 @@ ENGINES = (BING, GOOGLE)
 """In the order in which one of them is chosen."""
 
 
-def missing_engine(*engines: Engine) -> str:
+def missing_engine(*engines: SearchEngine) -> str:
     """What keeps all of these from being asked; empty if nothing does."""
     if os.environ.get(CORPUS):
         return missing_corpus(CORPUS)
@@ -185,7 +185,7 @@ class SearchToolset(RemoteToolset):
     """A toolset whose tools say `await self.find(engine, query, …)`."""
 
     async def find(
-        self, engine: Engine, query: str, *, seconds: float, region: Region | None = None
+        self, engine: SearchEngine, query: str, *, seconds: float, region: Region | None = None
     ) -> Sequence[Result]:
         """Best first. Raises `ServiceUnavailable` if that could not be found out."""
         query = query.strip().replace('"', "")
@@ -205,7 +205,7 @@ class SearchToolset(RemoteToolset):
         found = await self.find(engine, query, seconds=SECONDS, region=where)
         return [one for _, one in distinct(found)][:most]
 
-    async def _asked(self, engine: Engine, query: str, region: Region, seconds: float) -> Sequence[Result]:
+    async def _asked(self, engine: SearchEngine, query: str, region: Region, seconds: float) -> Sequence[Result]:
         key = os.environ.get(engine.key, "")
         headers = engine.headers(key)
         try:

@@ -8,7 +8,7 @@ from toolyard.core.environment import Environment
 from toolyard.core.errors import ToolError
 from toolyard.core.output import AskAgain
 from toolyard.core.tool import tool
-from toolyard.tools.live_shell import Heard, LiveShell
+from toolyard.tools.live_shell import LiveShell, ShellOutput
 from toolyard.tools.sandboxed import SandboxedToolset
 
 INSTANT_SECONDS = 0.1
@@ -91,7 +91,7 @@ class ShellEnv(SandboxedToolset):
                 self._shell, self._is_told = await LiveShell.start(await self.sandbox()), False
             return self._shell
 
-    def _told(self, heard: Heard) -> str:
+    def _told(self, heard: ShellOutput) -> str:
         text = self._unheard + heard.stderr + heard.stdout
         self._unheard = ""
         if text:

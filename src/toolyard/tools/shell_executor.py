@@ -12,7 +12,7 @@ from toolyard.core.tool import tool
 from toolyard.sandboxes.base import Finished
 from toolyard.sandboxes.output import ended_by
 from toolyard.sandboxes.shell import refused
-from toolyard.tools.live_shell import HEARD_MOST, Heard, LiveShell
+from toolyard.tools.live_shell import HEARD_MOST, LiveShell, ShellOutput
 from toolyard.tools.sandboxed import SandboxedToolset
 
 SECONDS = 300.0
@@ -100,7 +100,7 @@ class ShellExecutor(SandboxedToolset):
 
     async def _looked_at(self, number: int, shell: LiveShell, *, is_told: bool, kill: bool) -> JsonObject:
         """What a shell that goes on has to say, and how it is then."""
-        heard = await _first_words(shell) if is_told else Heard()
+        heard = await _first_words(shell) if is_told else ShellOutput()
         if kill:
             await shell.end()
             self._shells.pop(number, None)
@@ -131,7 +131,7 @@ async def _give(shell: LiveShell, command: str) -> None:
         await shell.type(command)
 
 
-async def _first_words(shell: LiveShell) -> Heard:
+async def _first_words(shell: LiveShell) -> ShellOutput:
     """As soon as it has said something and is silent again, has nothing more to do, or has taken its time."""
     clock = asyncio.get_running_loop().time
     heard = await shell.listen(SILENT_SECONDS, until_idle=True)
@@ -143,10 +143,10 @@ async def _first_words(shell: LiveShell) -> Heard:
     return heard
 
 
-async def _to_the_end(shell: LiveShell) -> tuple[Heard, bool]:
+async def _to_the_end(shell: LiveShell) -> tuple[ShellOutput, bool]:
     """Whether it has ended in time. One that says too much is ended, as a program would be."""
     clock = asyncio.get_running_loop().time
-    deadline, heard = clock() + SECONDS, Heard()
+    deadline, heard = clock() + SECONDS, ShellOutput()
     while (left := deadline - clock()) > 0:
         more = await shell.listen(left)
         heard += more
@@ -154,7 +154,7 @@ async def _to_the_end(shell: LiveShell) -> tuple[Heard, bool]:
             return heard, True
         if len(heard) > HEARD_MOST:
             await shell.end()
-            return heard + Heard(stderr=TOO_MUCH), True
+            return heard + ShellOutput(stderr=TOO_MUCH), True
     return heard, False
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from toolyard.browser.actions import Action, Click, GoBack, Goto, Look, Scroll, Stop, TypeText, parse
 from toolyard.browser.chromium import BrowserSettings
 from toolyard.browser.chromium import missing as missing_chromium
-from toolyard.browser.views import View
+from toolyard.browser.views import PageView
 from toolyard.core.environment import Toolset
 from toolyard.core.errors import ToolError
 from toolyard.core.forms import TOOL_CALL_END
@@ -181,7 +181,9 @@ class TextBrowser(Toolset):
             return await self._after(episode, f"{written}\nThat failed: {error}", valid=False)
         return await self._after(episode, written, view)
 
-    async def _after(self, episode: Episode, said: str, view: View | None = None, *, valid: bool = True) -> ToolOutput:
+    async def _after(
+        self, episode: Episode, said: str, view: PageView | None = None, *, valid: bool = True
+    ) -> ToolOutput:
         self._steps += 1
         if self._steps >= episode.steps:
             await self._leave()
@@ -190,7 +192,7 @@ class TextBrowser(Toolset):
         self._said = said
         return _told(self._page(episode, view), valid=valid)
 
-    async def _look(self, url: str) -> View:
+    async def _look(self, url: str) -> PageView:
         """The page as it is; at first that is the one that the task is about."""
         if self._visit is not None:
             return await self._visit.perform(Look())
@@ -202,7 +204,7 @@ class TextBrowser(Toolset):
             return await visit.perform(Goto(url))
         except ToolError as error:
             view = await visit.perform(Look())
-            return View(view.url, view.title, f"The first page could not be opened: {error}.")
+            return PageView(view.url, view.title, f"The first page could not be opened: {error}.")
 
     async def _window(self) -> Visit:
         if self._visit is None:
@@ -215,7 +217,7 @@ class TextBrowser(Toolset):
         if visit is not None:
             await visit.close()
 
-    def _page(self, episode: Episode, view: View) -> str:
+    def _page(self, episode: Episode, view: PageView) -> str:
         """In the frame that prompts for verl-tool describe."""
         return (
             f"Objective: {episode.question}\n\nURL: {view.url}\nObservation:\nTitle: {view.title}\n{view.body}\n"

@@ -31,7 +31,7 @@ NOT_FOUND = "Failed to find tool, please verify the tool_name!"
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeTool:
     """A tool that was written in this session."""
 
     spec: ToolSpec
@@ -42,7 +42,7 @@ class MadeTools:
     """Those of one session, by name. Other toolsets of the session can look at them."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, Made] = {}
+        self.by_name: dict[str, MadeTool] = {}
         self.are_loaded = False
         self.turn = asyncio.Lock()
 
@@ -80,7 +80,7 @@ class ToolMaker(SandboxedToolset):
         async with made.turn:
             await self._load(sandbox, made)
             await self._check(tool_name, code, made)
-            new = Made(await _described(sandbox, tool_name, code), code)
+            new = MadeTool(await _described(sandbox, tool_name, code), code)
             try:
                 await sandbox.write(f"{FOLDER}/{tool_name}.py", code.encode(errors="replace"))
             except WorkspaceError as error:
@@ -112,7 +112,7 @@ class ToolMaker(SandboxedToolset):
         for name, code in await _kept(sandbox):
             try:
                 await self._check(name, code, made)
-                made.by_name[name] = Made(await _described(sandbox, name, code), code)
+                made.by_name[name] = MadeTool(await _described(sandbox, name, code), code)
             except ToolError:
                 continue
         made.are_loaded = True

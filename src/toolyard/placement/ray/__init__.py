@@ -1,13 +1,13 @@
 """Sessions on actors across a Ray cluster: a few actors on each node, with many sessions in each.
 
-Ray places the actors and says which nodes there are. Questions and answers do not pass through it, but over a line to
-each actor, which costs a fraction of a call of Ray's.
+Ray places the actors and says which nodes there are. Questions and answers do not pass through it, but over a
+connection to each actor, which costs a fraction of a call of Ray's.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,12 +19,12 @@ except ImportError as missing:
     raise ClusterUnavailable("--placement ray needs the package ray: pip install 'toolyard[ray]'") from missing
 
 from toolyard.placement.base import Placed, SessionSpec
-from toolyard.placement.hosting import Served
 from toolyard.placement.local import LocalPlacement
 from toolyard.placement.ray.actor import ActorEnvironment
 from toolyard.placement.ray.cluster import Cluster
 from toolyard.placement.ray.host import Inside
-from toolyard.placement.ray.pool import Pool, group_of
+from toolyard.placement.ray.pool import ActorPool, group_of
+from toolyard.placement.worker_side import Served
 
 T = TypeVar("T")
 
@@ -41,6 +41,8 @@ class RayOptions:
 
 
 class RayPlacement:
+    is_here = False
+
     def __init__(self, served: Served, options: RayOptions) -> None:
         self._served = served
         self._options = options
@@ -48,7 +50,7 @@ class RayPlacement:
         self._here = LocalPlacement(served.threads)
         """For what is asked of classes, not of sessions."""
         self._cluster: Cluster | None = None
-        self._pool: Pool | None = None
+        self._pool: ActorPool | None = None
 
     @property
     def processes(self) -> int:
@@ -72,9 +74,6 @@ class RayPlacement:
         actor = await self._pool.least_loaded(group_of(spec.environment, self._usual))
         return await ActorEnvironment.start(spec, actor)
 
-    async def run_all(self, functions: Sequence[Callable[[], T]], results: list[T | None]) -> None:
-        await self._here.run_all(functions, results)
-
     async def ask(self, hook: Callable[..., Any], *args: object) -> Any:
         return await self._here.ask(hook, *args)
 
@@ -89,10 +88,10 @@ class RayPlacement:
             self._cluster.close()
             self._cluster = None
 
-    def _new_pool(self, cluster: Cluster) -> Pool:
+    def _new_pool(self, cluster: Cluster) -> ActorPool:
         groups = {group_of(environment, self._usual) for environment in self._served.environments.values()}
         each = self._options.actors or (0 if self._options.inside.kind == "local" else 1)
-        return Pool(cluster, sorted(groups), each)
+        return ActorPool(cluster, sorted(groups), each)
 
 
 def _has_loop() -> bool:

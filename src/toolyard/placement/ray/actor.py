@@ -12,10 +12,10 @@ from typing import Self, TypeAlias
 from toolyard.core.errors import Overloaded, SessionFailed
 from toolyard.core.output import JsonObject, Reply, ToolFailure
 from toolyard.placement.base import SessionSpec, Strategy
-from toolyard.placement.line import Line, LineLost
-from toolyard.placement.ray.cluster import Cluster, Listening, Node
+from toolyard.placement.ray.cluster import Cluster, ClusterNode, ListeningActor
 from toolyard.placement.ray.handshake import connect
 from toolyard.placement.remote import Host, RemoteEnvironment, name_for
+from toolyard.rpc import PeerLost, RpcConnection
 
 log = logging.getLogger("toolyard.placement")
 
@@ -32,29 +32,31 @@ _GRACE = 3.0
 class Actor(Host):
     """A process of the cluster with many sessions."""
 
-    def __init__(self, listening: Listening, node: Node, group: Group, line: Line, bury: Bury) -> None:
-        super().__init__(listening.pid, line)
+    def __init__(
+        self, listening: ListeningActor, node: ClusterNode, group: Group, connection: RpcConnection, bury: Bury
+    ) -> None:
+        super().__init__(listening.pid, connection)
         self.id = listening.actor
         self.node = node
         self.group = group
         self._bury = bury
 
     @classmethod
-    async def open(cls, cluster: Cluster, node: Node, group: Group, bury: Bury) -> Self:
+    async def open(cls, cluster: Cluster, node: ClusterNode, group: Group, bury: Bury) -> Self:
         """Wait until one runs there, and connect to it."""
         key = secrets.token_bytes(32)
         listening = await cluster.open(node, dict(group), key)
         try:
-            line = await Line.on(await connect((listening.address, listening.port), key))
+            connection = await RpcConnection.on(await connect((listening.address, listening.port), key))
         except BaseException:
             await cluster.kill(listening.actor)
             raise
-        return cls(listening, node, group, line, bury)
+        return cls(listening, node, group, connection, bury)
 
     @property
     def is_free(self) -> bool:
         """Whether it takes sessions."""
-        return not (self.ended or self.retired or self.line.lost.done())
+        return not (self.ended or self.retired or self.connection.lost.done())
 
     async def _end(self) -> None:
         if not self.ended:
@@ -86,10 +88,10 @@ class ActorEnvironment(RemoteEnvironment):
         try:
             await asyncio.shield(asked)
         except BaseException as error:
-            actor.line.cancel(asked)  # if it is we who give up
+            asked.stop()  # if it is we who give up
             await asyncio.wait((asked,), timeout=_GRACE)
             await made.give_up()
-            if isinstance(error, LineLost):
+            if isinstance(error, PeerLost):
                 raise Overloaded(f"the session could not be started: {made.lost}") from None
             raise
         return made

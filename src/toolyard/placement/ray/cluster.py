@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from toolyard.core.errors import ClusterUnavailable
-from toolyard.placement.hosting import Served
-from toolyard.placement.line import Line, LineLost
 from toolyard.placement.ray.host import JOINED, Errand, Inside
 from toolyard.placement.ray.sending import pack
 from toolyard.placement.threads import Threads
+from toolyard.placement.worker_side import Served
+from toolyard.rpc import PeerLost, RpcConnection
 
 _ANSWER_SECONDS = 5.0
 _LEAVE_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ClusterNode:
     """A machine of the cluster that is alive."""
 
     id: str
@@ -39,7 +39,7 @@ class Node:
         return min(fits, default=sys.maxsize)
 
 
-class Listening(NamedTuple):
+class ListeningActor(NamedTuple):
     """An actor that waits for us."""
 
     actor: str
@@ -53,10 +53,10 @@ class Cluster:
         self._errand = pickle.dumps(Errand(address, pack(served), inside))
         self._threads = Threads(2)
         self._looking: asyncio.Future[Any] | None = None
-        self._line: Line | None = None
+        self._connection: RpcConnection | None = None
         self._join()
 
-    async def nodes(self) -> Sequence[Node]:
+    async def nodes(self) -> Sequence[ClusterNode]:
         """Those that are alive. A cluster that does not answer is not asked again until it does."""
         if self._looking is None:
             self._looking = (await self._opened()).ask("nodes")
@@ -64,23 +64,22 @@ class Cluster:
         if not self._looking.done():
             raise ClusterUnavailable("the Ray cluster does not answer")
         looking, self._looking = self._looking, None
-        return [Node(*node) for node in _answer(looking)]
+        return [ClusterNode(*node) for node in _answer(looking)]
 
-    async def open(self, node: Node, resources: Mapping[str, float], key: bytes) -> Listening:
+    async def open(self, node: ClusterNode, resources: Mapping[str, float], key: bytes) -> ListeningActor:
         """Ask for an actor on that node, and wait until it listens for who has the key."""
-        line = await self._opened()
-        asked = line.ask("open", node.id, resources, key.hex())
+        asked = (await self._opened()).ask("open", node.id, resources, key)
         try:
             await asyncio.wait((asked,))
         except asyncio.CancelledError:
-            line.cancel(asked)
+            asked.stop()
             raise
-        return Listening(*_answer(asked))
+        return ListeningActor(*_answer(asked))
 
     async def kill(self, actor: str) -> None:
-        if self._line is not None:
-            with contextlib.suppress(LineLost):  # then they all are ended
-                await self._line.ask("kill", actor)
+        if self._connection is not None:
+            with contextlib.suppress(PeerLost):  # then they all are ended
+                await self._connection.ask("kill", actor)
 
     async def rejoin(self) -> None:
         """A cluster that answers no more may have been started anew."""
@@ -90,11 +89,11 @@ class Cluster:
 
     async def leave(self) -> None:
         """A cluster that was started by us ends."""
-        if self._line is None:
+        if self._connection is None:
             self._sock.close()
         else:
-            self._line.close()
-        self._line = self._looking = None
+            self._connection.close()
+        self._connection = self._looking = None
         await self._threads.run(self._bury, always=True)
 
     def close(self) -> None:
@@ -122,11 +121,10 @@ class Cluster:
             self._bury()
             raise ClusterUnavailable(said or "cannot join the Ray cluster: see what was written to stderr")
 
-    async def _opened(self) -> Line:
-        if self._line is None:
-            self._line = line = await Line.on(self._sock)
-            line.lost.add_done_callback(lambda _: line.fail("the process that asks Ray has ended"))
-        return self._line
+    async def _opened(self) -> RpcConnection:
+        if self._connection is None:
+            self._connection = await RpcConnection.on(self._sock)
+        return self._connection
 
     def _bury(self) -> None:
         try:
@@ -139,5 +137,5 @@ class Cluster:
 def _answer(asked: asyncio.Future[Any]) -> Any:
     try:
         return asked.result()
-    except LineLost as lost:
-        raise ClusterUnavailable(str(lost)) from None
+    except PeerLost as lost:
+        raise ClusterUnavailable(f"the process that asks Ray is lost: {lost}") from None

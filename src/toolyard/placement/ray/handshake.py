@@ -88,7 +88,7 @@ def _proof(key: bytes, side: Side, challenge: bytes) -> bytes:
 
 
 async def _exactly(sock: socket.socket) -> bytes:
-    """As much as a challenge or a proof is. What comes after belongs to the line."""
+    """As much as a challenge or a proof is. What comes after belongs to the connection."""
     data = b""
     while len(data) < _SIZE:
         if not (more := await asyncio.get_running_loop().sock_recv(sock, _SIZE - len(data))):

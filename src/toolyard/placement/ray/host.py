@@ -1,4 +1,4 @@
-"""What runs in an actor of the cluster: sessions in any placement, driven over a line. Ray only starts and ends it."""
+"""What runs in an actor of the cluster: sessions in any placement, driven over a connection. Ray starts and ends it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import ray
 import uvloop
 from ray import cloudpickle
 
-from toolyard.placement.hosting import Hosting, InnerPlacement, Served
-from toolyard.placement.line import Line
+from toolyard.placement.fork_server import ProcessLimits
 from toolyard.placement.local import LocalPlacement
 from toolyard.placement.process import PoolPlacement, ProcessPlacement
 from toolyard.placement.ray.handshake import admit, listen
-from toolyard.placement.template import ProcessLimits
+from toolyard.placement.worker_side import Hosting, InnerPlacement, Served
+from toolyard.rpc import RpcConnection
 
 _ray: Any = ray  # which has types for some of its functions only
 
@@ -89,7 +89,7 @@ def _live(served: Served, inside: Inside, listener: socket.socket, key: bytes) -
         placement = inside.placement(served)
         placement.prepare()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(Host(served, placement).serve(listener, key))
+            runner.run(ActorHosting(served, placement).serve(listener, key))
     except BaseException:
         log.exception("the host ends")
     finally:
@@ -98,7 +98,7 @@ def _live(served: Served, inside: Inside, listener: socket.socket, key: bytes) -
         os._exit(0)
 
 
-class Host(Hosting):
+class ActorHosting(Hosting):
     """In a thread of an actor, with sessions that may live in further processes."""
 
     async def serve(self, listener: socket.socket, key: bytes) -> None:
@@ -106,7 +106,7 @@ class Host(Hosting):
         async with asyncio.timeout(_WAIT_SECONDS):
             sock = await admit(listener, key)
         listener.close()
-        await (await Line.on(sock, self._answer)).lost
+        await (await RpcConnection.on(sock, self._answer)).lost
         if ending := [asyncio.ensure_future(placed.teardown()) for placed in self._placed.values()]:
             await asyncio.wait(ending, timeout=_END_SECONDS)
         await self._placement.stop()

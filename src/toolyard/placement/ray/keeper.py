@@ -20,8 +20,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from toolyard.core.errors import ClusterUnavailable, describe
-from toolyard.placement.line import Line
 from toolyard.placement.ray.host import JOINED, RAYLET_GONE, Errand, HostActor
+from toolyard.rpc import RpcConnection, TheirQuestion
 
 log = logging.getLogger("toolyard.placement")
 
@@ -34,7 +34,7 @@ _JOIN_SECONDS = 15.0
 _OURS = ("", "local")
 
 
-class Keeper:
+class ClusterKeeper:
     def __init__(self, errand: Errand) -> None:
         _join(errand.address)
         self._here = ray.get_runtime_context().get_node_id()
@@ -47,12 +47,12 @@ class Keeper:
 
     async def live(self, sock: socket.socket) -> None:
         """Until the server hangs up. A cluster that was started here ends then."""
-        await (await Line.on(sock, self._answer)).lost
+        await (await RpcConnection.on(sock, self._answer)).lost
         ray.shutdown()
 
-    async def _answer(self, what: str, about: Sequence[Any]) -> Any:
+    async def _answer(self, question: TheirQuestion) -> Any:
         try:
-            return await self._doing[what](*about)
+            return await self._doing[question.what](*question.about)
         except ClusterUnavailable:
             raise
         except Exception as error:  # Ray's, with all that it knows; what was raised in an actor is its cause
@@ -65,11 +65,11 @@ class Keeper:
             raise ClusterUnavailable(RAYLET_GONE)
         return [[node["NodeID"], node["NodeManagerAddress"], node["Resources"]] for node in nodes if node["Alive"]]
 
-    async def _open(self, node: str, resources: dict[str, float], key: str) -> Sequence[Any]:
+    async def _open(self, node: str, resources: dict[str, float], key: bytes) -> Sequence[Any]:
         """An actor on that node, once it listens. It ends with this process, or with the node."""
         handle = await asyncio.to_thread(self._create, node, resources)
         try:
-            opened = await handle.open.remote(bytes.fromhex(key), *self._served)
+            opened = await handle.open.remote(key, *self._served)
         except BaseException:
             ray.kill(handle)
             raise
@@ -131,7 +131,7 @@ def _give_up(address: str, told: TextIO) -> None:
 
 
 def main(end: int) -> None:
-    """Reads its errand, joins, says whether it could, and then serves the line at `end`."""
+    """Reads its errand, joins, says whether it could, and then serves the connection at `end`."""
     told = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Ray prints there what is of no use to anybody
     errand: Errand = pickle.load(sys.stdin.buffer)
@@ -140,7 +140,7 @@ def main(end: int) -> None:
     if errand.address not in _OURS:
         late.start()
     try:
-        keeper = Keeper(errand)
+        keeper = ClusterKeeper(errand)
     except ClusterUnavailable as error:
         print(error, file=told, flush=True)
         os._exit(1)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from toolyard.core.environment import Environment
 from toolyard.core.errors import ClusterUnavailable, Overloaded, ToolyardError, describe
 from toolyard.placement.ray.actor import Actor, Group
-from toolyard.placement.ray.cluster import Cluster, Node
+from toolyard.placement.ray.cluster import Cluster, ClusterNode
 from toolyard.placement.ray.host import RAYLET_GONE
 
 log = logging.getLogger("toolyard.placement")
@@ -66,7 +66,7 @@ class Tries:
             start.cancel()
 
 
-class Pool:
+class ActorPool:
     """Belongs to one event loop. `each` is how many actors a node has; 0: one for each of its processors."""
 
     def __init__(self, cluster: Cluster, groups: Sequence[Group], each: int) -> None:
@@ -195,7 +195,7 @@ class Pool:
         self._settled = True
         self._wake()
 
-    def _fill(self, nodes: Sequence[Node]) -> None:
+    def _fill(self, nodes: Sequence[ClusterNode]) -> None:
         wanted = {Slot(node.id, group): node for node in nodes for group in self._groups}
         for gone in self._slots.keys() - wanted.keys():  # nothing is waited for on a node that is no more
             self._slots.pop(gone).give_up()
@@ -207,10 +207,10 @@ class Pool:
                 for _ in range(tries.wanted - there[slot] - len(tries.starting)):
                     tries.begin(self._start(node, slot.group, tries))
 
-    def _size(self, node: Node, group: Group) -> int:
+    def _size(self, node: ClusterNode, group: Group) -> int:
         return min(self._each or int(node.resources.get("CPU", 0)) or 1, node.holds(dict(group)))
 
-    async def _start(self, node: Node, group: Group, tries: Tries) -> None:
+    async def _start(self, node: ClusterNode, group: Group, tries: Tries) -> None:
         try:
             async with asyncio.timeout(_START_SECONDS):
                 self._actors.add(await Actor.open(self._cluster, node, group, self._bury))

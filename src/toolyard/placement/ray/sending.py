@@ -14,7 +14,7 @@ from typing import Any
 from ray import cloudpickle
 
 from toolyard.core.errors import DefinitionError, describe
-from toolyard.placement.hosting import Served
+from toolyard.placement.worker_side import Served
 
 _cloudpickle: Any = cloudpickle  # which has no types
 

@@ -12,7 +12,7 @@ import platform
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from starlette.routing import BaseRoute, Match
@@ -22,8 +22,8 @@ from toolyard.asgi import PASSED, HttpError, HttpOptions, Request
 from toolyard.gateways.merging import merged
 from toolyard.placement.base import SessionSpec
 from toolyard.protocols.metrics.text import CONTENT_TYPE, Histogram, by_environment, family, labelled, one, triples
+from toolyard.readiness import health, obstacles
 from toolyard.runtime.journal import Outcome, Why
-from toolyard.runtime.readiness import health, obstacles
 from toolyard.runtime.runtime import Runtime
 from toolyard.sandboxes.provider import provided
 from toolyard.version import __version__
@@ -103,7 +103,6 @@ class Metrics(BaseRoute):
         journal.settled.append(self._settled)
         journal.rebuilt.append(self._rebuilt)
         journal.answered.append(self._answered)
-        journal.answered_at_once.append(self._answered_at_once)
         journal.closed.append(self._closed)
         journal.swept.append(self._lag.add)
         journal.swept.append(self._look)
@@ -163,16 +162,6 @@ class Metrics(BaseRoute):
         counts.waited.add(waited)
         if ran is not None:
             counts.ran.add(ran)
-
-    def _answered_at_once(self, calls: Iterable[tuple[SessionSpec, str]], seconds: Sequence[float]) -> None:
-        if len(self._counts) > 1:
-            for (spec, tool), ran in zip(calls, seconds, strict=True):
-                self._answered(spec, tool, "ok", 0.0, ran)
-            return
-        (counts,) = self._counts.values()
-        counts.outcomes["ok"] += len(seconds)
-        counts.waited.add_least(len(seconds), 0.0)
-        counts.ran.add_all(seconds)
 
     def _closed(self, spec: SessionSpec, why: Why, seconds: float) -> None:
         self._counts[spec.environment].closed[why] += 1

@@ -27,16 +27,6 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def add_all(self, values: Sequence[float]) -> None:
-        """At least one."""
-        least, most = min(values), max(values)
-        if (place := bisect_left(self._bounds, least)) == bisect_left(self._bounds, most):
-            self._counts[place] += len(values)
-            self._sum += sum(values)
-        else:
-            for value in values:
-                self.add(value)
-
     def add_least(self, count: int, total: float) -> None:
         """So many values of the first bucket, which come to that."""
         self._counts[0] += count

@@ -35,16 +35,16 @@ from toolyard.core.errors import (
     ToolyardError,
 )
 from toolyard.core.messages import GroupScore
-from toolyard.core.output import CallResult, ToolFailure
+from toolyard.core.output import CallResult, Returned, ToolFailure
 from toolyard.core.search import search
 from toolyard.placement.base import Placed, SessionSpec, Task, list_tools
 from toolyard.protocols.ors import bodies, events
+from toolyard.readiness import health
 from toolyard.runtime.call import Call
-from toolyard.runtime.life import State
+from toolyard.runtime.lifecycle import State
 from toolyard.runtime.names import RESERVED
-from toolyard.runtime.readiness import health
 from toolyard.runtime.runtime import Runtime
-from toolyard.runtime.session import Begun, Session
+from toolyard.runtime.session import Session
 from toolyard.version import __version__
 
 log = logging.getLogger("toolyard.ors")
@@ -198,12 +198,12 @@ class Ors(BaseRoute):
         await request.answer_json([vars(split) for split in splits])
 
     async def tasks(self, request: Request, env: str) -> None:
-        body = bodies.parse(bodies.Split, await request.body())
+        body = bodies.parse(bodies.SplitName, await request.body())
         tasks = await self._runtime.tasks(self._runtime.environment(env)).all(body.split)
         await request.answer_json({"tasks": tasks, "env_name": env})
 
     async def num_tasks(self, request: Request, env: str) -> None:
-        body = bodies.parse(bodies.Split, await request.body())
+        body = bodies.parse(bodies.SplitName, await request.body())
         count = await self._runtime.tasks(self._runtime.environment(env)).count(body.split)
         await request.answer_json({"num_tasks": count})
 
@@ -296,27 +296,11 @@ class Ors(BaseRoute):
         if session.state is State.FAILED:
             await session.ready()  # raises what setup() raised
         try:
-            call = self._begin(request, session, body)
+            call = session.start(body.name, body.input, call_id=body.task_id)
         except (CallNotFound, CallConflict) as error:
             await request.answer(200, events.HEADERS, events.error(str(error)))
             return
-        if isinstance(call, Begun):
-            await self._see_through(request, call)
-        else:
-            await self._follow(request, call, result)
-
-    def _begin(self, request: Request, session: Session, asked: bodies.ToolCall) -> Call[CallResult] | Begun:
-        """In the task of the request, if that is there as long as the call."""
-        call = session.call_here if request.outlives_client else session.call
-        return call(asked.name, asked.input, asked.task_id)
-
-    async def _see_through(self, request: Request, begun: Begun) -> None:
-        """The call goes on here, where it began, and the client is told beside it."""
-        telling = asyncio.ensure_future(self._stream(request, begun.call, result))
-        try:
-            await begun.rest
-        finally:
-            await telling
+        await self._follow(request, call, result)
 
     async def fork(self, request: Request, env: str) -> None:
         """Ours, not of ORS: more sessions that continue from where this one is."""
@@ -344,16 +328,10 @@ class Ors(BaseRoute):
         await self._follow(request, call, scores)
 
     async def _follow(self, request: Request, call: Call[Any], told: Telling) -> None:
-        """Tell the client how the call is named and how it ended: in one answer, whole, if its tool never waits."""
-        if not call.done:
-            await asyncio.sleep(0)  # in a task of its own, that takes one turn of the loop
+        """Tell the client how the call is named and how it ended: in one answer if it is over, as it comes if not."""
         if call.done:
             await request.answer(200, events.HEADERS, events.named(call.id) + told(request, call.result))
-        else:
-            await self._stream(request, call, told)
-
-    async def _stream(self, request: Request, call: Call[Any], told: Telling) -> None:
-        """The same as it comes, and meanwhile that the call still runs."""
+            return
         await request.start(events.HEADERS)
         await request.write(events.named(call.id))
         while not await call.wait(self._options.ping_seconds):
@@ -403,8 +381,10 @@ def session_id(request: Request) -> str:
     return sid
 
 
-def result(request: Request, outcome: CallResult) -> bytes:
+def result(request: Request, outcome: Returned) -> bytes:
     """What came of a tool call. Only failures and lone images differ between the dialects."""
+    if isinstance(outcome, str):
+        return events.text(outcome)
     differs = isinstance(outcome, ToolFailure) or events.only_images(outcome)
     return events.for_openreward(outcome) if differs and speaks_openreward(request) else events.result(outcome)
 

@@ -19,7 +19,7 @@ B = TypeVar("B", bound=Model)
 _ECHO_MOST = 10_000
 
 
-class Split(Model):
+class SplitName(Model):
     split: str
 
 

@@ -14,7 +14,7 @@ import orjson
 
 from toolyard.core.encoding import encode
 from toolyard.core.messages import GroupScore
-from toolyard.core.output import CallResult, TextBlock, ToolFailure, ToolOutput, named_images
+from toolyard.core.output import CallResult, JsonObject, TextBlock, ToolFailure, ToolOutput, named_images
 
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -44,11 +44,16 @@ def error(text: str, reason: str = "") -> bytes:
     return f"{head}event: error\n{lines}\n".encode(errors="replace")
 
 
+def text(returned: str) -> bytes:
+    """All that is left to say of a call that returned bare text."""
+    return _events(_success([{"text": returned, "detail": None, "type": "text"}]))
+
+
 def result(outcome: CallResult | Sequence[GroupScore]) -> bytes:
     """All that is left to say when a call is done."""
     match outcome:
         case ToolOutput():
-            return _events(_success(outcome))
+            return _events(_output(outcome))
         case ToolFailure(reason="tool_raised"):
             return error(outcome.message)
         case ToolFailure(reason="lost" | "cancelled"):
@@ -71,12 +76,12 @@ def for_openreward(outcome: CallResult | Sequence[GroupScore]) -> bytes:
     match outcome:
         case ToolFailure(reason="tool_failed"):
             words = TextBlock(text=outcome.message)
-            return _events(_success(ToolOutput(blocks=[words], metadata={"reason": outcome.reason})))
+            return _events(_output(ToolOutput(blocks=[words], metadata={"reason": outcome.reason})))
         case ToolFailure() if outcome.retryable:
             return error(outcome.message, outcome.reason)
         case ToolOutput() if only_images(outcome):
             beside = [*outcome.blocks, TextBlock(text=named_images(outcome.blocks))]
-            return _events(_success(outcome.model_copy(update={"blocks": beside})))
+            return _events(_output(outcome.model_copy(update={"blocks": beside})))
         case _:
             return result(outcome)
 
@@ -94,16 +99,19 @@ def scores(outcome: CallResult | Sequence[GroupScore]) -> bytes:
     return result(outcome)
 
 
-def _success(output: ToolOutput) -> object:
-    return {
-        "ok": True,
-        "output": {
-            "blocks": [vars(block) for block in output.blocks],
-            "metadata": output.metadata,
-            "reward": output.reward,
-            "finished": output.finished,
-        },
-    }
+def _output(output: ToolOutput) -> object:
+    blocks = [vars(block) for block in output.blocks]
+    return _success(blocks, metadata=output.metadata, reward=output.reward, finished=output.finished)
+
+
+def _success(
+    blocks: Sequence[JsonObject],
+    *,
+    metadata: JsonObject | None = None,
+    reward: float | None = None,
+    finished: bool = False,
+) -> object:
+    return {"ok": True, "output": {"blocks": blocks, "metadata": metadata, "reward": reward, "finished": finished}}
 
 
 def _events(value: object) -> bytes:

@@ -17,7 +17,7 @@ from toolyard.core.errors import DefinitionError, SessionClosed, ToolyardError
 from toolyard.placement.base import Task
 from toolyard.protocols.toolserver import answers, bodies, files
 from toolyard.protocols.toolserver.calls import Calls
-from toolyard.protocols.toolserver.node import Bound, Node, NotRunning
+from toolyard.protocols.toolserver.node import Node, NodeTask, NotRunning
 from toolyard.protocols.toolserver.nodes import Nodes
 from toolyard.protocols.toolserver.offers import NAMES_MOST, Offers
 from toolyard.runtime.runtime import Runtime
@@ -56,9 +56,7 @@ class ToolServer(BaseRoute):
             runtime, keep_seconds=options.toolserver_keep_seconds, keep_bytes=options.toolserver_keep_bytes
         )
         self._calls = Calls(
-            *(self._nodes, self._offers, runtime.shared.background),
-            wait_seconds=options.toolserver_wait_seconds,
-            errors=options.errors,
+            self._nodes, self._offers, wait_seconds=options.toolserver_wait_seconds, errors=options.errors
         )
         of_node = {path: ("POST", self._in_node(endpoint)) for path, endpoint in self._of_node().items()}
         endpoints = {**self._of_server(), **of_node}
@@ -167,14 +165,14 @@ class ToolServer(BaseRoute):
         ]
         await request.answer_json(answer, headers=headers)
 
-    async def _bound(self, body: bodies.Binding) -> Bound | None:
+    async def _bound(self, body: bodies.Binding) -> NodeTask | None:
         if body.environment is None:
             return None
         environment = self._runtime.environment(body.environment)
         task = Task(body.task_spec or {})
         if body.split is not None and body.index is not None:
             task = await self._runtime.tasks(environment).at(body.split, body.index)
-        return Bound(environment, task, body.secrets)
+        return NodeTask(environment, task, body.secrets)
 
     async def close_session(self, request: Request) -> None:
         await self._change(request, "Close", self._nodes.close)

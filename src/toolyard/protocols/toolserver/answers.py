@@ -16,7 +16,7 @@ from toolyard.core.errors import (
     SessionFailed,
     ToolyardError,
 )
-from toolyard.core.output import AskAgain, CallResult, ToolFailure
+from toolyard.core.output import Reply, ToolFailure
 from toolyard.protocols.toolserver.node import Node
 from toolyard.runtime.call import Call
 
@@ -36,7 +36,7 @@ def ask_again(name: str, arguments: Mapping[str, Any]) -> HttpError:
     return refused(450, {"type": "retry", "next_calling": name, "arguments": arguments})
 
 
-def come_back(call: Call[CallResult | AskAgain]) -> HttpError:
+def come_back(call: Call[Reply]) -> HttpError:
     """The result is kept from now on, for whoever asks with the id of the call."""
     call.kept = True
     return ask_again(GO_ON, {"call_id": call.id})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -10,15 +9,14 @@ from typing import Any
 from toolyard.asgi import Request, Verbosity, explain
 from toolyard.core.environment import Environment
 from toolyard.core.errors import CallNotFound, ToolyardError, describe
-from toolyard.core.output import AskAgain, CallResult, Reply, ToolFailure, ToolOutput
+from toolyard.core.output import AskAgain, Reply, ToolFailure, ToolOutput
 from toolyard.protocols.toolserver import answers, bodies, results
 from toolyard.protocols.toolserver.node import Node, NotRunning
 from toolyard.protocols.toolserver.nodes import Nodes
 from toolyard.protocols.toolserver.offers import Offer, Offers
-from toolyard.runtime.background import Background
 from toolyard.runtime.call import Call
-from toolyard.runtime.life import State
-from toolyard.runtime.session import Begun, Session
+from toolyard.runtime.lifecycle import State
+from toolyard.runtime.session import Session
 
 log = logging.getLogger("toolyard.toolserver")
 
@@ -30,12 +28,9 @@ _FAILED = State.FAILED
 class Calls:
     """`wait_seconds`: what takes longer is put off. `errors`: what a client may know of an author's."""
 
-    def __init__(
-        self, nodes: Nodes, offers: Offers, background: Background, *, wait_seconds: float, errors: Verbosity
-    ) -> None:
+    def __init__(self, nodes: Nodes, offers: Offers, *, wait_seconds: float, errors: Verbosity) -> None:
         self._nodes = nodes
         self._offers = offers
-        self._background = background
         self._wait_seconds = wait_seconds
         self._errors = errors
 
@@ -50,12 +45,8 @@ class Calls:
         session = node.sessions.get(offer.environment)
         if session is None or session.state is _FAILED:
             session = await self._session(node, offer.environment)
-        asked = session.ask(offer.tool, body.arguments)
-        if isinstance(asked, Begun):
-            await self._see_through(request, node, offer, asked)
-        else:
-            reply = await self._in_time(asked) if isinstance(asked, Call) else asked
-            await self._tell(request, node, offer.environment, offer.tool, reply)
+        call = session.start(offer.tool, body.arguments, kept=False, follow=False)
+        await self._tell(request, node, offer.environment, offer.tool, await self._in_time(call))
 
     async def _session(self, node: Node, environment: type[Environment]) -> Session:
         try:
@@ -72,24 +63,8 @@ class Calls:
             raise answers.no_such_tool(f"{world}_{name}" if world else name)
         return offer
 
-    async def _see_through(self, request: Request, node: Node, offer: Offer, begun: Begun) -> None:
-        """The call goes on here, where it began. If that takes long, the client is told meanwhile to come back."""
-        late = asyncio.get_running_loop().call_later(self._wait_seconds, self._put_off, request, begun.call)
-        try:
-            await begun.rest
-        finally:
-            late.cancel()
-        if not request.started:
-            await self._tell(request, node, offer.environment, offer.tool, begun.call.result)
-
-    def _put_off(self, request: Request, call: Call[CallResult | AskAgain]) -> None:
-        if call.done:  # just now: its result is about to be told
-            return
-        request.started = True
-        answer = answers.come_back(call)
-        self._background.start(request.answer_json(answer.body, answer.status))
-
-    async def _in_time(self, call: Call[CallResult | AskAgain]) -> CallResult | AskAgain:
+    async def _in_time(self, call: Call[Reply]) -> Reply:
+        """The result, or an answer that tells the client to come back for it."""
         if not await call.wait(self._wait_seconds):
             raise answers.come_back(call)
         return call.result
@@ -114,9 +89,7 @@ class Calls:
             raise answers.no_such_tool(tool)
         return offer.name
 
-    def _known_call(
-        self, node: Node, arguments: Mapping[str, Any]
-    ) -> tuple[type[Environment], Call[CallResult | AskAgain]]:
+    def _known_call(self, node: Node, arguments: Mapping[str, Any]) -> tuple[type[Environment], Call[Reply]]:
         try:
             return node.call(str(arguments.get("call_id", "")))
         except CallNotFound as error:
@@ -131,7 +104,7 @@ class Calls:
                 f"Tool: {body.tool_name} has no labels or replicated! Another tool has this name."
             )
         session = await self._nodes.session(node, offer.environment)
-        result = await session.call(_REGISTER, body.model_dump()).finished()
+        result = await session.start(_REGISTER, body.model_dump()).finished()
         if isinstance(result, ToolFailure):
             if result.retryable:
                 raise answers.as_answer(_REGISTER, result)

@@ -13,14 +13,14 @@ from toolyard.core.environment import Environment, lists_task_tools, overrides
 from toolyard.core.errors import CallNotFound, NotSupported
 from toolyard.core.workspace import Workspace
 from toolyard.placement.base import Task
-from toolyard.protocols.toolserver.offers import Known, Offer, of_session
+from toolyard.protocols.toolserver.offers import KnownOffers, Offer, of_session
 from toolyard.runtime.call import Call
 from toolyard.runtime.session import Session
 from toolyard.tools.environment import ToolsEnvironment
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class NodeTask:
     """The task that a node was made for."""
 
     environment: type[Environment]
@@ -33,7 +33,7 @@ class NotRunning(Exception):
 
 
 class Node:
-    def __init__(self, node_id: str, bound: Bound | None) -> None:
+    def __init__(self, node_id: str, bound: NodeTask | None) -> None:
         self.id = node_id
         """Whoever knows it is let in."""
         self.name = hashlib.sha256(node_id.encode()).hexdigest()[:16]
@@ -81,7 +81,7 @@ class Node:
             return ""
         return f" (this node has no task of {environment.name()!r}: name one in the body of /get_cookies)"
 
-    async def own_offers(self) -> Known:
+    async def own_offers(self) -> KnownOffers:
         """Tools that only its sessions know, such as those that the agent wrote itself."""
         found: list[Offer] = []
         for environment, session in list(self.sessions.items()):
@@ -90,7 +90,7 @@ class Node:
                 listed = await (await session.ready()).list_tools()
                 specs = [spec for spec in listed.tools if spec.name not in environment._definition.tools]
                 found += of_session(environment, specs)
-        return Known(found)
+        return KnownOffers(found)
 
     async def workspace(self) -> Workspace:
         """Of the first of its environments that has one."""

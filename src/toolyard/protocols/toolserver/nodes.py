@@ -21,9 +21,9 @@ from toolyard.core.errors import SandboxError, SessionFailed, ToolyardError
 from toolyard.core.output import Blocks
 from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Task
-from toolyard.protocols.toolserver.node import Bound, Node, NotRunning
+from toolyard.protocols.toolserver.node import Node, NodeTask, NotRunning
 from toolyard.runtime.journal import Why
-from toolyard.runtime.life import State
+from toolyard.runtime.lifecycle import State
 from toolyard.runtime.names import NODE
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
@@ -61,7 +61,7 @@ class Nodes:
                 return False
         return node.open
 
-    async def create(self, bound: Bound | None) -> tuple[Node, Blocks]:
+    async def create(self, bound: NodeTask | None) -> tuple[Node, Blocks]:
         """A new one, and the prompt of its task."""
         node = Node(self._runtime.owners.draw(lambda: secrets.token_hex(32)), bound)
         self._nodes[node.id] = node

@@ -59,7 +59,7 @@ class World:
         }
 
 
-class Known:
+class KnownOffers:
     """Offers by their names."""
 
     def __init__(self, offers: Iterable[Offer] = ()) -> None:
@@ -83,7 +83,7 @@ class Known:
         return next((offer for offer in self.by_tool.get(tool, ()) if offer.environment is environment), None)
 
 
-class Offers(Known):
+class Offers(KnownOffers):
     """Everything that the environments of a server offer; read once."""
 
     def __init__(self, environments: Iterable[type[Environment]]) -> None:
@@ -95,14 +95,14 @@ class Offers(Known):
                 self._add_to(world, offer)
         self.listed: Sequence[Offer] = [offer for offer in self.by_name.values() if not offer.hidden]
 
-    def find(self, name: str, world: str | None, own: Known) -> Offer | None:
+    def find(self, name: str, world: str | None, own: KnownOffers) -> Offer | None:
         """By its full name, also among those that only a node has; or else, if no other has it, by its own name."""
         if (offer := self.named(name, world) or own.named(name, world)) is not None or world:
             return offer
         alike = [*self.by_tool.get(name, ()), *own.by_tool.get(name, ())]
         return alike[0] if len(alike) == 1 else None
 
-    async def search(self, question: str, top_k: int, own: Known) -> Sequence[Offer]:
+    async def search(self, question: str, top_k: int, own: KnownOffers) -> Sequence[Offer]:
         """Those that fit best, hidden ones too, and those that only a node has."""
         if self._indexing is None:
             self._indexing = asyncio.ensure_future(asyncio.to_thread(indexed, _named_in_full(self)))
@@ -123,7 +123,7 @@ class Offers(Known):
             world.offers.append(offer)
 
 
-def _named_in_full(known: Known) -> list[ToolSpec]:
+def _named_in_full(known: KnownOffers) -> list[ToolSpec]:
     return [offer.spec.model_copy(update={"name": name}) for name, offer in known.by_name.items()]
 
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
@@ -88,7 +89,7 @@ class Verl(BaseRoute):
 
     async def answer_lost(self, request: Request, body: bytes, why: str) -> None:
         """When the gateway that saw to a batch has ended."""
-        await request.answer(200, headers_of(0.0), as_answer([lost(why)] * batches.parse(body).size, 0.0))
+        await request.answer(200, headers_of(0.0), as_answer([lost(why)] * len(batches.parse(body)), 0.0))
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, endpoint = self._endpoints[scope["path"].rstrip("/")]
@@ -115,7 +116,7 @@ class Verl(BaseRoute):
 
     async def _in_time(self, body: bytes) -> tuple[bytes, bool]:
         """408 when it takes too long; it goes on all the same, and the same request again will find it."""
-        work = self._repeats.answer(body, lambda: self._work(body))
+        work = self._repeats.answer(body, partial(self._work, body))
         if not (seconds := self._options.verl_request_seconds):
             return await work
         working = asyncio.ensure_future(work)
@@ -133,7 +134,7 @@ class Verl(BaseRoute):
 
     async def _work(self, body: bytes) -> bytes:
         began = time.perf_counter()
-        act = self._trajectories.act if self._runtime.owners.alone else self._spread.act
+        act = self._trajectories.act if self._runtime.owners.count == 1 else self._spread.act
         return as_answer(await act(batches.parse(body)), time.perf_counter() - began)
 
     async def part(self, request: Request) -> None:

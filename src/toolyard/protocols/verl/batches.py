@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.json import Decoder
@@ -17,29 +17,6 @@ is over, so that there is no action, only something to clean up; and whether the
 
 A bare tuple, since there are many, and each is taken apart at once.
 """
-
-
-class Batch(NamedTuple):
-    """The items, column by column: they are put together when their turn has come, in memory that is at hand then."""
-
-    trajectories: Sequence[str]
-    actions: Sequence[str]
-    extras: Sequence[dict[str, Any]]
-    finish: Sequence[bool]
-    last: Sequence[bool]
-
-    @property
-    def size(self) -> int:
-        return len(self.trajectories)
-
-    def first(self) -> Item:
-        return self.trajectories[0], self.actions[0], self.extras[0], self.finish[0], self.last[0]
-
-    def items(self) -> list[Item]:
-        return list(zip(*self, strict=True))
-
-    def part(self, start: int, stop: int) -> list[Item]:
-        return list(zip(*(column[start:stop] for column in self), strict=True))
 
 
 def _nested(levels: int) -> Any:  # a type
@@ -67,8 +44,8 @@ class Sent(Struct, forbid_unknown_fields=True):
 _SENT = Decoder(Sent)
 
 
-def parse(body: bytes) -> Batch:
-    """The batch, or a 422 that says what is wrong with it."""
+def parse(body: bytes) -> list[Item]:
+    """The items of a batch, or a 422 that says what is wrong with it."""
     try:
         sent = _SENT.decode(body)
     except (ValueError, RecursionError):
@@ -86,7 +63,7 @@ def parse(body: bytes) -> Batch:
     said: set[str] = set().union(*extras)
     finish = _flags(sent.finish, "finish", extras, said)
     last = _flags(sent.is_last_step, "is_last_step", extras, said)
-    return Batch(names, actions, extras, finish, last)
+    return list(zip(names, actions, extras, finish, last, strict=True))
 
 
 def _flags(listed: Sequence[bool], key: str, extras: Sequence[JsonObject], said: Collection[str]) -> Sequence[bool]:

@@ -10,7 +10,7 @@ import orjson
 
 from toolyard.asgi import decode
 from toolyard.core.encoding import encode
-from toolyard.protocols.verl.batches import Batch, Item
+from toolyard.protocols.verl.batches import Item
 from toolyard.protocols.verl.observations import Observed, Told, lost
 from toolyard.protocols.verl.trajectories import Trajectories
 from toolyard.runtime.owners import GatewayLost
@@ -38,9 +38,8 @@ class Spread:
         self._runtime = runtime
         self._trajectories = trajectories
 
-    async def act(self, batch: Batch) -> list[Told]:
+    async def act(self, items: Sequence[Item]) -> list[Told]:
         """Everything at once, wherever it is; the observations are in the order of the items."""
-        items = batch.items()
         parts: dict[int, list[int]] = {}
         for i, (trajectory, *_) in enumerate(items):
             parts.setdefault(self._runtime.owners.of(trajectory), []).append(i)
@@ -54,13 +53,13 @@ class Spread:
 
     async def act_here(self, body: bytes) -> bytes:
         """What another gateway asks for."""
-        told = await self._trajectories.act(Batch(*zip(*decode(body), strict=True)))
+        told = await self._trajectories.act([tuple(item) for item in decode(body)])
         return encode([one if isinstance(one, str) else list(one) for one in told])
 
     async def _ask(self, owner: int, items: Sequence[Item]) -> Sequence[Told]:
         owners = self._runtime.owners
         if owner == owners.number:
-            return await self._trajectories.act(Batch(*zip(*items, strict=True)))
+            return await self._trajectories.act(items)
         try:
             answer = await owners.ask(owner, f"POST {PART}", encode(items))
         except GatewayLost as error:

@@ -4,34 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
-from typing import TypeVar
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from toolyard.core.actions import actions_of
 from toolyard.core.environment import Environment
-from toolyard.core.errors import ServiceUnavailable, SessionExists, SessionFailed, ToolyardError, describe
+from toolyard.core.errors import (
+    ServiceUnavailable,
+    SessionExists,
+    SessionFailed,
+    SessionNotFound,
+    ToolyardError,
+    describe,
+)
 from toolyard.core.forms import Form
 from toolyard.core.output import JsonObject, Returned, TextBlock
 from toolyard.placement.base import SessionSpec, Task
-from toolyard.placement.steps import Later, all_of, at_once
-from toolyard.protocols.verl.batches import Batch, Item
+from toolyard.protocols.verl.batches import Item
 from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Told, lost, observe, refused
+from toolyard.runtime.call import Call
+from toolyard.runtime.eager import BREATH, breathe, eagerly
 from toolyard.runtime.names import TRAJECTORY
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
-from toolyard.runtime.together import Wanted
 from toolyard.tools.environment import ToolsEnvironment
 
 log = logging.getLogger("toolyard.verl")
 
-T = TypeVar("T")
-
-_MANY = 256
-"""Items that are acted on at a time."""
-_NO_TIME = 0.002
-"""Seconds in which so many are done, if they do next to nothing."""
 _PREFIX = TRAJECTORY
 """Trainers number their trajectories as they like; other clients of the server must not meet them by chance."""
+
+
+@dataclass(slots=True)
+class Started:
+    """An action that is under way, or over already."""
+
+    session: Session
+    form: Form
+    call: Call[Returned]
 
 
 class Trajectories:
@@ -41,6 +53,7 @@ class Trajectories:
         self._explain_invalid = explain_invalid
         served = list(runtime.environments.values())
         self._actions = {environment: actions_of(environment) for environment in served}
+        self._opens_at_once = all(map(runtime.opens_at_once, served))
         self._default = next((env for env in served if issubclass(env, ToolsEnvironment)), served[0])
 
     @property
@@ -48,164 +61,111 @@ class Trajectories:
         """How many there are now."""
         return sum(session_id.startswith(_PREFIX) for session_id in self._runtime.sessions)
 
-    async def act(self, batch: Batch) -> list[Told]:
-        """Everything at once, but the actions of one trajectory in their order."""
-        if batch.size == 1 and not self._runtime.has_plain:
-            return [await self._do(batch.first())]
-        if len(set(batch.trajectories)) < batch.size:
-            return await self._act_in_order(batch.items())
-        if batch.size <= _MANY:
-            return await self._act_together(batch.items())
-        parts = await (self._act_in_threads(batch) if self._runtime.has_plain else self._act_in_parts(batch))
-        return [one for part in parts for one in part]
-
-    async def _act_in_order(self, items: Sequence[Item]) -> list[Told]:
-        """Some trajectories have several actions."""
-        trajectories: dict[str, list[int]] = {}
-        for i, (trajectory, *_) in enumerate(items):
-            trajectories.setdefault(trajectory, []).append(i)
+    async def act(self, items: Sequence[Item]) -> list[Told]:
+        """Act for all trajectories at once, but for each of them in the order of its items."""
+        of_each: dict[str, list[int]] = {}
+        for i, item in enumerate(items):
+            of_each.setdefault(item[0], []).append(i)
+        if len(of_each) == len(items):
+            return await self._act(items)
         told: dict[int, Told] = {}
 
-        async def follow(places: Sequence[int]) -> None:
+        async def one_by_one(places: Sequence[int]) -> None:
             for i in places:
-                told[i] = await self._do(items[i])
+                (told[i],) = await self._act([items[i]])
 
-        await asyncio.gather(*map(follow, trajectories.values()))
+        await asyncio.gather(*map(one_by_one, of_each.values()))
         return [told[i] for i in range(len(items))]
 
-    async def _act_in_parts(self, batch: Batch) -> list[list[Told]]:
-        """What is needed for a part of them stays in the processor's caches until it is over."""
-
-        def begin(start: int) -> Later[list[Told]]:
-            return at_once(self._act_together(batch.part(start, start + _MANY)))
-
-        return await all_of(range(0, batch.size, _MANY), begin, portion=1)
-
-    async def _act_in_threads(self, batch: Batch) -> list[list[Told]]:
-        """Plain functions go to the threads many at a time; all of them at once as soon as they take their time.
-
-        Those that take none come back while what they need is still in the processor's caches.
-        """
-        acting: list[asyncio.Task[list[Told]]] = []
-        async with asyncio.TaskGroup() as group:
-            for start in range(0, batch.size, _MANY):
-                acting.append(group.create_task(self._act_together(batch.part(start, start + _MANY))))
-                await asyncio.wait(acting, timeout=_NO_TIME)
-        return [acted.result() for acted in acting]
-
-    async def _act_together(self, items: Sequence[Item]) -> list[Told]:
-        """Make all calls, and take care of the other items meanwhile."""
-        told: dict[int, Told] = {**await self._open_missing(items)} if self._runtime.has_plain else {}
-        wanted, forms, left = self._calls_in(items)
-        if not left:
-            return await self._make(items, wanted, forms)
-        calls = [i for i in range(len(items)) if i not in left]
-        others = [i for i in left if i not in told]
-        made, done = await asyncio.gather(
-            self._make([items[i] for i in calls], wanted, forms), self._act_on([items[i] for i in others])
-        )
-        told.update(zip(calls, made, strict=True))
-        told.update(zip(others, done, strict=True))
-        return [told[i] for i in range(len(items))]
-
-    async def _act_on(self, items: Sequence[Item]) -> list[Told]:
-        return await all_of(items, self._begin)
-
-    def _calls_in(self, items: Sequence[Item]) -> tuple[list[Wanted], list[Form], dict[int, None]]:
-        """What is to be called, and how the results are to be written; and the places of items that are left out: those
-        without a call, and those that open or close a session."""
-        sessions, actions = self._runtime.sessions, self._actions
-        wanted: list[Wanted] = []
-        forms: list[Form] = []
-        left: dict[int, None] = {}
-        for i, (trajectory, text, extra, finish, last) in enumerate(items):
-            session = sessions.get(_PREFIX + trajectory)
-            if session is None or finish or last or (action := actions[session.spec.environment].read(text)) is None:
-                left[i] = None
-                continue
-            tool, arguments, form, wants_given = action
-            if wants_given:  # in place: nobody else has these extra fields
-                extra["trajectory_id"], extra["is_last_step"] = trajectory, False
-            wanted.append((session, tool, arguments, extra if wants_given else {}))
-            forms.append(form)
-        return wanted, forms, left
-
-    async def _make(self, items: Sequence[Item], wanted: Sequence[Wanted], forms: Sequence[Form]) -> list[Told]:
-        returned = await self._runtime.call_all(wanted)
+    async def _act(self, items: Sequence[Item]) -> list[Told]:
+        """Open what is missing, start the calls, tell what came of them, close what is over."""
+        problems = await self._open_missing(items)
+        started: list[Told | Started | asyncio.Task[Told]] = []
+        until = time.monotonic() + BREATH
+        for item in items:
+            started.append((problems and problems.get(item[0])) or self._start(item))
+            if time.monotonic() > until:
+                until = await breathe()
         told: list[Told] = []
-        for item, form, call, one in zip(items, forms, wanted, returned, strict=True):
-            try:
-                told.append(form.answer(item[1], one) if type(one) is str else _tell(call[0], item, form, one))
-            except Exception as error:  # the author's form
-                told.append(_refused(item[0], error))
+        for item, one in zip(items, started, strict=True):
+            if isinstance(one, Started):
+                if not one.call.done:
+                    await one.call.wait()
+                told.append(_tell(item, one))
+            else:
+                told.append(await one if isinstance(one, asyncio.Task) else one)
+        await self._close(items)
         return told
 
-    async def _open_missing(self, items: Sequence[Item]) -> Mapping[int, Observed]:
-        """Open the trajectories that begin here and will go on. What is told of those that cannot be opened."""
+    async def _open_missing(self, items: Sequence[Item]) -> Mapping[str, Observed]:
+        """Open the trajectories that begin here. Return what to say of those that cannot be opened."""
         sessions = self._runtime.sessions
-        places = [
-            i
-            for i, (trajectory, _, _, finish, last) in enumerate(items)
-            if _PREFIX + trajectory not in sessions and not finish and not last
-        ]
-        if not places:
-            return {}
-        opened = await all_of([items[i] for i in places], self._begin_to_open)
-        return {i: one for i, one in zip(places, opened, strict=True) if isinstance(one, Observed)}
+        problems: dict[str, Observed] = {}
+        missing: dict[str, dict[str, Any]] = {}
+        for trajectory, _, extra, finish, _ in items:
+            if not finish and _PREFIX + trajectory not in sessions:
+                missing[trajectory] = extra
+        if not missing:
+            return problems
+        unopened = set(missing)
+        opening: list[asyncio.Task[None]] = []
+        until = time.monotonic() + BREATH
+        for trajectory, extra in missing.items():
+            work = self._open(trajectory, extra, unopened, problems)
+            if self._opens_at_once and "split" not in extra:
+                await work
+            else:
+                opening.append(eagerly(work))
+            if time.monotonic() > until:
+                until = await breathe()
+        if unopened:
+            await asyncio.wait(opening)
+        return problems
 
-    def _begin_to_open(self, item: Item) -> Later[Session | Observed]:
-        trajectory, _, extra, _, _ = item
-        return at_once(_guarded(trajectory, self._open(_PREFIX + trajectory, extra)))
-
-    async def _do(self, item: Item) -> Told:
-        begun = self._begin(item)
-        return begun if type(begun) is str or not isinstance(begun, Coroutine) else await begun
-
-    def _begin(self, item: Item) -> Later[Told]:
-        """The usual case on the spot: a tool that never waits, in a session that is there and stays."""
-        trajectory, _, _, finish, last = item
-        session = self._runtime.sessions.get(_PREFIX + trajectory)
-        if session is None or finish or last:
-            return _guarded(trajectory, self._open_and_close(item))
+    async def _open(
+        self, trajectory: str, extra: JsonObject, unopened: set[str], problems: dict[str, Observed]
+    ) -> None:
         try:
-            begun = self._perform(session, item)
+            named = extra.get("environment") or extra.get("env_name")
+            environment = self._runtime.environment(named) if isinstance(named, str) else self._default
+            is_said = "task_spec" in extra or "split" in extra
+            task = await self._task(environment, extra) if is_said else Task({**extra})
+            await self._runtime.open(SessionSpec(_PREFIX + trajectory, environment, task))
+        except SessionExists:  # another request was faster
+            pass
+        except ToolyardError as error:
+            problems[trajectory] = _refused(trajectory, error)
+        except Exception as error:  # the environment's constructor
+            problems[trajectory] = _refused(trajectory, SessionFailed(describe(error)))
+        finally:
+            unopened.discard(trajectory)
+
+    def _start(self, item: Item) -> Told | Started | asyncio.Task[Told]:
+        trajectory, text, extra, finish, last = item
+        if finish:
+            return FINISHED
+        try:
+            session = self._runtime.sessions.get(_PREFIX + trajectory)
+            if session is None:  # somebody has closed it meanwhile
+                raise SessionNotFound("Active environment not found")
+            environment = session.spec.environment
+            action = self._actions[environment].read(text)
+            if action is None:
+                if not text and not issubclass(environment, ToolsEnvironment):
+                    return eagerly(self._prompt(trajectory, session))
+                return Observed(self._no_tool(environment), self._done_if_invalid, valid=False)
+            tool, arguments, form, wants_given = action
+            given = {**extra, "trajectory_id": trajectory, "is_last_step": last} if wants_given else {}
+            return Started(session, form, session.start(tool, arguments, given=given, kept=False))
         except Exception as error:  # ours: other trajectories go on
             return _refused(trajectory, error)
-        return begun if isinstance(begun, (str, Observed)) else _guarded(trajectory, begun)
 
-    async def _open_and_close(self, item: Item) -> Told:
-        trajectory, _, extra, finish, last = item
-        session_id = _PREFIX + trajectory
-        if finish:
-            await self._runtime.close(session_id)
-            return FINISHED
-        session = self._runtime.sessions.get(session_id) or await self._open(session_id, extra)
-        begun = self._perform(session, item)
-        told = await begun if isinstance(begun, Coroutine) else begun
-        if last:
-            await self._runtime.close(session_id)
-        return told
-
-    def _perform(self, session: Session, item: Item) -> Later[Told]:
-        trajectory, text, extra, _, last = item
-        environment = session.spec.environment
-        action = self._actions[environment].read(text)
-        if action is None:
-            if not text and not issubclass(environment, ToolsEnvironment):
-                return self._prompt(session)
-            return Observed(self._no_tool(environment), self._done_if_invalid, valid=False)
-        tool, arguments, form, wants_given = action
-        given = {**extra, "trajectory_id": trajectory, "is_last_step": last} if wants_given else {}
-        begun = session.begin(tool, arguments, given)
-        if type(begun) is str:
-            return form.answer(text, begun)
-        if isinstance(begun, Coroutine):
-            return _rest(session, item, form, begun)
-        return _tell(session, item, form, begun)
-
-    async def _prompt(self, session: Session) -> Observed:
+    async def _prompt(self, trajectory: str, session: Session) -> Told:
         """An empty text is no action: whoever has nothing to say is shown the task."""
-        blocks = await (await session.ready()).prompt()
+        try:
+            blocks = await (await session.ready()).prompt()
+        except Exception as error:  # ours, or the author's get_prompt(): other trajectories go on
+            return _refused(trajectory, error)
         text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
         return Observed(text, done=False, valid=False)
 
@@ -219,50 +179,39 @@ class Trajectories:
             "available_tools": "\n".join(["Available tools:", *tools]),
         }
 
-    async def _open(self, session_id: str, extra: JsonObject) -> Session:
-        environment, task = await self._task(extra)
-        try:
-            return await self._runtime.open(SessionSpec(session_id, environment, task))
-        except SessionExists:  # another request was faster
-            return self._runtime.session(session_id)
-        except ToolyardError:
-            raise
-        except Exception as error:  # the environment's constructor
-            raise SessionFailed(describe(error)) from error
+    async def _close(self, items: Sequence[Item]) -> None:
+        ending: list[asyncio.Task[None]] = []
+        until = time.monotonic() + BREATH
+        for trajectory, _, _, finish, last in items:
+            if finish or last:
+                if (closing := self._runtime.close_soon(_PREFIX + trajectory)) is not None:
+                    ending.append(closing)
+                if time.monotonic() > until:
+                    until = await breathe()
+        if ending:
+            await asyncio.wait(ending)
 
-    async def _task(self, extra: JsonObject) -> tuple[type[Environment], Task]:
+    async def _task(self, environment: type[Environment], extra: JsonObject) -> Task:
         """What the trainer's extra fields say that the trajectory is about."""
-        named = extra.get("environment") or extra.get("env_name")
-        environment = self._runtime.environment(named) if isinstance(named, str) else self._default
         match extra:
             case {"task_spec": dict(spec)}:
-                return environment, Task(spec)
+                return Task(spec)
             case {"split": str(split), "index": int(index)} if not issubclass(environment, ToolsEnvironment):
-                return environment, await self._runtime.tasks(environment).at(split, index)
+                return await self._runtime.tasks(environment).at(split, index)
             case _:
-                return environment, Task({**extra})
+                return Task({**extra})
 
 
-async def _rest(session: Session, item: Item, form: Form, begun: Awaitable[Returned]) -> Told:
-    return _tell(session, item, form, await begun)
-
-
-def _tell(session: Session, item: Item, form: Form, returned: Returned | Exception) -> Told:
+def _tell(item: Item, started: Started) -> Told:
     """What came of an action, written after its text."""
     trajectory, text, extra, _, _ = item
-    if isinstance(returned, str):
-        return form.answer(text, returned)
-    if isinstance(returned, Exception):
-        return _refused(trajectory, returned)
-    sent_images = "images" in extra or "images" in session.spec.task.spec
-    return observe(returned, form, text, with_images=sent_images)
-
-
-async def _guarded(trajectory: str, work: Awaitable[T]) -> T | Observed:
-    """Whatever goes wrong is the answer to this one action."""
+    returned, form = started.call.result, started.form
     try:
-        return await work
-    except Exception as error:  # ours, or an environment's constructor: other trajectories go on
+        if isinstance(returned, str):
+            return form.answer(text, returned)
+        sent_images = "images" in extra or "images" in started.session.spec.task.spec
+        return observe(returned, form, text, with_images=sent_images)
+    except Exception as error:  # the author's form
         return _refused(trajectory, error)
 
 

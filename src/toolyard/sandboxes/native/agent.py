@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NoReturn, Protocol
 
-from toolyard.sandboxes.native import forking, session, signals, syscalls, template, wire
+from toolyard.sandboxes.native import forking, rootfs, session, signals, syscalls, wire
 from toolyard.sandboxes.native.branch import Branching, size_of_files
 from toolyard.sandboxes.native.confine import (
     Rules,
@@ -34,7 +34,7 @@ from toolyard.sandboxes.native.confine import (
 )
 from toolyard.sandboxes.native.files import Files
 from toolyard.sandboxes.native.processes import children, end_all, is_below, parents_of_all, start_of, used_by
-from toolyard.sandboxes.native.syscalls import Calls
+from toolyard.sandboxes.native.syscalls import Syscalls
 
 _CONTROL = 3
 _KIN = 4
@@ -54,7 +54,7 @@ _CLOCK_SECONDS = 0.02
 
 
 @dataclass(slots=True)
-class Program:
+class AgentProgram:
     """A child of the agent: the interpreter, the init of a program's own pid namespace, or a branch's agent."""
 
     id: int
@@ -76,12 +76,12 @@ class Setup:
     """The interpreter of the template, warm and unused."""
     lasting: Mapping[str, Any]
     """Limits of the interpreter, and of programs for which no others were asked."""
-    interpreting: Calls
-    alone: Calls
-    running: Calls
+    interpreting: Syscalls
+    alone: Syscalls
+    running: Syscalls
     """What confines them to those."""
-    births: dict[tuple[int, ...], Calls] = field(default_factory=dict)
-    moves: dict[tuple[int, ...], Calls] = field(default_factory=dict)
+    births: dict[tuple[int, ...], Syscalls] = field(default_factory=dict)
+    moves: dict[tuple[int, ...], Syscalls] = field(default_factory=dict)
     branchings: dict[tuple[int, ...], Branching] = field(default_factory=dict)
     """By the numbers of the files that they are about. These are nearly always the same."""
 
@@ -93,7 +93,7 @@ class Setup:
         running = confinement(rules, lasting, files=_PROGRAM_FILES)
         return cls(limits, rules, path, interpreter, lasting, interpreting, alone, running)
 
-    def birth(self, host: int, files: Sequence[int], waits: int, doors: Sequence[int]) -> Calls:
+    def birth(self, host: int, files: Sequence[int], waits: int, doors: Sequence[int]) -> Syscalls:
         """For an agent that has these, or for a lone interpreter: `host` is -1 then."""
         numbers = (host, *files, waits, *doors)
         if numbers not in self.births:
@@ -121,17 +121,17 @@ class Setup:
         """In the process of a session's interpreter: be that."""
         session.live(_CONTROL, _KIN, self.interpreter)
 
-    def confinement_with(self, limits: Mapping[str, Any]) -> Calls:
+    def confinement_with(self, limits: Mapping[str, Any]) -> Syscalls:
         return self.running if limits == self.lasting else confinement(self.rules, limits, files=_PROGRAM_FILES)
 
-    def move_files(self, fds: Sequence[int]) -> Calls:
+    def move_files(self, fds: Sequence[int]) -> Syscalls:
         return self.moves.get(tuple(fds)) or move_files(fds, self.rules)
 
 
 def rehearse(interpreter: Any) -> None:
     """In the template: do what every copy of it will begin with. What has been done before is done with fewer steps,
     and most of the memory that a copy has to itself is what these steps have touched."""
-    dry, end = Calls(), Calls()
+    dry, end = Syscalls(), Syscalls()
     dry.add("getpid", gives=None)
     end.add("exit_group", 0)
     setup = Setup({}, Rules(-1, b""), "", interpreter, {}, end, dry, dry, {}, {(): dry})
@@ -202,12 +202,12 @@ class Agent:
         of a branch has `kin` to one that will come, and what it is made with."""
         self._host = wire.at(host)
         self._setup = setup
-        self._first = Program(first, time.monotonic(), apart=False) if first else None
+        self._first = AgentProgram(first, time.monotonic(), apart=False) if first else None
         self._files_of_first = files
         self._kin = kin
         """To the interpreter: only for what it needs to branch."""
         self._branching = branching
-        self._programs: dict[int, Program] = {}  # by pid
+        self._programs: dict[int, AgentProgram] = {}  # by pid
         self._orphans_cpu = 0.0
         """Of what the interpreter started, and nobody else has waited for."""
         self._woken = self._wakes = -1
@@ -230,7 +230,7 @@ class Agent:
     def let_go(self) -> None:
         self._host.detach()
 
-    def rehearse(self, dry: Calls) -> None:
+    def rehearse(self, dry: Syscalls) -> None:
         """All of that but being it: no message comes, and children that have ended are no concern."""
         self._listen()
         self._begin()
@@ -273,7 +273,7 @@ class Agent:
     def _do(self, request: Mapping[str, Any], payload: bytes, fds: Sequence[int]) -> tuple[dict[str, Any], bytes]:
         match request["op"]:
             case "interpret":
-                self._interpret(Program(request["id"], time.monotonic(), apart=False), fds)
+                self._interpret(AgentProgram(request["id"], time.monotonic(), apart=False), fds)
             case "run":
                 self._run({**request, **json.loads(payload)}, fds)
             case "size":
@@ -301,7 +301,7 @@ class Agent:
 
     @functools.cached_property
     def _files(self) -> Files:
-        return Files(template.WORK)
+        return Files(rootfs.WORK)
 
     # Programs.
 
@@ -318,7 +318,7 @@ class Agent:
                 os.close(fd)
         return True
 
-    def _interpret(self, program: Program, fds: Sequence[int]) -> None:
+    def _interpret(self, program: AgentProgram, fds: Sequence[int]) -> None:
         """Start the session's interpreter: a copy of the template's, among our own processes."""
         ours, theirs = wire.pair()
         pid = forking.fork()
@@ -342,12 +342,12 @@ class Agent:
         finally:
             os.close(tells)
         os.close(pidfd)
-        self._programs[pid] = Program(request["id"], time.monotonic(), told)
+        self._programs[pid] = AgentProgram(request["id"], time.monotonic(), told)
 
     def _be_init(self, request: Mapping[str, Any], fds: Sequence[int], tells: int) -> NoReturn:
         try:
             syscalls.die_with_parent()
-            calls = syscalls.Calls()
+            calls = syscalls.Syscalls()
             mount_processes(calls)
             calls.make()
             pid = forking.fork()
@@ -369,7 +369,7 @@ class Agent:
         finally:
             os._exit(126)
 
-    def _become(self, work: Callable[[], None], fds: Sequence[int], confinement: Calls) -> NoReturn:
+    def _become(self, work: Callable[[], None], fds: Sequence[int], confinement: Syscalls) -> NoReturn:
         """In a child: do untrusted work instead of the agent's. It has just these files, from 0 on."""
         try:
             self._quit(fds, confinement)
@@ -380,7 +380,7 @@ class Agent:
         finally:
             os._exit(0)
 
-    def _quit(self, fds: Sequence[int], confinement: Calls) -> None:
+    def _quit(self, fds: Sequence[int], confinement: Syscalls) -> None:
         """Stop being the agent, for good."""
         signal.set_wakeup_fd(-1)
         signals.reset()
@@ -412,7 +412,7 @@ class Agent:
             agent.let_go()
             kin.close()
             new_kin.close()
-        self._programs[pid] = Program(id, time.monotonic())
+        self._programs[pid] = AgentProgram(id, time.monotonic())
 
     def _signal(self, id: int, number: int) -> None:
         for pid, program in list(self._programs.items()):
@@ -426,7 +426,7 @@ class Agent:
         unknown = children() - self._programs.keys()
         if len(unknown) != 1:
             raise OSError(0, "the forked interpreter is not there")
-        self._programs[unknown.pop()] = Program(id, time.monotonic(), apart=False)
+        self._programs[unknown.pop()] = AgentProgram(id, time.monotonic(), apart=False)
 
     def _measure(self, id: int) -> dict[str, float]:
         """Processor time and memory of a program with everything that it started."""

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -19,51 +18,33 @@ from toolyard.core.errors import SandboxError, SandboxLost, SandboxUnavailable
 from toolyard.sandboxes import host, profiles
 from toolyard.sandboxes.base import Limits, Profile, Report
 from toolyard.sandboxes.endings import is_short, no_room
-from toolyard.sandboxes.native.boot import command
+from toolyard.sandboxes.native.agent_client import AgentClient, Expected, told_of
 from toolyard.sandboxes.native.cgroups import Groups
-from toolyard.sandboxes.native.channel import Channel, pair, without_room
+from toolyard.sandboxes.native.channel import pair, without_room
 from toolyard.sandboxes.native.confine import environment
-from toolyard.sandboxes.native.guest import Expected, Guest, told_of, within
-from toolyard.sandboxes.native.lone import LoneInterpreter, LoneKeeper
-from toolyard.sandboxes.native.pool import Pool, Rehearsed
+from toolyard.sandboxes.native.helper_argv import command
+from toolyard.sandboxes.native.init_process import InitProcess
+from toolyard.sandboxes.native.one_shot import OneShotInterpreter, OneShotKeeper
+from toolyard.sandboxes.native.pool import RehearsedSandbox, SandboxPool
 from toolyard.sandboxes.native.probe import probe, unavailable
-from toolyard.sandboxes.native.root import Root
+from toolyard.sandboxes.native.rootfs import place
 from toolyard.sandboxes.native.sandbox import NativeSandbox
-from toolyard.sandboxes.native.template import place
+from toolyard.sandboxes.native.templates import Helper, Templates
 from toolyard.sandboxes.native.watch import Ground, Strained
 from toolyard.sandboxes.native.zygote import FIRST_UID
 from toolyard.sandboxes.view import View
 
-S = TypeVar("S", bound=Rehearsed)
+S = TypeVar("S", bound=RehearsedSandbox)
 
-_SECONDS = 60.0
-"""For a helper process to get ready."""
 _ENDING_SECONDS = 60.0
-"""For it to go."""
+"""For the broker to go."""
 _UIDS_PER_SERVER = 2**16
-
-
-class Helper:
-    """A channel to a process of ours, which says once that it is ready."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._told: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
-        self.channel = Channel(sock, on_event=self._event, on_lost=self._lost, trusted=True)
-
-    async def ready(self) -> Mapping[str, Any]:
-        async with within(_SECONDS, "a process that it needs does not get ready"):
-            return await self._told
-
-    def _event(self, event: Mapping[str, Any]) -> None:
-        if not self._told.done():
-            self._told.set_result(event)
-
-    def _lost(self, why: str) -> None:
-        self._event({"failed": why})
 
 
 class NativeBackend:
     """`limits` are the usual ones. `ready` sandboxes with those are kept for each profile that has been asked for.
+
+    A profile has at most `templates` template processes, which are started as they are needed.
 
     `check_room` is told how many sandboxes there are and how many of them are being made. It raises `SandboxError` if
     there is no room for another one.
@@ -76,7 +57,7 @@ class NativeBackend:
         *,
         limits: Limits | None = None,
         ready: int = 2,
-        templates: int | None = None,
+        templates: int = 1,
         view: View | None = None,
         check_room: Callable[[int, int], None] = lambda count, making: None,
     ) -> None:
@@ -85,21 +66,20 @@ class NativeBackend:
         self._view = view or View.usual()
         self._stamps = self._view.stamps()
         self._check_room_beside = check_room
-        self._templates_each = templates or min(os.cpu_count() or 1, 4)
+        self._templates_each = templates
         self._process: subprocess.Popen[bytes] | None = None
         self._broker: Helper | None = None
-        self._templates: dict[Profile, Sequence[Helper]] = {}
-        self._pools: dict[Profile, Pool[NativeSandbox]] = {}
-        self._lone: dict[Profile, Pool[LoneInterpreter]] = {}
+        self._templates: dict[Profile, Templates] = {}
+        self._pools: dict[Profile, SandboxPool[NativeSandbox]] = {}
+        self._one_shot: dict[Profile, SandboxPool[OneShotInterpreter]] = {}
         self._groups = Groups([])
         self._support: Mapping[str, Sequence[Any]] = {}
         self._landlock = 0
         self._own_users = False
         self._report: Report | None = None
         self._numbers: Iterator[int] = itertools.count()
-        self._sandboxes: set[NativeSandbox | LoneInterpreter] = set()
+        self._sandboxes: set[NativeSandbox | OneShotInterpreter] = set()
         self._starting = asyncio.Lock()
-        self._loading: dict[Profile, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> Report:
@@ -121,13 +101,13 @@ class NativeBackend:
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> NativeSandbox:
         return await self._taken(self._pools, self._make, limits or self._limits, profile)
 
-    async def open_interpreter(self, limits: Limits | None = None, *, profile: Profile = "plain") -> LoneInterpreter:
+    async def open_interpreter(self, limits: Limits | None = None, *, profile: Profile = "plain") -> OneShotInterpreter:
         """For one piece of code."""
-        return await self._taken(self._lone, self._make_alone, limits or self._limits, profile)
+        return await self._taken(self._one_shot, self._make_one_shot, limits or self._limits, profile)
 
     async def _taken(
         self,
-        pools: dict[Profile, Pool[S]],
+        pools: dict[Profile, SandboxPool[S]],
         make: Callable[[Limits, Profile], Awaitable[S]],
         limits: Limits,
         profile: Profile,
@@ -138,7 +118,7 @@ class NativeBackend:
             return await make(limits, profile)
         await self._forget_outdated()
         if profile not in pools:
-            pools[profile] = Pool(lambda: make(limits, profile), self._ready)
+            pools[profile] = SandboxPool(lambda: make(limits, profile), self._ready)
         return await pools[profile].take()
 
     async def _forget_outdated(self) -> None:
@@ -147,7 +127,7 @@ class NativeBackend:
             self._stamps = found
             outdated = self._all_pools()
             self._pools.clear()
-            self._lone.clear()
+            self._one_shot.clear()
             for pool in outdated:
                 await pool.close()
 
@@ -169,20 +149,18 @@ class NativeBackend:
         for pool in self._all_pools():
             await pool.close()
         self._pools.clear()
-        self._lone.clear()
+        self._one_shot.clear()
         closing = (sandbox.close_family() for sandbox in list(self._sandboxes))
         await asyncio.gather(*closing, return_exceptions=True)  # whatever they ran into: the broker ends the rest
-        for template in itertools.chain.from_iterable(self._templates.values()):
-            template.channel.close()
-        self._templates.clear()
+        await self._forget_templates()
         if self._broker is not None:
             self._broker.channel.close()
         if self._process is not None and not await asyncio.to_thread(_has_ended_well, self._process):
             await asyncio.to_thread(self._groups.remove)  # the broker could not
         self._groups.close()
 
-    def _all_pools(self) -> Sequence[Pool[Any]]:
-        return [*self._pools.values(), *self._lone.values()]
+    def _all_pools(self) -> Sequence[SandboxPool[Any]]:
+        return [*self._pools.values(), *self._one_shot.values()]
 
     def _check_open(self) -> None:
         if self._closing is not None:
@@ -223,27 +201,31 @@ class NativeBackend:
             raise SandboxUnavailable(f"limits can no longer be enforced: {', '.join(fallen)}")
         self._support = support
 
-    async def _template(self, profile: Profile, number: int) -> Helper:
-        """One of the profile's template processes; those that are not there are started."""
-        async with self._loading[profile]:  # which takes some of them long, and is nothing to the others
-            self._check_open()
-            await self._ensure_broker()
-            templates = [template for template in self._templates.get(profile, ()) if not template.channel.lost]
-            if not templates:
-                self._view.check(profile)
-            while len(templates) < self._templates_each:
-                templates.append(await self._spawn(profile))
-                self._templates[profile] = templates
-        return templates[number % len(templates)]
+    async def _template(self, profile: Profile) -> Helper:
+        return await (await self._templates_of(profile)).idlest()
+
+    async def _templates_of(self, profile: Profile) -> Templates:
+        await self._ensure_broker()
+        self._check_open()
+        if profile not in self._templates:
+            self._templates[profile] = Templates(self._templates_each, partial(self._spawn, profile))
+        return self._templates[profile]
 
     async def _ensure_broker(self) -> None:
         async with self._starting:
             self._check_open()
             if self._broker is None or self._broker.channel.lost:
-                self._templates.clear()
+                await self._forget_templates()
                 await self._launch()
 
+    async def _forget_templates(self) -> None:
+        templates = [*self._templates.values()]
+        self._templates.clear()
+        for each in templates:
+            await each.close()
+
     async def _spawn(self, profile: Profile) -> Helper:
+        self._view.check(profile)
         ours, theirs = pair()
         template = Helper(ours)
         try:
@@ -285,10 +267,10 @@ class NativeBackend:
 
     async def lend(self, profile: Profile) -> tuple[Mapping[str, Any], Sequence[socket.socket]]:
         """What there is to know, and lines to the templates of a profile. Who has one may ask as we do."""
-        await self._template(profile, 0)
+        templates = await (await self._templates_of(profile)).all()
         lines: list[socket.socket] = []
         try:
-            for template in self._templates[profile]:
+            for template in templates:
                 line, theirs = pair()
                 lines.append(line)
                 with theirs:
@@ -314,37 +296,37 @@ class NativeBackend:
     async def _make(self, limits: Limits, profile: Profile) -> NativeSandbox:
         number, template, owner = await self._beginning(profile)
         ours, theirs = pair()
-        guest = Guest(ours, owner=owner)
+        client = AgentClient(ours, owner=owner)
         first: Expected | None = None
-        root: Root | None = None
+        root: InitProcess | None = None
         try:
             with theirs:
-                first = guest.expect_interpreter()
+                first = client.expect_interpreter()
                 fds = [theirs.fileno(), *first.theirs]
                 root = await self._clone(template, number, limits, fds, alone=False, interpreter=first.number)
             first.close_theirs()
-            interprets = await guest.ready()
+            interprets = await client.ready()
             self._check_open()
         except BaseException:
             if root is not None:
                 root.signal(signal.SIGKILL)
             if first is not None:
-                guest.give_up(first)
-            guest.close()
+                client.give_up(first)
+            client.close()
             if root is not None:
                 await asyncio.shield(root.end())
             raise
 
         async def end() -> None:
             root.signal(signal.SIGKILL)  # before its agent hears that nobody is there any more, and does more than die
-            guest.close()
+            client.close()
             await root.end()
 
-        interpreter = guest.started(first, limits.output_bytes) if interprets else None
+        interpreter = client.started(first, limits.output_bytes) if interprets else None
         if interpreter is None:  # there is no room for it; who needs it will be told
-            guest.give_up(first)
+            client.give_up(first)
         sandbox = NativeSandbox(
-            guest,
+            client,
             limits,
             self._ground(root, owner, root.memory_left),
             end=end,
@@ -356,7 +338,7 @@ class NativeBackend:
         self._sandboxes.add(sandbox)
         return sandbox
 
-    async def _make_alone(self, limits: Limits, profile: Profile) -> LoneInterpreter:
+    async def _make_one_shot(self, limits: Limits, profile: Profile) -> OneShotInterpreter:
         number, template, owner = await self._beginning(profile)
         expected = Expected.of(0, owner, interpreter=True)
         try:
@@ -364,14 +346,14 @@ class NativeBackend:
         except BaseException:
             expected.close()
             raise
-        keeper = LoneKeeper(root, expected, limits.output_bytes)
+        keeper = OneShotKeeper(root, expected, limits.output_bytes)
         try:
             await keeper.ready()
             self._check_open()
         except BaseException:
             await asyncio.shield(keeper.end())
             raise
-        interpreter = LoneInterpreter(
+        interpreter = OneShotInterpreter(
             keeper,
             limits,
             self._ground(keeper, owner),
@@ -383,12 +365,12 @@ class NativeBackend:
     async def _beginning(self, profile: Profile) -> tuple[int, Helper, int]:
         """The number of a new sandbox, its template, and the user outside that its programs run as."""
         number = await self.next_number()
-        template = await self._template(profile, number)
+        template = await self._template(profile)
         return number, template, FIRST_UID + number if self._own_users else -1
 
     async def _clone(
         self, template: Helper, number: int, limits: Limits, fds: Sequence[int], *, alone: bool, interpreter: int = 0
-    ) -> Root:
+    ) -> InitProcess:
         """Have process 1 of a sandbox made. When it is furnished, it says so itself."""
         told = told_of(limits, memory_enforced=self._memory_enforced)
         made = await template.channel.ask(
@@ -399,7 +381,7 @@ class NativeBackend:
             raise no_room(refused) if is_short(refused) else unavailable(str(problem), 0)
         if not made.fds:
             raise without_room(os.strerror(errno.EMFILE))
-        return Root(made.fds[0], self._groups.group(made.header["group"]), number, template.channel)
+        return InitProcess(made.fds[0], self._groups.group(made.header["group"]), number, template.channel)
 
     def _ground(self, group: Strained, owner: int, memory_left: Callable[[], int | None] = lambda: None) -> Ground:
         enforced = self._memory_enforced

@@ -8,8 +8,8 @@ import signal
 from dataclasses import dataclass
 
 from toolyard.sandboxes.base import Finished, Limit, Limits, Usage
-from toolyard.sandboxes.native.guest import Guest, Program
-from toolyard.sandboxes.native.watch import Ground, Watch
+from toolyard.sandboxes.native.agent_client import AgentClient, RemoteProgram
+from toolyard.sandboxes.native.watch import Ground, NativeWatch
 from toolyard.sandboxes.shell import ABANDON, ARGV, ENDED_CODE, Shell, may_wait_for_subshell, refused
 
 _GRACE_SECONDS = 0.5
@@ -19,7 +19,7 @@ _TIMES = 5
 
 @dataclass(slots=True)
 class _Running:
-    program: Program
+    program: RemoteProgram
     shell: Shell
     command: asyncio.Future[int] | None = None
 
@@ -33,14 +33,14 @@ class _Running:
 class Bash:
     """Starts the shell when it is first needed, and again when it was lost. One command at a time."""
 
-    def __init__(self, guest: Guest, limits: Limits, ground: Ground) -> None:
-        self._guest = guest
+    def __init__(self, client: AgentClient, limits: Limits, ground: Ground) -> None:
+        self._client = client
         self._limits = limits
         self._ground = ground
         self._running: _Running | None = None
         self.turn = asyncio.Lock()
 
-    async def execute(self, command: str, watch: Watch) -> Finished:
+    async def execute(self, command: str, watch: NativeWatch) -> Finished:
         async with self.turn:
             if problem := refused(command):
                 return Finished.unstarted(problem, self._ground.report().level)
@@ -52,7 +52,7 @@ class Bash:
             program = running.program
             running.command = done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))
             try:
-                exceeded = await watch.until(self._guest, program, done, program.ended)
+                exceeded = await watch.until(self._client, program, done, program.ended)
                 if exceeded and not may_wait_for_subshell(command):
                     await self._give_up(running, done, watch)
                 if not done.done() or done.cancelled():  # the latter when everything is closed
@@ -66,37 +66,37 @@ class Bash:
             program.rest()
             return Finished(code, stdout, stderr, killed_by, usage, level)
 
-    async def _give_up(self, running: _Running, done: asyncio.Future[int], watch: Watch) -> None:
+    async def _give_up(self, running: _Running, done: asyncio.Future[int], watch: NativeWatch) -> None:
         """End the command whole: what it has started, more than once in case it was only about to, and the rest."""
         running.shell.abandoned()
         ends = done, running.program.ended
         for turn in range(_TIMES):
-            await self._guest.end_since(running.program, watch.seconds, 0 if turn else ABANDON)
+            await self._client.end_since(running.program, watch.seconds, 0 if turn else ABANDON)
             if (await asyncio.wait(ends, timeout=_GRACE_SECONDS / _TIMES, return_when="FIRST_COMPLETED"))[0]:
-                await self._guest.end_since(running.program, watch.seconds)  # what it has started meanwhile
+                await self._client.end_since(running.program, watch.seconds)  # what it has started meanwhile
                 return
 
     async def end(self) -> None:
         if self._running is not None:
             running, self._running = self._running, None
             try:
-                if not self._guest.lost:
-                    await self._guest.kill(running.program)
+                if not self._client.lost:
+                    await self._client.kill(running.program)
             finally:
                 await running.close()
 
     async def _started(self) -> _Running:
         if self._running is None:
             limits = dataclasses.replace(self._limits, cpu_seconds=None)  # which is for each command, and watched
-            program = await self._guest.run(ARGV, {}, limits, memory_enforced=self._ground.memory_enforced)
+            program = await self._client.run(ARGV, {}, limits, memory_enforced=self._ground.memory_enforced)
             self._running = _Running(program, Shell(program.stdin, program.stdout, program.stderr))
         return self._running
 
-    async def _executed_last(self, running: _Running, exceeded: Limit | None, watch: Watch) -> Finished:
+    async def _executed_last(self, running: _Running, exceeded: Limit | None, watch: NativeWatch) -> Finished:
         """The shell has ended, or hangs and has to."""
         self._running, program = None, running.program
         try:
-            ending = await self._guest.kill(program)
+            ending = await self._client.kill(program)
             usage = Usage(watch.seconds, ending["cpu"], ending["peak"])
             return Finished(
                 -signal.SIGKILL if exceeded else ending["code"],

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolyard.sandboxes.native import forking, syscalls, template, wire
+from toolyard.sandboxes.native import forking, rootfs, syscalls, wire
 from toolyard.sandboxes.native.confine import (
     UID,
     free_numbers,
@@ -21,7 +21,7 @@ from toolyard.sandboxes.native.confine import (
     raise_loopback,
     settle,
 )
-from toolyard.sandboxes.native.syscalls import Calls
+from toolyard.sandboxes.native.syscalls import Syscalls
 
 _KINDS = {
     "user": syscalls.CLONE_NEWUSER,
@@ -36,7 +36,7 @@ _MAPS = {
     "/proc/self/uid_map": b"%d %d 1" % (UID, UID),
     "/proc/self/gid_map": b"%d %d 1" % (UID, UID),
 }
-_PLACES = (template.WORK, template.TEMPORARY)
+_PLACES = (rootfs.WORK, rootfs.TEMPORARY)
 _OOM_SCORE = "/proc/self/oom_score_adj"
 
 
@@ -54,7 +54,7 @@ class Branching:
         (self._invitation,) = wire.packets({"namespaces": list(self._kinds.values())})
         kept = {0, 1, 2, kin, new_kin, *others}
         free = free_numbers(kept)
-        self._calls = calls = Calls()
+        self._calls = calls = Syscalls()
         calls.close_all_but(kept)
         victim = next(free)
         _map_user(calls, fd=victim)
@@ -73,7 +73,7 @@ class Branching:
         self._namespaces = [next(free) for _ in self._kinds]
         for fd, kind in zip(self._namespaces, self._kinds, strict=True):
             calls.open_file(f"/proc/self/ns/{kind}", fd=fd)
-        self._finish, self._leave = Calls(), Calls()
+        self._finish, self._leave = Syscalls(), Syscalls()
         usual = _oom_score()
         self._finish.add("write", victim, usual, len(usual), gives=len(usual), about=_OOM_SCORE)
         for fd in (victim, *self._originals, *self._copies):
@@ -108,13 +108,13 @@ class Branching:
         self._leave.make()
 
 
-def _map_user(calls: Calls, *, fd: int) -> None:
+def _map_user(calls: Syscalls, *, fd: int) -> None:
     calls.add("prctl", syscalls.PR_SET_DUMPABLE, 1)  # or the files would not be ours
     for path, data in _MAPS.items():
         calls.write_file(path, data, fd=fd)
 
 
-def _go_first(calls: Calls, *, fd: int) -> None:
+def _go_first(calls: Syscalls, *, fd: int) -> None:
     """If the host runs out of memory while files are copied, the copy ends before the agent of the session does. The
     file stays open, for afterwards the agent of a branch is worth as much as any."""
     calls.open_file(_OOM_SCORE, fd=fd, flags=os.O_WRONLY)

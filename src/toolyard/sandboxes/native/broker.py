@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from toolyard.sandboxes import belonging
+from toolyard.sandboxes import session_mark
 from toolyard.sandboxes.native import wire
-from toolyard.sandboxes.native.boot import TEMPLATE_ENVIRONMENT, command
 from toolyard.sandboxes.native.cgroups import Groups, sweep
+from toolyard.sandboxes.native.helper_argv import TEMPLATE_ENVIRONMENT, command
 
 _CONTROL = 3
 
@@ -24,7 +24,7 @@ def main(control_fd: int) -> NoReturn:
     """Serve until the server hangs up, however that comes about, and then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the server's end is what ends us
-    belonging.unmark()
+    session_mark.unmark()
     control = wire.at(control_fd)
     sweep()
     groups = Groups.create()

@@ -64,7 +64,7 @@ class Caps(NamedTuple):
     """When the memory is used up, end everything and not only the largest process. Version 1 knows no such thing."""
 
 
-class Usage(NamedTuple):
+class CgroupUsage(NamedTuple):
     """What a group has used so far; 0 where this host does not tell."""
 
     cpu_seconds: float
@@ -131,7 +131,7 @@ class Strain(NamedTuple):
         return "own" if self.processes_full else "host"
 
 
-class Counted:
+class CgroupCount:
     """One number of a group, read again and again through one descriptor, and parsed only when the file has changed."""
 
     def __init__(self, fd: int, key: str) -> None:
@@ -162,9 +162,9 @@ class Gauge:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._kills = Counted(group.oom_descriptor(), "oom_kill")
+        self._kills = CgroupCount(group.oom_descriptor(), "oom_kill")
         try:
-            self._refused = Counted(group.refusals_descriptor(), "max")
+            self._refused = CgroupCount(group.refusals_descriptor(), "max")
         except OSError:
             self._kills.close()
             raise
@@ -266,7 +266,7 @@ class Group:
             if tree.version == 1 or v2:
                 self._write(tree, "cgroup.procs", pid)
 
-    def usage(self) -> Usage:
+    def usage(self) -> CgroupUsage:
         """Raises FileNotFoundError once the group is removed."""
         cpu_seconds, peak_bytes = 0.0, 0
         for tree in self._trees:
@@ -276,7 +276,7 @@ class Group:
                 cpu_seconds = int(self._read(tree, "cpuacct.usage")) / 1e9
             if "memory" in tree.controllers:
                 peak_bytes = self._peak(tree)
-        return Usage(cpu_seconds, peak_bytes, self.oom_kills())
+        return CgroupUsage(cpu_seconds, peak_bytes, self.oom_kills())
 
     def oom_kills(self) -> int:
         """How many processes of the group the kernel ended for want of memory, its own or the host's."""

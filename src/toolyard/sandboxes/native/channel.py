@@ -1,6 +1,6 @@
-"""The server's end of a socket to a helper process or to a guest.
+"""The server's end of a socket to a helper process or to a sandbox.
 
-A guest is not trusted: what it sends is bounded, it can send no file descriptors, and a message that nobody asked for
+A sandbox is not trusted: what it sends is bounded, it can send no file descriptors, and a message that nobody asked for
 ends the channel.
 """
 
@@ -85,6 +85,11 @@ class Channel:
         sock.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock, self._readable)
+
+    @property
+    def unanswered(self) -> int:
+        """How many questions wait for an answer."""
+        return len(self._waiting)
 
     def number(self) -> int:
         self._numbers += 1

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolyard.sandboxes.base import ENVIRONMENT, RESERVED_BYTES
-from toolyard.sandboxes.native import seccomp, syscalls, template
-from toolyard.sandboxes.native.syscalls import Calls
+from toolyard.sandboxes.native import rootfs, seccomp, syscalls
+from toolyard.sandboxes.native.syscalls import Syscalls
 
 UID = 1000
 """Who programs are inside. Outside it is a user that nobody else is, or the server's own if that is not root."""
@@ -47,7 +47,7 @@ class Rules:
 
     @classmethod
     def make(cls, *, tcp: bool) -> Rules:
-        paths = {"/": syscalls.READ_ONLY, "/dev": syscalls.DEVICES, template.HOME: syscalls.EVERYTHING}
+        paths = {"/": syscalls.READ_ONLY, "/dev": syscalls.DEVICES, rootfs.HOME: syscalls.EVERYTHING}
         landlock = -1
         if syscalls.landlock_version():
             made = syscalls.landlock_rules(paths, tcp=tcp)
@@ -61,14 +61,14 @@ def environment(path: str) -> dict[str, str]:
     return {"PATH": path, **ENVIRONMENT}
 
 
-def birth(limits: Mapping[str, Any], waits: int, doors: Sequence[int], kept: Collection[int]) -> Calls:
+def birth(limits: Mapping[str, Any], waits: int, doors: Sequence[int], kept: Collection[int]) -> Syscalls:
     """What makes a new process, in namespaces over which it has all capabilities, the agent of a sandbox.
 
     All of it is prepared by the template, for these numbers of files: `waits` tells that the user is mapped, `doors`
     are those of its control group, and `kept` is what it has open afterwards. `no_new_privs` and the agent's seccomp
     filter are not part of it: every process here has them from its template.
     """
-    calls = Calls()
+    calls = Syscalls()
     calls.add("read", waits, b"?", 1, gives=1, about="what the template says")  # nothing if it is gone
     for door in doors:
         calls.add("write", door, b"0", 1, gives=1, about="the door of its control group")
@@ -95,20 +95,20 @@ def free_numbers(taken: Collection[int]) -> Iterator[int]:
     return (number for number in itertools.count() if number not in taken)
 
 
-def mount_processes(calls: Calls) -> None:
+def mount_processes(calls: Syscalls) -> None:
     """A /proc that shows the processes of this namespace and no others."""
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
     calls.add("mount", b"proc", b"/proc", b"proc", flags, about="/proc")
 
 
-def mount_workspace(calls: Calls, limits: Mapping[str, Any]) -> None:
+def mount_workspace(calls: Syscalls, limits: Mapping[str, Any]) -> None:
     options = f"mode=700,uid={UID},gid={UID},size={limits['disk_bytes']},nr_inodes={limits['disk_files']}"
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
-    for place in (template.WORK, template.TEMPORARY):
+    for place in (rootfs.WORK, rootfs.TEMPORARY):
         calls.add("mount", b"private", place.encode(), b"tmpfs", flags, options.encode(), about=place)
 
 
-def mount_terminals(calls: Calls, limits: Mapping[str, Any]) -> None:
+def mount_terminals(calls: Syscalls, limits: Mapping[str, Any]) -> None:
     """Pseudo terminals of its own, and few: the machine has `kernel.pty.max` of them for all."""
     options = f"newinstance,ptmxmode=0666,mode=620,max={min(_TERMINALS_MOST, limits['processes'])}"
     calls.add(
@@ -122,14 +122,14 @@ def mount_terminals(calls: Calls, limits: Mapping[str, Any]) -> None:
     )
 
 
-def settle(calls: Calls) -> None:
+def settle(calls: Syscalls) -> None:
     """As an agent: in a session of its own, where programs of its uid cannot look into it, in the workspace."""
     calls.add("setsid", gives=None)
     calls.add("prctl", syscalls.PR_SET_DUMPABLE, 0)
-    calls.add("chdir", template.WORK.encode(), about=template.WORK)
+    calls.add("chdir", rootfs.WORK.encode(), about=rootfs.WORK)
 
 
-def _take_few_watches(calls: Calls, fd: int) -> None:
+def _take_few_watches(calls: Syscalls, fd: int) -> None:
     """All sandboxes of a server, and its user, share what inotify has: often no more than 128 instances and 8192
     watches."""
     for path, most in _INOTIFY:
@@ -140,7 +140,7 @@ def _take_few_watches(calls: Calls, fd: int) -> None:
 _INOTIFY = (("/proc/sys/user/max_inotify_instances", b"8"), ("/proc/sys/user/max_inotify_watches", b"1024"))
 
 
-def raise_loopback(calls: Calls, *, fd: int) -> None:
+def raise_loopback(calls: Syscalls, *, fd: int) -> None:
     """Bring up the network interface `lo` of this network namespace. `fd` is the number that the next file gets."""
     set_flags, up_and_running = 0x8914, 0x41
     calls.add("socket", _socket.AF_INET, _socket.SOCK_DGRAM, gives=fd)
@@ -148,21 +148,21 @@ def raise_loopback(calls: Calls, *, fd: int) -> None:
     calls.add("close", fd)
 
 
-def move_files(fds: Sequence[int], rules: Rules) -> Calls:
+def move_files(fds: Sequence[int], rules: Rules) -> Syscalls:
     """So that these are numbered from 0, and nothing else is open but the rules."""
-    calls = Calls()
+    calls = Syscalls()
     for number, fd in enumerate(fds):
         calls.add("dup3", fd, number, 0, gives=number)
     calls.close_all_but({*range(len(fds)), rules.landlock} - {-1})
     return calls
 
 
-def confinement(rules: Rules, limits: Mapping[str, Any], *, files: int, alone: bool = False) -> Calls:
+def confinement(rules: Rules, limits: Mapping[str, Any], *, files: int, alone: bool = False) -> Syscalls:
     """The last thing before untrusted code: leave the agent's session if there is one, and all power that is not needed
     to run it.
 
     It is for a process that has so many files open, numbered from 0, and the rules."""
-    calls = Calls()
+    calls = Syscalls()
     if not alone:
         calls.add("setsid", gives=None)
     for name, most in _resources(limits).items():

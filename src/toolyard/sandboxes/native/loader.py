@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from toolyard.sandboxes.native import heap, syscalls, template, wire
+from toolyard.sandboxes.native import heap, rootfs, syscalls, wire
 
 
 def main(control_fd: int, parent: int) -> NoReturn:
@@ -29,8 +29,8 @@ def main(control_fd: int, parent: int) -> NoReturn:
     control = wire.at(control_fd)
     try:
         config, _, _ = wire.receive(control)
-        own_users = template.part_from_host()
-        template.cover(config["hidden"])  # so that no library that is loaded now finds it, either
+        own_users = rootfs.part_from_host()
+        rootfs.cover(config["hidden"])  # so that no library that is loaded now finds it, either
         interpreter = _load(config)
         zygote = importlib.import_module("toolyard.sandboxes.native.zygote").Zygote(
             control, config, interpreter, own_users=own_users
@@ -70,11 +70,11 @@ def _load(config: Mapping[str, Any]) -> Any:
 
 def _warm_up(config: Mapping[str, Any]) -> None:
     for code in config["warm_up"]:
-        exec(code, {"place": template.place})
+        exec(code, {"place": rootfs.place})
 
 
 def _interpreter(*, ipython: bool) -> Any:
     module = importlib.import_module("toolyard.sandboxes.interpreter")
-    interpreter = module.Interpreter(ipython, changes=syscalls.version_of(vars(builtins)))
+    interpreter = module.CodeRunner(ipython, changes=syscalls.version_of(vars(builtins)))
     interpreter.warm()
     return interpreter

@@ -15,7 +15,7 @@ _LATER_SECONDS = 0.005
 """Before another one is made in the place of one that was taken: whoever took it has the processor first."""
 
 
-class Rehearsed(Protocol):
+class RehearsedSandbox(Protocol):
     @property
     def alive(self) -> bool: ...
 
@@ -25,10 +25,10 @@ class Rehearsed(Protocol):
     async def close(self) -> None: ...
 
 
-S = TypeVar("S", bound=Rehearsed)
+S = TypeVar("S", bound=RehearsedSandbox)
 
 
-class Pool(Generic[S]):
+class SandboxPool(Generic[S]):
     def __init__(self, make: Callable[[], Awaitable[S]], size: int) -> None:
         self._make = make
         self._size = size

@@ -12,10 +12,10 @@ from typing import Any
 from toolyard.core.errors import SandboxError
 from toolyard.core.stalls import deadline
 from toolyard.sandboxes.base import Executed, Limit, Limits, PythonError, Usage
+from toolyard.sandboxes.native.agent_client import Keeper, RemoteProgram
 from toolyard.sandboxes.native.cgroups import Strain
 from toolyard.sandboxes.native.channel import Answer, loaded
-from toolyard.sandboxes.native.guest import Keeper, Program
-from toolyard.sandboxes.native.watch import Ground, Watch
+from toolyard.sandboxes.native.watch import Ground, NativeWatch
 
 _GRACE_SECONDS = 0.5
 """For code that is interrupted to stop by itself, which saves the session's variables."""
@@ -36,7 +36,7 @@ class Reply:
 class Python:
     """Starts the interpreter when it is first needed, and again when it was lost. One piece of code at a time."""
 
-    def __init__(self, keeper: Keeper, limits: Limits, ground: Ground, program: Program | None = None) -> None:
+    def __init__(self, keeper: Keeper, limits: Limits, ground: Ground, program: RemoteProgram | None = None) -> None:
         self._keeper = keeper
         self._limits = limits
         self._ground = ground
@@ -45,7 +45,7 @@ class Python:
         """Of the sandbox, when the last piece of code had ended."""
         self.turn = asyncio.Lock()
 
-    async def execute(self, code: str, watch: Watch) -> Executed:
+    async def execute(self, code: str, watch: NativeWatch) -> Executed:
         async with self.turn:
             program = await self.program()
             assert program.channel is not None
@@ -80,7 +80,7 @@ class Python:
             async with deadline(self._limits.wall_seconds):
                 await program.channel.begin("rehearse", b"")
 
-    async def program(self) -> Program:
+    async def program(self) -> RemoteProgram:
         if self._program is None:
             try:
                 self._program = await self._keeper.interpret(self._limits.output_bytes)
@@ -97,7 +97,7 @@ class Python:
             finally:
                 program.close()
 
-    async def _interrupt(self, program: Program, answer: asyncio.Future[Answer], watch: Watch) -> None:
+    async def _interrupt(self, program: RemoteProgram, answer: asyncio.Future[Answer], watch: NativeWatch) -> None:
         """End the processes that the code has started, and ask it to stop. It is given little time to do so."""
         with contextlib.suppress(OSError):
             for _ in range(_TIMES):  # it may only have been about to begin
@@ -108,7 +108,7 @@ class Python:
                     await self._keeper.end_since(program, watch.seconds)  # what it has started meanwhile
                     return
 
-    async def _executed_last(self, program: Program, exceeded: Limit | None, watch: Watch) -> Executed:
+    async def _executed_last(self, program: RemoteProgram, exceeded: Limit | None, watch: NativeWatch) -> Executed:
         """The interpreter did not answer, or not sensibly: see to it that it is no more."""
         self._program = None
         assert program.channel is not None
@@ -126,7 +126,7 @@ class Python:
             program.close()
 
 
-def _output(program: Program) -> tuple[str, str]:
+def _output(program: RemoteProgram) -> tuple[str, str]:
     return program.stdout.take().decode(errors="replace"), program.stderr.take().decode(errors="replace")
 
 

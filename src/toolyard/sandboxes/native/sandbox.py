@@ -17,14 +17,14 @@ from toolyard.sandboxes import paths
 from toolyard.sandboxes.base import Entry, Executed, Finished, Grader, Limits, Process, Report, Sandbox, Usage
 from toolyard.sandboxes.endings import HostExhausted
 from toolyard.sandboxes.grading.grader import open_grader
+from toolyard.sandboxes.native.agent_client import SECONDS, AgentClient, RemoteProgram, agreed
 from toolyard.sandboxes.native.bash import Bash
 from toolyard.sandboxes.native.cgroups import Strain
 from toolyard.sandboxes.native.channel import pair
-from toolyard.sandboxes.native.guest import SECONDS, Guest, Program, agreed
 from toolyard.sandboxes.native.python import Python
-from toolyard.sandboxes.native.watch import Ground, Watch
+from toolyard.sandboxes.native.watch import Ground, NativeWatch
 from toolyard.sandboxes.pipes import feed
-from toolyard.sandboxes.process import MEASURE_SECONDS, Ending, Running, Unstarted
+from toolyard.sandboxes.process import MEASURE_SECONDS, Ending, RunningProgram, Unstarted
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class NativeSandbox:
 
     def __init__(
         self,
-        guest: Guest,
+        client: AgentClient,
         limits: Limits,
         ground: Ground,
         *,
@@ -51,34 +51,34 @@ class NativeSandbox:
         on_branched: Callable[[NativeSandbox], None] = lambda _: None,
         on_closed: Callable[[NativeSandbox], None] = lambda _: None,
         parent: NativeSandbox | None = None,
-        interpreter: Program | None = None,
+        interpreter: RemoteProgram | None = None,
     ) -> None:
         self.limits = limits
         self.another = another
-        self._guest = guest
+        self._client = client
         self._ground = ground
         self._end = end
         self._on_branched = on_branched
         self._on_closed = on_closed
         self._parent = parent
-        self._python = Python(guest, limits, ground, interpreter)
-        self._bash = Bash(guest, limits, ground)
+        self._python = Python(client, limits, ground, interpreter)
+        self._bash = Bash(client, limits, ground)
         self._files = asyncio.Lock()
         """A file is read and written in pieces, and those of several callers must not be mixed."""
-        self._processes: set[Running] = set()
+        self._processes: set[RunningProgram] = set()
         self._branches: set[NativeSandbox] = set()
         self._under_way: set[asyncio.Task[Any]] = set()
         """What has been begun and nobody waits for any more."""
         self._unwanted: set[asyncio.Task[Any]] = set()
         """What closes branches that came too late. These wait for us to be closed, so we must not wait for them."""
-        self._watches: set[Watch] = set()
+        self._watches: set[NativeWatch] = set()
         self._closing: asyncio.Task[None] | None = None
         self._ran_out: str | None = None
         """Whose memory, if it ended by itself."""
 
     @property
     def alive(self) -> bool:
-        return self._closing is None and not self._guest.lost
+        return self._closing is None and not self._client.lost
 
     def report(self) -> Report:
         return self._ground.report().within(self.limits)
@@ -96,7 +96,7 @@ class NativeSandbox:
     ) -> Finished:
         self._check_not_closed()
         within = limits.within(self.limits) if limits else self.limits
-        watch = Watch(within, timeout, self._ground_for(within))
+        watch = NativeWatch(within, timeout, self._ground_for(within))
         work = self._run(argv, stdin, env or {}, within, watch)
         return await self._wind_up_if_cancelled(work, watch, self._spent)
 
@@ -104,16 +104,16 @@ class NativeSandbox:
         return self._ground if limits.memory_bytes == self.limits.memory_bytes else self._ground.unenforced()
 
     async def _run(
-        self, argv: Sequence[str], stdin: bytes, env: Mapping[str, str], limits: Limits, watch: Watch
+        self, argv: Sequence[str], stdin: bytes, env: Mapping[str, str], limits: Limits, watch: NativeWatch
     ) -> Finished:
         try:
-            program = await self._guest.run(argv, env, limits, memory_enforced=watch.memory_enforced)
+            program = await self._client.run(argv, env, limits, memory_enforced=watch.memory_enforced)
         except OSError as error:
             return watch.unstarted(error)
         feeding = asyncio.ensure_future(feed(program.take_stdin(), stdin))
         try:
-            exceeded = await watch.until(self._guest, program, program.ended)
-            ending = await self._guest.kill(program) if exceeded else program.ended.result()
+            exceeded = await watch.until(self._client, program, program.ended)
+            ending = await self._client.kill(program) if exceeded else program.ended.result()
             stdout, stderr = program.stdout.take(), program.stderr.take()
             exceeded = exceeded or watch.enforced(ending)
             moved = max(map(len, (stdin, stdout, stderr)))
@@ -144,16 +144,16 @@ class NativeSandbox:
             raise
 
     async def _start(self, argv: Sequence[str], env: Mapping[str, str], limits: Limits) -> Process:
-        watch = Watch(limits, math.inf, self._ground_for(limits), every=MEASURE_SECONDS)
+        watch = NativeWatch(limits, math.inf, self._ground_for(limits), every=MEASURE_SECONDS)
         try:
-            program = await self._guest.run(argv, env, limits, memory_enforced=watch.memory_enforced)
+            program = await self._client.run(argv, env, limits, memory_enforced=watch.memory_enforced)
         except OSError as error:
             return Unstarted(watch.unstarted(error))
         except SandboxLost as error:
             if await self._is_own_doing(error, watch.before):
                 return Unstarted(self._spent(watch.seconds))
             raise
-        process = Running(program)
+        process = RunningProgram(program)
         self._processes.add(process)
         process.begin(self._lived(process, program, watch), self._processes.discard)
         if self._closing is not None:  # meanwhile
@@ -161,10 +161,10 @@ class NativeSandbox:
         self._check_open()
         return process
 
-    async def _lived(self, process: Running, program: Program, watch: Watch) -> Ending:
-        exceeded = await watch.until(self._guest, program, program.ended, process.unwanted)
+    async def _lived(self, process: RunningProgram, program: RemoteProgram, watch: NativeWatch) -> Ending:
+        exceeded = await watch.until(self._client, program, program.ended, process.unwanted)
         if not program.ended.done():
-            return (await self._guest.kill(program))["code"], exceeded
+            return (await self._client.kill(program))["code"], exceeded
         ending = program.ended.result()
         exceeded = exceeded or watch.enforced(ending)
         watch.check_host()
@@ -172,12 +172,12 @@ class NativeSandbox:
 
     async def exec(self, code: str, *, timeout: float | None = None) -> Executed:
         self._check_not_closed()
-        watch = Watch(self.limits, timeout, self._ground)
+        watch = NativeWatch(self.limits, timeout, self._ground)
         return await self._wind_up_if_cancelled(self._python.execute(code, watch), watch, self._executed_spent)
 
     async def shell(self, command: str, *, timeout: float | None = None) -> Finished:
         self._check_not_closed()
-        watch = Watch(self.limits, timeout, self._ground)
+        watch = NativeWatch(self.limits, timeout, self._ground)
         return await self._wind_up_if_cancelled(self._bash.execute(command, watch), watch, self._spent)
 
     async def stop_programs(self) -> None:
@@ -196,7 +196,9 @@ class NativeSandbox:
         """Let the interpreter do once what it will be asked to do. Nothing is left of it but that it is faster."""
         await self._python.rehearse()
 
-    async def _wind_up_if_cancelled(self, work: Coroutine[Any, Any, T], watch: Watch, spent: Callable[[float], T]) -> T:
+    async def _wind_up_if_cancelled(
+        self, work: Coroutine[Any, Any, T], watch: NativeWatch, spent: Callable[[float], T]
+    ) -> T:
         """Wait for something to end. Who stops waiting ends it, as if its time were over, so that nothing goes on
         unseen; the sandbox can be used again as soon as that is done. `spent` makes the result of a program whose
         sandbox has used up its memory, itself included."""
@@ -220,7 +222,7 @@ class NativeSandbox:
     async def _is_own_doing(self, error: SandboxLost, before: Strain) -> bool:
         """Whether it is lost because its own programs took all the memory that it may have. They must not be able to
         pass for trouble of the host."""
-        if isinstance(error, HostExhausted) or self._closing is not None or not self._guest.lost:
+        if isinstance(error, HostExhausted) or self._closing is not None or not self._client.lost:
             return False
         if self._ran_out is None:
             self._ran_out = await self._ground.group.ran_out(before)
@@ -258,7 +260,7 @@ class NativeSandbox:
         try:
             return [_entry(*about) for about in json.loads(told.decode("utf-8", "surrogateescape"))]
         except (ValueError, TypeError, RecursionError) as error:
-            self._guest.close("it sent something that is not a list of names")
+            self._client.close("it sent something that is not a list of names")
             raise SandboxLost("the sandbox is gone: it sent something that is not a list of names") from error
 
     def _check_size(self, path: str, size: int) -> None:
@@ -268,7 +270,7 @@ class NativeSandbox:
     async def _file(self, op: str, path: str, inside: str, **more: Any) -> bytes:
         self._check_not_closed()
         before = self._ground.group.glance()
-        asking = asyncio.ensure_future(self._guest.ask(op, path=inside, **more))
+        asking = asyncio.ensure_future(self._client.ask(op, path=inside, **more))
         try:
             return (await asyncio.shield(asking)).payload
         except asyncio.CancelledError:
@@ -308,14 +310,14 @@ class NativeSandbox:
         interpreter = await self._python.program()
         async with self._ground.copying:
             seconds = await self._copying_seconds()
-            number, guest, forked = await self._place_for(interpreter, seconds)
+            number, client, forked = await self._place_for(interpreter, seconds)
 
         async def end() -> None:
-            guest.close()
-            await self._guest.end_branch(number)
+            client.close()
+            await self._client.end_branch(number)
 
         branch = NativeSandbox(
-            guest,
+            client,
             self.limits,
             self._ground.of_branch(),
             end=end,
@@ -331,7 +333,7 @@ class NativeSandbox:
 
     async def _copying_seconds(self) -> float:
         """How long a copy of the workspace may take. Raises `CannotFork` if the sandbox has no memory for one."""
-        size = await self._guest.size_of_files()
+        size = await self._client.size_of_files()
         left = self._ground.memory_left()
         if left is not None and size + _BRANCH_BYTES > left:
             raise CannotFork(
@@ -341,26 +343,26 @@ class NativeSandbox:
             )
         return SECONDS + size / _COPIED_PER_SECOND
 
-    async def _place_for(self, interpreter: Program, seconds: float) -> tuple[int, Guest, Program]:
+    async def _place_for(self, interpreter: RemoteProgram, seconds: float) -> tuple[int, AgentClient, RemoteProgram]:
         """Have the agent make one, while the interpreter looks whether it can be forked; then have that forked.
 
         Whatever goes wrong, nothing is left of it, and the sandbox is as it was."""
         assert interpreter.channel is not None
         ours, theirs = pair()
-        guest = Guest(ours, owner=self._ground.owner)
+        client = AgentClient(ours, owner=self._ground.owner)
         forkable = interpreter.channel.begin("check", b"")
         number, code_runs = 0, False
         try:
             with theirs:
-                number = await self._guest.branch(theirs)
-            await guest.ready(seconds)
+                number = await self._client.branch(theirs)
+            await client.ready(seconds)
             await agreed(forkable)
             code_runs = True
-            return number, guest, await guest.fork(interpreter, self.limits.output_bytes, self.limits.wall_seconds)
+            return number, client, await client.fork(interpreter, self.limits.output_bytes, self.limits.wall_seconds)
         except BaseException as error:
-            why = guest.failure or (str(error) if code_runs else "")
-            guest.close()
-            await self._guest.end_branch(number, patience=0)
+            why = client.failure or (str(error) if code_runs else "")
+            client.close()
+            await self._client.end_branch(number, patience=0)
             if interpreter.channel.lost or isinstance(error, BrokenPipeError):
                 self._check_open()
                 raise CannotFork(f"{_UNFORKABLE} the interpreter has ended, and its variables are lost") from error
@@ -443,8 +445,8 @@ class NativeSandbox:
 
     def _check_open(self) -> None:
         self._check_not_closed()
-        if self._guest.lost:
-            raise SandboxLost(f"the sandbox is gone: {self._guest.lost}")
+        if self._client.lost:
+            raise SandboxLost(f"the sandbox is gone: {self._client.lost}")
 
     async def __aenter__(self) -> Self:
         return self
@@ -478,7 +480,7 @@ def _mebibytes(size: int) -> str:
 
 
 def _entry(name: object, kind: object, size: object) -> Entry:
-    """What the guest says of a file, if it has the right form."""
+    """What the agent says of a file, if it has the right form."""
     if not isinstance(name, str) or type(size) is not int:
         raise TypeError((name, size))
     match kind:

@@ -23,11 +23,11 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from toolyard.sandboxes.native import forking, signals, syscalls, template, wire
+from toolyard.sandboxes.native import forking, rootfs, signals, syscalls, wire
 
 _drawing: _random.Random = random.seed.__self__  # type: ignore[attr-defined]
 """What functions of `random` draw from. A method of its base class seeds it with fewer steps than its own."""
-_chance = syscalls.Calls()
+_chance = syscalls.Syscalls()
 """Draws what numpy goes on from. The template has drawn that for all of its copies."""
 _NUMPY_STATE, _DRAWN_AT_ONCE = 624 * 4, 256  # more than so many bytes can be interrupted
 
@@ -38,7 +38,7 @@ _BRANCH_FILES = 4
 _LOOKS, _LOOK_SECONDS = 100, 0.0005
 """For threads that have ended, and are not gone."""
 
-_surrender = syscalls.Calls()
+_surrender = syscalls.Syscalls()
 """Of the power that an interpreter has in the namespaces of its branch."""
 syscalls.drop_capabilities(_surrender)
 _surrender.add("prctl", syscalls.PR_SET_DUMPABLE, 1)
@@ -330,7 +330,7 @@ def _parts_of(path: str) -> Iterator[bytes]:
 def _private_files() -> Iterator[tuple[int, str, int, int]]:
     """Open files of the workspace, which the branch has to open again in its own: number, path, flags, position."""
     for fd, path, about in _open_files():
-        if path.startswith(template.HOME + "/") and (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
+        if path.startswith(rootfs.HOME + "/") and (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
             flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
             yield fd, path, flags, 0 if flags & os.O_PATH else os.lseek(fd, 0, os.SEEK_CUR)
 

@@ -73,7 +73,7 @@ def _prctl(name: str, option: int, *args: int) -> int:
     return _check(_libc.prctl(ctypes.c_int(option), *padded), f"prctl({name})")
 
 
-class Calls:
+class Syscalls:
     """System calls that a template prepares and its copies make. The less a copy does for each, the fewer pages of
     memory it touches, all of which have to be copied for it."""
 
@@ -294,7 +294,7 @@ def forbid_new_privileges() -> None:
     _prctl("NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
 
 
-def drop_capabilities(calls: Calls) -> None:
+def drop_capabilities(calls: Syscalls) -> None:
     """All of them, for ever, also for programs with file capabilities and for uid 0."""
     calls.add("prctl", _PR_SET_SECUREBITS, _SECUREBITS_ALL_LOCKED, about="SECUREBITS")
     capability = 0
@@ -305,7 +305,7 @@ def drop_capabilities(calls: Calls) -> None:
     calls.add("capset", struct.pack("=Ii", version_3, own_process), struct.pack("=6I", 0, 0, 0, 0, 0, 0))
 
 
-def load_filter(calls: Calls, instructions: bytes) -> None:
+def load_filter(calls: Syscalls, instructions: bytes) -> None:
     """From then on the process and its children may make only the system calls that the seccomp filter lets through."""
     set_mode_filter = 1
     program = struct.pack("@HP", len(instructions) // 8, calls.address(instructions))

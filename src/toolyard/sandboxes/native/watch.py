@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from toolyard.sandboxes import endings, watching
 from toolyard.sandboxes.base import Finished, Limit, Limits, Report
 from toolyard.sandboxes.endings import HostExhausted
+from toolyard.sandboxes.native.agent_client import Keeper, RemoteProgram
 from toolyard.sandboxes.native.cgroups import Strain
-from toolyard.sandboxes.native.guest import Keeper, Program
 
 _STALLED_SHARE = 0.1
 """Of its time, in which a program had to wait for memory of the host's: it might have been in time otherwise."""
@@ -70,7 +70,7 @@ class Ground:
         return dataclasses.replace(self, memory_enforced=False)
 
 
-class Watch(watching.Watch):
+class NativeWatch(watching.Watch):
     def __init__(
         self, limits: Limits, timeout: float | None, ground: Ground, *, every: float = watching.MEASURE_SECONDS
     ) -> None:
@@ -82,7 +82,7 @@ class Watch(watching.Watch):
         """To be called for a program that ended before it was asked for anything: whose fault that is began then."""
         self.before = self.before._replace(oom_kills=before.oom_kills, memory_full=before.memory_full)
 
-    async def until(self, keeper: Keeper, program: Program, *ends: asyncio.Future[Any]) -> Limit | None:
+    async def until(self, keeper: Keeper, program: RemoteProgram, *ends: asyncio.Future[Any]) -> Limit | None:
         """Wait until one of the ends is done (None), or the program exceeds a limit."""
 
         async def measure() -> tuple[float, int]:

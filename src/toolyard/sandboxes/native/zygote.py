@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolyard.sandboxes.native import agent, forking, heap, seccomp, session, signals, syscalls, template, wire
+from toolyard.sandboxes.native import agent, forking, heap, rootfs, seccomp, session, signals, syscalls, wire
 from toolyard.sandboxes.native.cgroups import Caps, Group, Groups
 from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules
 from toolyard.sandboxes.native.spares import Spares
@@ -75,9 +75,9 @@ class Zygote:
             raise OSError(0, f"a preloaded library has started {threads - 1} threads")
         self._processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._own_users = own_users
-        template.cover(config["closed"])  # now: what is ours may lie there
-        template.enter(config["prefixes"])
-        self._covers = template.Covers(config["covers"])
+        rootfs.cover(config["closed"])  # now: what is ours may lie there
+        rootfs.enter(config["prefixes"])
+        self._covers = rootfs.Covers(config["covers"])
         _find_modules_again(config["packages"])
         self._rules = {tcp: Rules.make(tcp=tcp) for tcp in (True, False)}
         self._setups: dict[tuple[tuple[str, Any], ...], agent.Setup] = {}
@@ -280,17 +280,17 @@ def _forget_types() -> None:
 def _restrain() -> None:
     """What is in force in every process of every sandbox, and does no harm to us: so they have it from here."""
     syscalls.forbid_new_privileges()
-    calls = syscalls.Calls()
+    calls = syscalls.Syscalls()
     syscalls.load_filter(calls, seccomp.agent_filter())
     calls.make()
 
 
 def _find_modules_again(packages: Sequence[str]) -> None:
     """Let Python look where things are now."""
-    sys.path[:] = map(template.place, packages)
+    sys.path[:] = map(rootfs.place, packages)
     for name in ("executable", "_base_executable", "prefix", "exec_prefix", "base_prefix", "base_exec_prefix"):
-        setattr(sys, name, template.place(getattr(sys, name)))
+        setattr(sys, name, rootfs.place(getattr(sys, name)))
     for module in list(sys.modules.values()):
         if isinstance(where := getattr(module, "__path__", None), list):
-            where[:] = map(template.place, where)
+            where[:] = map(rootfs.place, where)
     sys.path_importer_cache.clear()

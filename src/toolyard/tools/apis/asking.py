@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
-from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 
@@ -17,8 +15,8 @@ from toolyard.browser.addresses import Addresses, AddressRefused
 from toolyard.core.encoding import encode
 from toolyard.core.errors import ServiceUnavailable, ToolError
 from toolyard.tools import http
-from toolyard.tools.apis.operation import Request
-from toolyard.tools.http import BYTES_MOST, Answer, without
+from toolyard.tools.apis.operation import ApiRequest
+from toolyard.tools.http import BYTES_MOST, HttpAnswer, without
 
 SECONDS = 30.0
 CONNECT_SECONDS = 10.0
@@ -37,7 +35,7 @@ _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @dataclass(slots=True)
-class Line:
+class ApiConnections:
     """Connections to the servers of one collection, in one event loop. They are closed when no session uses them."""
 
     addresses: Addresses | None
@@ -45,7 +43,7 @@ class Line:
     sessions: int = 0
     _transports: dict[tuple[str, str | None], httpx2.AsyncHTTPTransport] = field(default_factory=dict)
 
-    async def ask(self, request: Request, seconds: float) -> Answer:
+    async def ask(self, request: ApiRequest, seconds: float) -> HttpAnswer:
         """What the API answers. Raises `ServiceUnavailable` if it does not, `ToolError` if that is too much."""
         try:
             async with asyncio.timeout(seconds):
@@ -60,7 +58,7 @@ class Line:
             raise ServiceUnavailable(f"it cannot be reached: {type(error).__name__}") from None
         raise ServiceUnavailable(f"it sends us from one place to another, more than {REDIRECTS} times")
 
-    async def _once(self, request: Request) -> Answer:
+    async def _once(self, request: ApiRequest) -> HttpAnswer:
         url = httpx2.URL(request.url)
         headers = {"accept": "*/*", "accept-encoding": "gzip", "user-agent": "toolyard", **request.headers}
         there, extensions = url, dict[str, Any](timeout={"connect": CONNECT_SECONDS})
@@ -71,7 +69,7 @@ class Line:
         asked = httpx2.Request(request.method, there, headers=headers, content=request.content, extensions=extensions)
         response = await self._transport(url).handle_async_request(asked)
         try:
-            return await _received(response)
+            return await http.received(response, _too_long())
         finally:
             await response.aclose()
 
@@ -89,7 +87,7 @@ class Line:
     def _proxy(self, url: httpx2.URL) -> str | None:
         """That of the environment variables; none for a plain server that the operator named, which is near."""
         near = self.addresses is None and url.scheme == "http"
-        return None if near or proxy_bypass(url.host) else getproxies().get(url.scheme)
+        return None if near else http.proxy_for(url)
 
     async def leave(self) -> None:
         self.sessions -= 1
@@ -109,40 +107,11 @@ async def _address(url: httpx2.URL, addresses: Addresses) -> str:
         ) from None
 
 
-async def _received(response: httpx2.Response) -> Answer:
-    """As it was sent, unpacked here: a small answer may unpack to a very large one."""
-    encoding = response.headers.get("content-encoding", "identity").lower()
-    if encoding not in ("identity", "gzip", "deflate", ""):
-        raise ServiceUnavailable(f"its answer is packed as {encoding[:20]!r}, which it was not asked for")
-    body = bytearray()
-    async for piece in response.aiter_raw():
-        body += piece
-        if len(body) > BYTES_MOST:
-            raise _too_long()
-    unpacked = bytes(body)
-    if encoding not in ("identity", ""):  # a thread, because of what it may unpack to
-        unpacked = await asyncio.to_thread(_unpacked, unpacked)
-    return Answer(response.status_code, response.headers, unpacked)
-
-
-def _unpacked(body: bytes) -> bytes:
-    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    try:
-        unpacked = unpacking.decompress(body, BYTES_MOST + 1)
-    except zlib.error as error:
-        raise ServiceUnavailable(f"its answer cannot be unpacked: {error}") from None
-    if len(unpacked) > BYTES_MOST:
-        raise _too_long()
-    if not unpacking.eof:
-        raise ServiceUnavailable("its answer ends too early")
-    return unpacked
-
-
 def _too_long() -> ToolError:
     return ToolError(f"the answer of the API is longer than {BYTES_MOST:,} bytes; ask for less")
 
 
-def _moved(request: Request, answer: Answer) -> Request:
+def _moved(request: ApiRequest, answer: HttpAnswer) -> ApiRequest:
     """Where the API sends us, if that is on the same host."""
     here = httpx2.URL(request.url)
     there = here.join(answer.headers["location"])
@@ -154,14 +123,14 @@ def _moved(request: Request, answer: Answer) -> Request:
     return replace(request, method="GET", url=str(there), headers=headers, content=b"")
 
 
-async def value_of(answer: Answer, secrets: Iterable[str]) -> object:
+async def value_of(answer: HttpAnswer, secrets: Iterable[str]) -> object:
     """What a good answer says: a JSON value, text, or the bytes of a picture. Raises for one that is not."""
     if len(answer.body) < _LARGE:
         return _value_of(answer, secrets)
     return await asyncio.to_thread(_value_of, answer, secrets)
 
 
-def _value_of(answer: Answer, secrets: Iterable[str]) -> object:
+def _value_of(answer: HttpAnswer, secrets: Iterable[str]) -> object:
     body = without(answer.body, secrets)
     if answer.status < 300:
         return _value(answer, body)
@@ -175,7 +144,7 @@ def is_ours(status: int) -> bool:
     return status >= 500 or status in _NOT_THE_AGENTS
 
 
-def _value(answer: Answer, body: bytes) -> object:
+def _value(answer: HttpAnswer, body: bytes) -> object:
     media = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not body:
         return _status(answer.status)

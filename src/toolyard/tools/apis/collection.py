@@ -16,10 +16,10 @@ from toolyard.core.errors import DefinitionError
 from toolyard.core.output import JsonObject
 from toolyard.core.tool import ToolSpec
 from toolyard.tools.apis import rapidapi, servers, toolbench
-from toolyard.tools.apis.asking import PUBLIC, SECONDS, Line, value_of
+from toolyard.tools.apis.asking import PUBLIC, SECONDS, ApiConnections, value_of
 from toolyard.tools.apis.document import Document, mapping
 from toolyard.tools.apis.files import LISTS, checked_keys, content_of, document_in, files_in
-from toolyard.tools.apis.names import Names, as_title
+from toolyard.tools.apis.names import UniqueNames, as_title
 from toolyard.tools.apis.openapi import read_openapi, title_of
 from toolyard.tools.apis.operation import HttpOperation, Operation
 from toolyard.tools.apis.security import Keys
@@ -38,23 +38,25 @@ class ApiCollection(Toolset):
     is_trusted: ClassVar[bool] = False
     """The operator named the server."""
     seconds: ClassVar[float] = SECONDS
-    _lines: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Line]]
+    _connections_of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, ApiConnections]]
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self._line: Line | None = None
+        self._connections: ApiConnections | None = None
 
     async def call_task_tool(self, name: str, arguments: JsonObject) -> object:
         request = self.operations[name].request(arguments)
-        if self._line is None:
-            self._line = self._lines.setdefault(asyncio.get_running_loop(), Line(None if self.is_trusted else PUBLIC))
-            self._line.sessions += 1
-        answer = await self._line.ask(request, self.seconds)
+        if self._connections is None:
+            self._connections = self._connections_of_loops.setdefault(
+                asyncio.get_running_loop(), ApiConnections(None if self.is_trusted else PUBLIC)
+            )
+            self._connections.sessions += 1
+        answer = await self._connections.ask(request, self.seconds)
         return await value_of(answer, request.secrets)
 
     async def teardown(self) -> None:
-        if self._line is not None:
-            await self._line.leave()
+        if self._connections is not None:
+            await self._connections.leave()
 
 
 @dataclass(slots=True)
@@ -82,7 +84,7 @@ class _Found:
             "operations": self.operations,
             "is_trusted": self.is_trusted,
             "seconds": seconds,
-            "_lines": WeakKeyDictionary(),
+            "_connections_of_loops": WeakKeyDictionary(),
         }
         return type(self.title, (ApiCollection,), body)
 
@@ -94,8 +96,8 @@ class _Reading:
         self.found: dict[str, _Found] = {}
         self._base_urls = base_urls
         self._keys = keys
-        self._tools = Names(taken)
-        self._titles = Names([rapidapi.TITLE, toolbench.TITLE], before_number="")
+        self._tools = UniqueNames(taken)
+        self._titles = UniqueNames([rapidapi.TITLE, toolbench.TITLE], before_number="")
 
     def read(self, path: Path) -> None:
         if path.suffix.lower() in LISTS:

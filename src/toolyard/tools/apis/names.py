@@ -34,7 +34,7 @@ def described(*parts: str) -> str:
     return "\n".join(part.strip() for part in parts if part.strip())[:DESCRIPTION]
 
 
-class Names:
+class UniqueNames:
     """Gives each name once. Whoever wants one that is taken gets it with a number."""
 
     def __init__(self, taken: Iterable[str] = (), *, before_number: str = "_") -> None:

@@ -15,7 +15,7 @@ from toolyard.core.errors import DefinitionError
 from toolyard.core.output import JsonObject
 from toolyard.core.tool import ToolSpec
 from toolyard.tools.apis.document import Document, listed, mapping, text
-from toolyard.tools.apis.names import Names, as_word, described
+from toolyard.tools.apis.names import UniqueNames, as_word, described
 from toolyard.tools.apis.operation import FORM_BODY, IN_PATH, JSON_BODY, Credential, HttpOperation, Parameter
 from toolyard.tools.apis.schemas import Schemas, closed
 from toolyard.tools.apis.security import Keys, Security, header_name
@@ -48,7 +48,7 @@ def title_of(document: Document) -> str:
 
 
 def read_openapi(
-    document: Document, names: Names, *, base_url: str, keys: Keys
+    document: Document, names: UniqueNames, *, base_url: str, keys: Keys
 ) -> Iterator[tuple[ToolSpec, HttpOperation]]:
     version = document.root.get("openapi")
     if not isinstance(version, str) or not version.startswith("3."):
@@ -78,7 +78,7 @@ def _server(servers: object, where: str) -> str:
 @dataclass(frozen=True, slots=True)
 class _Reader:
     document: Document
-    names: Names
+    names: UniqueNames
     title: str
     server: str
     is_trusted: bool
@@ -161,7 +161,7 @@ class _Inputs:
         self.body = ""
         self._schemas = schemas
         self._known = {(one.place, one.name) for one in credentials}
-        self._names = Names()
+        self._names = UniqueNames()
         self._properties: dict[str, JsonObject] = {}
         self._required: list[str] = []
 

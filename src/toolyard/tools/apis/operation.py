@@ -22,7 +22,7 @@ _STEPS = re.compile(r"[/\\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """What is sent; never shown, for there are keys in it."""
 
     method: str
@@ -36,7 +36,7 @@ class Request:
 class Operation(Protocol):
     """What a tool of a collection does."""
 
-    def request(self, arguments: JsonObject) -> Request:
+    def request(self, arguments: JsonObject) -> ApiRequest:
         """Raises `ToolError` for arguments that cannot be sent."""
 
 
@@ -77,12 +77,12 @@ class HttpOperation:
     lacks: str = ""
     """The key without which there is no use in asking."""
 
-    def request(self, arguments: JsonObject) -> Request:
+    def request(self, arguments: JsonObject) -> ApiRequest:
         if self.lacks:
             raise ServiceUnavailable(f"the API wants a key, and none is set for {self.lacks!r}")
         content = self._content(arguments)
         path, query = self._path(arguments), _and(self._query(arguments))
-        return Request(
+        return ApiRequest(
             self.method,
             url=self.server + path + f"{'&' if '?' in path else '?'}{query}" * bool(query),
             headers=self._headers(arguments, has_content=content is not None),

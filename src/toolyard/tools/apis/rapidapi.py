@@ -14,8 +14,8 @@ from toolyard.core.errors import DefinitionError, ServiceUnavailable
 from toolyard.core.output import JsonObject
 from toolyard.core.tool import ToolSpec
 from toolyard.tools.apis.document import listed, mapping, text
-from toolyard.tools.apis.names import DESCRIPTION, Names
-from toolyard.tools.apis.operation import Request
+from toolyard.tools.apis.names import DESCRIPTION, UniqueNames
+from toolyard.tools.apis.operation import ApiRequest
 from toolyard.tools.apis.schemas import is_plain
 
 TITLE = "RapidAPIEnv"
@@ -32,7 +32,7 @@ class EndpointOperation:
     api: str
     key: str = field(default="", repr=False)
 
-    def request(self, arguments: JsonObject) -> Request:
+    def request(self, arguments: JsonObject) -> ApiRequest:
         if not self.endpoint:
             raise ServiceUnavailable(f"there is no endpoint to ask: {TITLE} needs a base URL")
         body = {
@@ -44,11 +44,11 @@ class EndpointOperation:
             "toolbench_key": self.key,
         }
         headers = {"content-type": "application/json", "toolbench_key": self.key}
-        return Request("POST", self.endpoint, headers, encode(body), [self.key])
+        return ApiRequest("POST", self.endpoint, headers, encode(body), [self.key])
 
 
 def read_list(
-    lines: bytes, where: str, names: Names, *, endpoint: str, key: str
+    lines: bytes, where: str, names: UniqueNames, *, endpoint: str, key: str
 ) -> Iterator[tuple[ToolSpec, EndpointOperation]]:
     """`{"name": "rapi_<tool>_<api>", "category", "api": "<tool>", "description", "parameters"}`, one a line."""
     for number, line in enumerate(lines.split(b"\n"), 1):

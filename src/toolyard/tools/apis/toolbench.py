@@ -12,7 +12,7 @@ from toolyard.core.errors import DefinitionError
 from toolyard.core.output import JsonObject
 from toolyard.core.tool import ToolSpec
 from toolyard.tools.apis.document import listed, mapping, text
-from toolyard.tools.apis.names import Names, as_word, described
+from toolyard.tools.apis.names import UniqueNames, as_word, described
 from toolyard.tools.apis.operation import IN_PATH, JSON_BODY, Credential, HttpOperation, Parameter, Place
 from toolyard.tools.apis.rapidapi import property_of
 from toolyard.tools.apis.schemas import closed
@@ -31,7 +31,7 @@ class ToolFiles:
     base_url: str = ""
     key: str = field(default="", repr=False)
 
-    def read(self, tool: object, where: str, names: Names) -> Iterator[tuple[ToolSpec, HttpOperation]]:
+    def read(self, tool: object, where: str, names: UniqueNames) -> Iterator[tuple[ToolSpec, HttpOperation]]:
         said = mapping(tool, where)
         title = text(said.get("tool_name") or said.get("title"), f"{where}: tool_name")
         about = text(said.get("tool_description") or "", f"{where}: tool_description")

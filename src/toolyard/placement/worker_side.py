@@ -1,0 +1,147 @@
+"""The other side of sessions that live elsewhere: environments in some placement there, driven over an `RpcConnection`.
+
+Everything that an author wrote runs on this side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from toolyard.core.environment import Environment
+from toolyard.core.messages import GroupCandidate
+from toolyard.placement.base import Placed, Placement, SessionSpec, Strategy, Task
+from toolyard.placement.workspaces import HostedWorkspace
+from toolyard.placement.writing import write_reply
+from toolyard.rpc import TheirQuestion
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What every worker of a server has, loaded before it was forked."""
+
+    environments: Mapping[str, type[Environment]]
+    toolsets: Mapping[str, type]
+    threads: int
+    enter: Callable[[], object]
+    """Called on the loop of a worker, before anything of an environment is."""
+
+
+class InnerPlacement(Placement, Protocol):
+    """One that says what does not let itself be stopped."""
+
+    @property
+    def hung(self) -> int:
+        """How many plain functions were given up and still run."""
+
+
+class Hosting:
+    """Answers what is asked over a connection, one question after the other or many at once."""
+
+    def __init__(self, served: Served, placement: InnerPlacement) -> None:
+        self._served = served
+        self._placement = placement
+        self._placed: dict[str, Placed] = {}
+        self._placing: dict[str, bool] = {}
+        """Whose constructor runs now, and whether somebody still waits for it."""
+        self._workspaces: dict[str, HostedWorkspace] = {}
+        """Of sessions whose files somebody wanted."""
+        self._calls = 0
+        self._doing: Mapping[str, Callable[..., Any]] = {
+            "place": self._place,
+            "setup": self._setup,
+            "prompt": self._prompt,
+            "messages": self._messages,
+            "list_tools": self._list_tools,
+            "has_tool": self._has_tool,
+            "call": self._call,
+            "score_group": self._score_group,
+            "workspace": self._workspace,
+            "lost": self._lost,
+            "teardown": self._teardown,
+            "fork_here": self._fork_here,
+        }
+
+    async def _answer(self, question: TheirQuestion) -> Any:
+        return await self._doing[question.what](*question.about)
+
+    # What the server asks.
+
+    async def _place(
+        self,
+        session: str,
+        environment: str,
+        task: Mapping[str, Any],
+        secrets: Mapping[str, str],
+        toolset: str | None,
+    ) -> None:
+        spec = self._spec(session, environment, Task(**task), secrets, toolset)
+        self._placing[session] = True
+        try:
+            placed = await self._placement.place(spec)
+        finally:
+            wanted = self._placing.pop(session)
+        if wanted:
+            self._placed[session] = placed
+        else:
+            await placed.teardown()
+
+    async def _setup(self, session: str) -> None:
+        await self._placed[session].setup()
+
+    async def _prompt(self, session: str) -> Any:
+        return [block.model_dump() for block in await self._placed[session].prompt()]
+
+    async def _messages(self, session: str) -> Any:
+        return [message.model_dump() for message in await self._placed[session].messages()]
+
+    async def _list_tools(self, session: str) -> Any:
+        return (await self._placed[session].list_tools()).model_dump()
+
+    async def _has_tool(self, session: str, name: str) -> bool:
+        return await self._placed[session].has_tool(name)
+
+    async def _call(self, session: str, tool: str, arguments: Any, given: Any) -> Any:
+        """If it is cancelled, the answer comes when nothing of it runs any more, or says that something does."""
+        self._calls += 1
+        try:
+            return write_reply(await self._placed[session].call(tool, arguments, given))
+        except asyncio.CancelledError:
+            return {"hung": self._placement.hung}
+        finally:
+            self._calls -= 1
+
+    async def _score_group(self, session: str, candidates: Any) -> Any:
+        group = [GroupCandidate.model_validate(candidate) for candidate in candidates]
+        return [score.model_dump() for score in await self._placed[session].score_group(group)]
+
+    async def _workspace(self, session: str, what: str, *about: Any) -> Any:
+        if session not in self._workspaces:
+            self._workspaces[session] = HostedWorkspace(self._placed[session])
+        return await self._workspaces[session].answer(what, *about)
+
+    async def _teardown(self, session: str) -> None:
+        placed = self._placed.pop(session, None)
+        self._workspaces.pop(session, None)
+        if placed is not None:
+            await placed.teardown()
+        elif session in self._placing:
+            self._placing[session] = False
+
+    async def _lost(self, session: str) -> str:
+        return self._placed[session].lost
+
+    async def _fork_here(self, session: str, environment: str, toolset: str | None, new: Sequence[str]) -> Strategy:
+        """The copies live here too; how they were made."""
+        specs = [self._spec(each, environment, Task({}), {}, toolset) for each in new]
+        made, strategy = await self._placed[session].fork(specs)
+        self._placed |= dict(zip(new, made, strict=True))
+        return strategy
+
+    def _spec(
+        self, session: str, environment: str, task: Task, secrets: Mapping[str, str], toolset: str | None
+    ) -> SessionSpec:
+        found = None if toolset is None else self._served.toolsets[toolset]
+        return SessionSpec(session, self._served.environments[environment], task, secrets, found)

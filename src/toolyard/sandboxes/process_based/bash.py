@@ -1,0 +1,113 @@
+"""The session's shell, as the server uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toolyard.sandboxes.base import Finished, Level, Limit, Limits
+from toolyard.sandboxes.endings import unstarted
+from toolyard.sandboxes.process_based.programs import HelperProcess
+from toolyard.sandboxes.process_based.room import Room, RoomWatch, end
+from toolyard.sandboxes.shell import ABANDON, ARGV, ENDED_CODE, Shell, may_wait_for_subshell, refused
+
+_GRACE_SECONDS = 0.5
+"""For the shell to go on when the command that it hung in was ended, which saves its variables."""
+_TIMES = 5
+
+
+@dataclass(slots=True)
+class _Running:
+    program: HelperProcess
+    shell: Shell
+
+
+class Bash:
+    """Starts the shell when it is first needed, and again when it was lost. One command at a time."""
+
+    def __init__(self, room: Room, limits: Limits, level: Callable[[], Level], check_open: Callable[[], None]) -> None:
+        self._room = room
+        self._limits = limits
+        self._level = level
+        self._check_open = check_open
+        self._running: _Running | None = None
+        self.turn = asyncio.Lock()
+
+    async def execute(self, command: str, timeout: float | None) -> Finished:
+        async with self.turn:
+            self._check_open()  # which it may not be any more
+            if problem := refused(command):
+                return Finished.unstarted(problem, self._level())
+            try:
+                running = await self._started()
+            except (OSError, ValueError) as error:
+                return unstarted(error, self._level(), own=False)
+            program = running.program
+            watch = RoomWatch(self._room, self._limits, timeout)
+            done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))
+            try:
+                exceeded = await watch.until(program, done, program.ended)
+                if exceeded and not done.done() and not may_wait_for_subshell(command):
+                    await self._give_up(running, done, watch.began)
+                if not done.done():
+                    return await self._executed_last(program, exceeded, watch)
+            except asyncio.CancelledError:  # nobody waits for this command any more
+                await asyncio.shield(self._abandon(running, done, command, watch.began))
+                raise
+            finally:
+                done.cancel()
+            stdout, stderr = program.stdout.take(), program.stderr.take()
+            program.rest()
+            killed_by = watch.cause(program, exceeded)
+            code = ENDED_CODE if exceeded or (killed_by and not done.result()) else done.result()
+            return Finished(code, stdout, stderr, killed_by, watch.usage(), self._level())
+
+    async def end(self) -> None:
+        if self._running is not None:
+            program, self._running = self._running.program, None
+            await end(self._room, program)
+            program.close()
+
+    async def stop(self) -> None:
+        """End it, whatever it does. Who waits for that is told how it ended."""
+        if self._running is not None:
+            await end(self._room, self._running.program)
+        async with self.turn:
+            await self.end()
+
+    async def _started(self) -> _Running:
+        if self._running is None:
+            program = await self._room.start(ARGV, env={}, limits=self._limits, lasting=True)
+            self._running = _Running(program, Shell(program.stdin, program.stdout, program.stderr))
+        return self._running
+
+    async def _give_up(self, running: _Running, done: asyncio.Future[int], since: float) -> None:
+        """End the command whole: what it has started, more than once in case it was only about to, and the rest."""
+        running.shell.abandoned()
+        ends = done, running.program.ended
+        for turn in range(_TIMES):
+            await self._room.relieve(running.program, since, 0 if turn else ABANDON)
+            if (await asyncio.wait(ends, timeout=_GRACE_SECONDS / _TIMES, return_when="FIRST_COMPLETED"))[0]:
+                await self._room.relieve(running.program, since)  # what it has started meanwhile
+                return
+
+    async def _abandon(self, running: _Running, done: asyncio.Future[int], command: str, since: float) -> None:
+        if not done.done() and not may_wait_for_subshell(command):
+            await self._give_up(running, done, since)
+        if not done.done():
+            await self.end()
+
+    async def _executed_last(self, program: HelperProcess, exceeded: Limit | None, watch: RoomWatch) -> Finished:
+        """The shell has ended, or hangs and has to."""
+        self._running = None
+        try:
+            ending = await end(self._room, program)
+            stdout, stderr = program.stdout.take(), program.stderr.take()
+            code = -signal.SIGKILL if exceeded else ending.code
+            exceeded = watch.cause(program, exceeded, ending)
+            usage = watch.usage(ending.cpu_seconds, ending.memory_bytes)
+            return Finished(code, stdout, stderr, exceeded, usage, self._level(), state_lost=True)
+        finally:
+            program.close()

@@ -1,0 +1,160 @@
+"""The session's Python interpreter, as the server uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolyard.core.errors import SandboxError
+from toolyard.sandboxes import profiles
+from toolyard.sandboxes.base import Executed, Level, Limit, Limits, Profile, PythonError
+from toolyard.sandboxes.pipes import send
+from toolyard.sandboxes.process_based.programs import HelperProcess
+from toolyard.sandboxes.process_based.recording import Recording
+from toolyard.sandboxes.process_based.room import Room, RoomWatch, end, script
+
+_GRACE_SECONDS = 0.5
+"""For code that is interrupted to stop by itself, which saves the session's variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the interpreter says of a piece of code."""
+
+    value: str | None
+    error: PythonError | None
+    cpu_seconds: float
+    memory_bytes: int
+
+
+class Python:
+    """Starts the interpreter when it is first needed, and again when it was lost. One piece of code at a time."""
+
+    def __init__(
+        self, room: Room, limits: Limits, profile: Profile, level: Callable[[], Level], check_open: Callable[[], None]
+    ) -> None:
+        self._room = room
+        self._limits = limits
+        self._options = ["--ipython"] if profiles.is_ipython(profile) else []
+        self._level = level
+        self._check_open = check_open
+        self._program: HelperProcess | None = None
+        self.turn = asyncio.Lock()
+        self.recording = Recording()
+
+    async def execute(self, code: str, timeout: float | None) -> Executed:
+        async with self.turn:
+            self._check_open()  # which it may not be any more
+            program = await self._started()
+            watch = RoomWatch(self._room, self._limits, timeout)
+            answer = asyncio.ensure_future(self._ask(program, code))
+            try:
+                exceeded = await watch.until(program, answer, program.ended)
+                if exceeded:
+                    await self._interrupt(program, answer, watch.began)
+                reply = _reply(answer)
+                if reply is None:
+                    executed = await self._executed_last(program, exceeded, watch)
+                else:
+                    executed = self._executed(program, exceeded, watch, reply)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._abandon(program, answer, watch.began))
+                raise
+            finally:
+                answer.cancel()
+            self.recording.note(code, executed)
+            return executed
+
+    async def end(self) -> None:
+        if self._program is not None:
+            program, self._program = self._program, None
+            await end(self._room, program)
+            program.close()
+
+    async def stop(self) -> None:
+        """End it, whatever it does. Who waits for that is told how it ended."""
+        if self._program is not None:
+            await end(self._room, self._program)
+        async with self.turn:
+            self.recording.pieces.clear()
+            await self.end()
+
+    async def _started(self) -> HelperProcess:
+        if self._program is None:
+            try:
+                argv = script([*self._room.python, "-X", "utf8"], "interpreter", *self._options)
+                self._program = await self._room.start(argv, env={}, limits=self._limits, lasting=True)
+            except (OSError, ValueError) as error:
+                raise SandboxError(f"the interpreter could not be started: {error}") from error
+        return self._program
+
+    async def _ask(self, program: HelperProcess, code: str) -> bytes:
+        mark = secrets.token_hex(16)
+        for stream in (program.stdout, program.stderr):
+            stream.begin(self._limits.output_bytes, mark.encode(), forget=program.used)  # or why it could not start
+        program.used = True
+        await send(program.stdin, json.dumps({"mark": mark, "code": code}).encode() + b"\n")
+        answer, _ = await asyncio.gather(program.stdout.answer, program.stderr.answer)
+        return answer
+
+    async def _interrupt(self, program: HelperProcess, answer: asyncio.Future[bytes], since: float) -> None:
+        """End the processes that the code has started, which it may be waiting for, and ask it to stop."""
+        if not answer.done():
+            await self._room.relieve(program, since)
+            await self._room.interrupt(program)
+            await asyncio.wait((answer, program.ended), timeout=_GRACE_SECONDS, return_when="FIRST_COMPLETED")
+
+    async def _abandon(self, program: HelperProcess, answer: asyncio.Future[bytes], since: float) -> None:
+        """Nobody waits for this code any more. If it does not stop, the interpreter is given up with it."""
+        await self._interrupt(program, answer, since)
+        if _reply(answer) is None:
+            self.recording.pieces.clear()
+            await self.end()
+
+    def _executed(self, program: HelperProcess, exceeded: Limit | None, watch: RoomWatch, reply: Reply) -> Executed:
+        stdout, stderr = _output(program)
+        program.rest()
+        usage = watch.usage(reply.cpu_seconds, reply.memory_bytes)
+        exceeded = watch.cause(program, exceeded)
+        return Executed(stdout, stderr, reply.value, reply.error, exceeded, usage, self._level())
+
+    async def _executed_last(self, program: HelperProcess, exceeded: Limit | None, watch: RoomWatch) -> Executed:
+        """The interpreter did not answer, or not sensibly: see to it that it is no more."""
+        self._program = None
+        try:
+            ending = await end(self._room, program)
+            stdout, stderr = _output(program)
+            exceeded = watch.cause(program, exceeded, ending)
+            how = f"the interpreter ended with code {ending.code}"
+            error = None if exceeded else PythonError("InterpreterEnded", how, "")
+            usage = watch.usage(ending.cpu_seconds, ending.memory_bytes)
+            return Executed(stdout, stderr, None, error, exceeded, usage, self._level(), state_lost=True)
+        finally:
+            program.close()
+
+
+def _output(program: HelperProcess) -> tuple[str, str]:
+    return program.stdout.take().decode(errors="replace"), program.stderr.take().decode(errors="replace")
+
+
+def _reply(answer: asyncio.Future[bytes]) -> Reply | None:
+    """What the interpreter answered, if it is an answer: it is untrusted code's own word, so its form is checked."""
+    if not answer.done() or answer.cancelled():
+        return None
+    with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        said: Mapping[str, Any] = json.loads(answer.result())
+        value, raised = said["value"], said["error"]
+        error = PythonError(*(_text(raised[part]) for part in ("name", "message", "traceback"))) if raised else None
+        return Reply(None if value is None else _text(value), error, float(said["cpu"]), int(said["peak"]))
+    return None
+
+
+def _text(said: object) -> str:
+    if not isinstance(said, str):
+        raise TypeError(said)
+    return said.encode(errors="replace").decode()  # half a character in JSON is no text

@@ -1,0 +1,160 @@
+"""A session over each wire, in the same four words, so that a test states a behaviour once for all of them.
+
+A class reads its wire's answers strictly: it fails on a status, a key or a value that the wire does not have, and so
+holds how that wire spells a result. To test one more wire, write its class and put it into `DIALECTS`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+from tests.wires import toolserver_wire, verl_wire
+from tests.wires.wire import Answer, H, Wire, call_body, strict_json
+
+Kind = Literal["ok", "failed", "lost", "over"]
+"""The tool answered; the agent reads what was wrong; the infrastructure lost the call; there is no session."""
+
+
+@dataclass(frozen=True)
+class Came:
+    """What came of a call."""
+
+    kind: Kind
+    text: str
+    reward: float | None = None
+    finished: bool = False
+    reason: str = ""
+    """Why it was lost."""
+
+
+class Refused(Exception):
+    """The server opened no session, and said why."""
+
+
+class Dialect(Protocol):
+    """A client with one session of its own."""
+
+    name: ClassVar[str]
+
+    def __init__(self, url: str, **more: Any) -> None: ...
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *ended: object) -> None: ...
+    async def open(self, environment: str, task: Mapping[str, Any]) -> None: ...
+    async def call(self, tool: str, **arguments: Any) -> Came: ...
+    async def close(self) -> None: ...
+
+
+class Ors(Wire):
+    name = "ors"
+
+    def __init__(self, url: str, **more: Any) -> None:
+        super().__init__(url, **more)
+        self._sid, self._environment = f"s-{uuid.uuid4()}", ""
+
+    async def open(self, environment: str, task: Mapping[str, Any]) -> None:
+        self._environment = environment
+        response = await self.post("/create", headers=H(self._sid), json={"env_name": environment, "task_spec": task})
+        if response.status_code != 200:
+            raise Refused(response.json()["detail"])
+
+    async def call(self, tool: str, **arguments: Any) -> Came:
+        body = call_body(tool, arguments)
+        response = await self.post(f"/{self._environment}/call", headers=H(self._sid), json=body)
+        if response.status_code != 200:
+            return Came("over", response.json()["detail"])
+        answer = Answer.of(response)
+        if answer.names[-1] == "error":
+            reason = next((line[9:] for line in response.text.splitlines() if line.startswith(": reason ")), "")
+            return Came("lost" if reason else "failed", answer.error, reason=reason)
+        return self._read(answer)
+
+    def _read(self, answer: Answer) -> Came:
+        if not answer.result["ok"]:
+            assert answer.failure.keys() - {"reason"} == {"ok", "error"}
+            reason = answer.failure.get("reason", "")
+            return Came("lost" if reason == "timed_out" else "failed", answer.failure["error"], reason=reason)
+        output = answer.output
+        assert output.keys() == {"blocks", "metadata", "reward", "finished"}
+        return Came("ok", answer.text, output["reward"], output["finished"])
+
+    async def close(self) -> None:
+        await self.end(self._sid)
+
+
+class Verl(verl_wire.Trainer):
+    name = "verl"
+
+    def __init__(self, url: str, **more: Any) -> None:
+        super().__init__(url, **more)
+        self._trajectory, self._about = uuid.uuid4().hex, {}
+
+    async def open(self, environment: str, task: Mapping[str, Any]) -> None:
+        """A trajectory begins with its first action, and an empty one calls no tool."""
+        self._about = {"environment": environment, "task_spec": dict(task)}
+        seen = await self.act(self._trajectory, "", self._about)
+        if seen.done:
+            assert not seen.valid
+            assert seen.observation.get("reward") is None
+            raise Refused(seen.observation["error"])
+
+    async def call(self, tool: str, **arguments: Any) -> Came:
+        seen = await self.act(self._trajectory, verl_wire.call(tool, **arguments), self._about)
+        told = seen.observation if isinstance(seen.observation, dict) else {"obs": seen.observation}
+        if "error" in told:
+            assert told.keys() == {"obs", "error", "reason", "retryable", "reward"}
+            assert (told["obs"], told["retryable"], told["reward"]) == (told["error"], True, None)
+            assert (seen.done, seen.valid) == (True, False)
+            return Came("lost", told["error"], reason=told["reason"])
+        if told == {"obs": ""} and not seen.valid:
+            return Came("failed", "", finished=seen.done)  # a text that calls no tool of the session
+        text = told["obs"].removeprefix("\n<tool_response>\n").removesuffix("\n</tool_response>\n")
+        assert verl_wire.answered(text) == told["obs"], told
+        if not seen.valid or text.startswith(f"Tool {tool!r} failed: "):  # which the agent reads, and called rightly
+            return Came("failed", text, finished=seen.done)
+        return Came("ok", text, told.get("reward"), seen.done)
+
+    async def close(self) -> None:
+        await self.finish(self._trajectory)
+
+
+class ToolServer(toolserver_wire.Node):
+    name = "toolserver"
+
+    async def open(self, environment: str, task: Mapping[str, Any]) -> None:
+        response = await self.post("/get_cookies", json={"environment": environment, "task_spec": task})
+        if response.status_code != 200:
+            raise Refused(response.json()["detail"])
+
+    async def call(self, tool: str, **arguments: Any) -> Came:
+        response = await self.asked(tool, **arguments)
+        answer = strict_json(response.content)
+        match response.status_code:
+            case 200:
+                return self._read(answer)
+            case 500 if "reason" in answer:
+                assert answer.keys() == {"detail", "reason", "retryable"}
+                assert answer["retryable"] is True
+                return Came("lost", answer["detail"], reason=answer["reason"])
+            case 404 | 500:
+                assert answer.keys() == {"detail"}
+                return Came("failed", answer["detail"])
+            case status:
+                assert status in (403, 503)
+                return Came("over", answer["detail"])
+
+    def _read(self, answer: Any) -> Came:
+        match answer:
+            case str():
+                return Came("ok", answer)
+            case {"type": "composite", "data": [str(text), {"type": "simple", "data": {"reward": reward, **more}}]}:
+                return Came("ok", text, reward, **more)
+        raise AssertionError(f"what a ToolServer does not answer: {answer}")
+
+    async def close(self) -> None:
+        await self.answer("/release_session")
+
+
+DIALECTS: list[type[Dialect]] = [Ors, Verl, ToolServer]
