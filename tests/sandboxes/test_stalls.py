@@ -14,6 +14,7 @@ from tests.sandboxes import backends
 from toolyard.sandboxes.base import Backend, Limits, Sandbox
 from toolyard.sandboxes.native.backend import NativeBackend
 from toolyard.sandboxes.subprocess import SubprocessBackend
+from toolyard.sandboxes.watching import Watch
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
@@ -80,3 +81,10 @@ async def test_what_took_too_long_while_the_server_was_blocked_is_a_time_out_by_
         )
     assert executed.killed_by == "wall"
     assert (ran.killed_by, ran.exit_code) == ("wall", -signal.SIGKILL)
+
+
+async def test_the_kernels_signal_for_processor_time_counts_although_it_reports_less_than_the_limit_afterwards():
+    watch = Watch(Limits(cpu_seconds=1), timeout=None, memory_enforced=True)
+    assert watch.by_signal(-signal.SIGXCPU, 1.0) == watch.by_signal(-signal.SIGXCPU, 0.6) == "cpu"
+    assert watch.by_signal(-signal.SIGXCPU, 0.01) is None  # the program sent that itself
+    assert watch.by_signal(-signal.SIGKILL, 0.6) is None

@@ -19,8 +19,9 @@ from toolyard.sandboxes.base import Limit, Limits
 from toolyard.sandboxes.endings import HostExhausted, host_kills
 
 MEASURE_SECONDS = 0.1
-_CPU_SHORT_SECONDS = 0.1
-"""What the kernel may count more when it enforces a limit than it tells afterwards."""
+_CPU_SHORT = 0.5
+"""The kernel enforces a limit by the ticks in which it saw a program run, and reports afterwards what the program really
+took: at least this part of the limit, on a machine where many programs share a tick."""
 PIPE_BYTES = 64 * 1024
 """What a pipe holds. A program that reads and writes less than that never has to wait for this server."""
 
@@ -101,8 +102,8 @@ class Watch:
         most = self._limits.cpu_seconds
         if most is None or code >= 0:
             return None
-        short = _CPU_SHORT_SECONDS if code == -signal.SIGXCPU else 0.0
-        return "cpu" if cpu_seconds >= most - short else None
+        part = _CPU_SHORT if code == -signal.SIGXCPU else 1.0
+        return "cpu" if cpu_seconds >= part * most else None
 
     def check_killed(self, code: int) -> None:
         """Of a program that nobody here has ended. Raises HostExhausted if it was killed while the kernel ended
