@@ -158,6 +158,7 @@ class AsyncSession:
         """What leaving does."""
         if self._lease is not None:
             self._lease.end()
+            self._lease = None
         await to_the_end(self._line.run(self._talk.close()))
 
     def _keep(self) -> None:

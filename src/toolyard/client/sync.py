@@ -151,6 +151,7 @@ class Session:
         """What leaving does."""
         if self._lease is not None:
             self._lease.end()
+            self._lease = None
         self._line.run(self._talk.close())
 
     def _keep(self) -> None:
