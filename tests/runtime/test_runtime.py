@@ -710,6 +710,23 @@ async def test_forks_that_are_made_on_the_way_out_are_torn_down_too():
         assert task["log"][-2:] == ["teardown", "teardown"]
 
 
+async def test_sessions_that_are_being_forked_count_among_those_that_may_be_open():
+    async with runtime_of(Forking, max_sessions=3).running() as runtime:
+        session = await runtime.open(dataclasses.replace(spec(), environment=Forking))
+        task = session.spec.task.spec
+        async with anyio.create_task_group() as group:
+            group.start_soon(runtime.fork, session, ["a", "b"])
+            await settled(runtime, task["log"], "forking")
+            with pytest.raises(Overloaded, match="all 3 sessions"):
+                await runtime.open(dataclasses.replace(spec("c"), environment=Forking))
+            with pytest.raises(Overloaded, match="all 3 sessions"):
+                await runtime.fork(session, ["d"])
+            task["gate"].set()
+        assert list(runtime.sessions) == ["s", "a", "b"]
+        await runtime.close("b")
+        await runtime.open(dataclasses.replace(spec("c"), environment=Forking))
+
+
 async def test_a_call_that_does_not_end_in_time_is_stopped_on_the_way_out():
     began = time.monotonic()
     async with runtime_of(drain_seconds=0.1).running() as runtime:

@@ -59,6 +59,8 @@ class Runtime:
         """What is done when a session is opened on an event loop of which no lifespan has told."""
         self.at_end: list[Callable[[], None]] = []
         """What protocols want to be done when every session is closed for good."""
+        self._forking = 0
+        """How many sessions are being made by forks. They count as open, so that several forks at once stay in the limit."""
         self._sweeping: asyncio.Task[None] | None = None
         self._tasks = {name: Tasks(env, placement) for name, env in self.environments.items()}
 
@@ -137,7 +139,7 @@ class Runtime:
 
         Who stops waiting for them leaves none behind, however far they have come: no place is cut off in the middle."""
         self._check_room(len(ids))
-        forking = asyncio.ensure_future(self._fork(session, ids))
+        forking = eagerly(self._fork(session, ids))  # which counts them before anybody else can ask for room
         try:
             return await asyncio.shield(forking)
         except asyncio.CancelledError:
@@ -151,7 +153,11 @@ class Runtime:
 
     async def _fork(self, session: Session, ids: Sequence[str]) -> Strategy:
         spec = session.spec
-        made, strategy = await session.fork([dataclasses.replace(spec, session_id=each) for each in ids])
+        self._forking += len(ids)
+        try:
+            made, strategy = await session.fork([dataclasses.replace(spec, session_id=each) for each in ids])
+        finally:
+            self._forking -= len(ids)
         self.sessions |= {each.id: each for each in made}
         if self.shared.draining:  # which has closed all others meanwhile
             await asyncio.gather(*map(self.close, ids))
@@ -161,7 +167,7 @@ class Runtime:
     def _check_room(self, wanted: int) -> None:
         if self.shared.draining:
             raise Overloaded("the server is shutting down")
-        if len(self.sessions) + wanted > self.limits.max_sessions:
+        if len(self.sessions) + self._forking + wanted > self.limits.max_sessions:
             raise Overloaded(f"all {self.limits.max_sessions} sessions of this server are in use", retry_after=5)
 
     async def _build(self, session: Session) -> None:
