@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from toolyard.core.errors import ClusterUnavailable
+from toolyard.core.errors import ClusterUnavailable, describe
 from toolyard.placement.ray.host import JOINED, Errand, Inside
 from toolyard.placement.ray.sending import pack
 from toolyard.placement.threads import Threads
@@ -53,7 +53,12 @@ class Cluster:
         self._errand = pickle.dumps(Errand(address, pack(served), inside))
         self._threads = Threads(2)
         self._looking: asyncio.Future[Any] | None = None
+        self._sock: socket.socket | None = None
+        """Our end of the connection to the keeper; None if there is no keeper now."""
         self._connection: RpcConnection | None = None
+        """The same connection, once it was used."""
+        self._problem = ""
+        """Why the cluster could not be joined when that was tried last."""
         self._join()
 
     async def nodes(self) -> Sequence[ClusterNode]:
@@ -89,11 +94,11 @@ class Cluster:
 
     async def leave(self) -> None:
         """A cluster that was started by us ends."""
-        if self._connection is None:
-            self._sock.close()
-        else:
+        if self._connection is not None:
             self._connection.close()
-        self._connection = self._looking = None
+        elif self._sock is not None:
+            self._sock.close()
+        self._sock = self._connection = self._looking = None
         await self._threads.run(self._bury, always=True)
 
     def close(self) -> None:
@@ -101,27 +106,45 @@ class Cluster:
 
     def _join(self) -> None:
         """Start a keeper. It may take some seconds, and is done before anybody is served."""
-        self._sock, theirs = socket.socketpair()
+        try:
+            said = self._start_keeper()
+        except OSError as error:  # as when this process can open no more files
+            said = f"cannot start the process that asks Ray: {describe(error)}"
+        self._problem = "" if said == JOINED else said or "cannot join the Ray cluster: see what was written to stderr"
+        if self._problem:
+            raise ClusterUnavailable(self._problem)
+
+    def _start_keeper(self) -> str:
+        """Return what it says: that it has joined, or why it cannot."""
+        ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "toolyard.placement.ray.keeper", str(theirs.fileno())]
-        with theirs:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # an interrupt from the terminal is for the server
-            )
-        with self._process.stdin as stdin, self._process.stdout as stdout:  # type: ignore[union-attr]  # both are pipes
-            with contextlib.suppress(BrokenPipeError):
-                stdin.write(self._errand)
-                stdin.close()
-            said = stdout.read().decode().strip()
-        if said != JOINED:
-            self._sock.close()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # an interrupt from the terminal is for the server
+                )
+            with self._process.stdin as stdin, self._process.stdout as stdout:  # type: ignore[union-attr]  # both are pipes
+                with contextlib.suppress(BrokenPipeError):
+                    stdin.write(self._errand)
+                    stdin.close()
+                said = stdout.read().decode().strip()
+        except BaseException:
+            ours.close()
+            raise
+        if said == JOINED:
+            self._sock = ours
+        else:
+            ours.close()
             self._bury()
-            raise ClusterUnavailable(said or "cannot join the Ray cluster: see what was written to stderr")
+        return said
 
     async def _opened(self) -> RpcConnection:
+        if self._sock is None:
+            raise ClusterUnavailable(self._problem)
         if self._connection is None:
             self._connection = await RpcConnection.on(self._sock)
         return self._connection

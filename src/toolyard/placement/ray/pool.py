@@ -84,6 +84,7 @@ class ActorPool:
         self._settled = False
         """Not before it has been filled once: the first actor would get everybody who waits."""
         self._keeping = asyncio.ensure_future(self._keep())
+        self._keeping.add_done_callback(_say_if_broken)
 
     @property
     def actors(self) -> Sequence[Actor]:
@@ -229,6 +230,11 @@ class ActorPool:
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _say_if_broken(keeping: asyncio.Future[None]) -> None:
+    if not keeping.cancelled() and (error := keeping.exception()) is not None:
+        log.error("actors of the cluster are not replaced any more", exc_info=error)
 
 
 def group_of(environment: type[Environment], usual: Mapping[str, float]) -> Group:
