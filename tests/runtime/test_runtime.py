@@ -653,6 +653,18 @@ async def test_limits_are_kept_by_refusing():
         assert (await session.start("one", {}).finished()) == "one"
 
 
+async def test_a_call_that_is_stopped_while_it_waits_for_a_slot_waits_no_more():
+    async with runtime_of(max_concurrent_calls=1, max_queued_calls=2).running() as runtime:
+        session = await runtime.open(spec())
+        running, queued = session.start("free", {}), session.start("two", {})
+        await settled(runtime, session.spec.task.spec["log"], "free in")
+        assert runtime.shared.slots.waiting == 1
+        queued.stop("cancelled")
+        assert (await queued.finished()).reason == "cancelled"
+        assert not running.done
+        assert runtime.shared.slots.waiting == 0
+
+
 async def test_on_the_way_out_calls_end_and_every_session_is_torn_down():
     async with runtime_of().running() as runtime:
         session, other = await runtime.open(spec()), await runtime.open(spec("other"))

@@ -86,7 +86,7 @@ class Slots:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return sum(not turn.done() for turn in self._waiting)  # calls that gave up are taken out when a slot is free
 
     def take_at_once(self) -> bool:
         if not self._free:
