@@ -192,10 +192,10 @@ class Lifecycle:
             await self._settled.wait()
         if self.state is _FAILED:
             raise SessionFailed(self._error)
+        if self.state is _READY and self.history is not None and self.placed is not None and self.placed.lost:
+            await self._rebuilt()
         if self.state is _CLOSED or self.placed is None:
             raise SessionClosed("Session deleted")
-        if self.placed.lost and self.history is not None:
-            await self._rebuilt()
         return self.placed
 
     async def tools_before_setup(self) -> ListToolsOutput | None:
