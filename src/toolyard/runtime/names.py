@@ -1,4 +1,4 @@
-"""How the ids of sessions begin that a protocol names itself. No client may choose such an id, or ask for one."""
+"""Prefixes of session ids that a protocol makes itself. No client may choose such an id, or send one."""
 
 from __future__ import annotations
 
