@@ -1,4 +1,4 @@
-"""A Ray cluster, as the server sees it: through its keeper."""
+"""A Ray cluster, as the server sees it: through the keeper, a process that asks Ray on the server's behalf."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ClusterNode:
     resources: Mapping[str, float]
 
     def holds(self, resources: Mapping[str, float]) -> int:
-        """How many actors that need so much would fit, if it were empty. A node without processors is for no work."""
+        """How many actors with these resources would fit on an empty node. A node without processors takes none."""
         if not self.resources.get("CPU"):
             return 0
         fits = [int(self.resources.get(name, 0) / amount) for name, amount in resources.items() if amount]
@@ -40,7 +40,7 @@ class ClusterNode:
 
 
 class ListeningActor(NamedTuple):
-    """An actor that waits for us."""
+    """An actor that waits for our connection."""
 
     actor: str
     address: str
@@ -62,7 +62,7 @@ class Cluster:
         self._join()
 
     async def nodes(self) -> Sequence[ClusterNode]:
-        """Those that are alive. A cluster that does not answer is not asked again until it does."""
+        """The nodes that are alive. While one question is unanswered, this asks no other."""
         if self._looking is None:
             self._looking = (await self._opened()).ask("nodes")
         await asyncio.wait((self._looking,), timeout=_ANSWER_SECONDS)
@@ -72,7 +72,7 @@ class Cluster:
         return [ClusterNode(*node) for node in _answer(looking)]
 
     async def open(self, node: ClusterNode, resources: Mapping[str, float], key: bytes) -> ListeningActor:
-        """Ask for an actor on that node, and wait until it listens for who has the key."""
+        """Ask for an actor on that node, and wait until it listens for a connection that proves to have the key."""
         asked = (await self._opened()).ask("open", node.id, resources, key)
         try:
             await asyncio.wait((asked,))
@@ -83,17 +83,17 @@ class Cluster:
 
     async def kill(self, actor: str) -> None:
         if self._connection is not None:
-            with contextlib.suppress(PeerLost):  # then they all are ended
+            with contextlib.suppress(PeerLost):  # all actors end with the keeper
                 await self._connection.ask("kill", actor)
 
     async def rejoin(self) -> None:
-        """A cluster that answers no more may have been started anew."""
+        """Join again, with a new keeper: a cluster that does not answer may have been started anew."""
         self._process.kill()
         await self.leave()
         await self._threads.run(self._join)
 
     async def leave(self) -> None:
-        """A cluster that was started by us ends."""
+        """Leave the cluster. A cluster that we started ends."""
         if self._connection is not None:
             self._connection.close()
         elif self._sock is not None:
@@ -105,7 +105,7 @@ class Cluster:
         self._threads.close()
 
     def _join(self) -> None:
-        """Start a keeper. It may take some seconds, and is done before anybody is served."""
+        """Start a keeper, which may take some seconds. The first time is before the server answers requests."""
         try:
             said = self._start_keeper()
         except OSError as error:  # as when this process can open no more files
