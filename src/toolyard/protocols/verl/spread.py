@@ -17,19 +17,20 @@ from toolyard.runtime.owners import GatewayLost
 from toolyard.runtime.runtime import Runtime
 
 PART = "/verl/part"
-"""Where gateways ask each other."""
+"""The path on which gateways ask each other to act."""
 
 _FIRST = re.compile(rb'"trajectory_ids"\s*:\s*\[\s*("(?:[^"\\]|\\.)*"|-?[0-9.eE+-]+)')
 
 
 def first_trajectory(body: bytes) -> str:
-    """Of a batch; empty if that is none. The same request always has the same, so that one gateway sees all of them."""
+    """The first trajectory of a batch; empty if the body is no batch. Equal requests have the same, so that one gateway
+    gets all repeats of a request."""
     found = _FIRST.search(body)
     if found is None:
         return ""
     try:
         return str(orjson.loads(found[1]))
-    except orjson.JSONDecodeError:  # half a character, which other parsers let pass
+    except orjson.JSONDecodeError:  # a lone surrogate, which other parsers let pass
         return found[1].decode("latin-1")
 
 
@@ -39,7 +40,7 @@ class Spread:
         self._trajectories = trajectories
 
     async def act(self, items: Sequence[Item]) -> list[Told]:
-        """Everything at once, wherever it is; the observations are in the order of the items."""
+        """Let each gateway act for its trajectories, all at once. The observations are in the order of the items."""
         parts: dict[int, list[int]] = {}
         for i, (trajectory, *_) in enumerate(items):
             parts.setdefault(self._runtime.owners.of(trajectory), []).append(i)
@@ -52,7 +53,7 @@ class Spread:
         return [told[i] for i in range(len(items))]
 
     async def act_here(self, body: bytes) -> bytes:
-        """What another gateway asks for."""
+        """Act for another gateway. `body` and the answer are JSON."""
         told = await self._trajectories.act([tuple(item) for item in decode(body)])
         return encode([one if isinstance(one, str) else list(one) for one in told])
 
