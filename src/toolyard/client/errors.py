@@ -1,4 +1,4 @@
-"""What can go wrong for a client, drawn so that nobody takes our trouble for the agent's.
+"""The errors of a client. The tree keeps failures of the infrastructure apart from those of the agent.
 
 ClientError
   ToolCallFailed            the tool's answer is no: what the agent did; `reason` says what, and the session goes on
