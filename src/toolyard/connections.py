@@ -44,7 +44,7 @@ class Phase(IntEnum):
     """What the client of a connection does. With too many connections, those in the first phases are given up first."""
 
     LEAVING = 0
-    """It was refused."""
+    """It was refused, and may read why."""
     HEAD = 1
     """It has sent nothing yet, or a part of a head."""
     REST = 2

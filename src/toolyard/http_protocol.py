@@ -97,7 +97,7 @@ class GatheringProtocol(HttpToolsProtocol):
     _stretch = 0
     """Bytes since a head, or a part of a body, was complete. The parser itself would take any number."""
     _counted = False
-    """Whether `everyone` knows of a body under way."""
+    """Whether `everyone` counts the body that arrives now."""
     _upgrading = False
     """The parser is about to stop behind a head that asks for another protocol."""
     _is_deaf = False

@@ -275,7 +275,7 @@ def listen_all(host: str, port: int, count: int) -> Sequence[socket.socket]:
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Open the port here, where a failure can still be explained."""
+    """Open the port. Raises `SettingsError`, with advice, if that fails."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

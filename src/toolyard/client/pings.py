@@ -21,7 +21,7 @@ from toolyard.client.line import FAILURES, http_session, silence, way_to
 log = logging.getLogger("toolyard.client")
 
 SECONDS = 10.0
-"""Between two pings of one session."""
+"""Seconds between two pings of one session."""
 LOOK = 1.0
 """Seconds between two checks of which pings are due: opening or closing a session does not wake the thread."""
 TIMEOUT = 10.0

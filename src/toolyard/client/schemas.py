@@ -16,7 +16,7 @@ Schema: TypeAlias = dict[str, Any]
 
 
 def json_schema(schema: JsonObject | None) -> Schema:
-    """The schema with a plain object on top, and without the titles, which only repeat the names."""
+    """The schema with a plain object on top, and without titles, which only repeat the names."""
     trimmed: Schema = _trimmed(_plain_object(schema or {}))
     return trimmed
 

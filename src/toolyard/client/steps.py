@@ -19,7 +19,7 @@ WAITING = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, one answer."""
+    """Send a request, and get one answer."""
 
     method: Literal["GET", "POST"]
     path: str
@@ -30,7 +30,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """One request, answered by a stream of events."""
+    """Send a request, and get a stream of events."""
 
     path: str
     body: JsonObject

@@ -1,4 +1,4 @@
-"""From text that a model wrote to the tool call in it: a tool's own form first, then JSON, then its name as a tag."""
+"""Finds the tool call in a model's text: by a tool's own form first, then as JSON, then by its name as a tag."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def encode_sorted(value: object) -> bytes:
 
 
 def encode_ascii(value: object) -> bytes:
-    """The same in ASCII only, so that any slice of it is text."""
+    """As `encode`, but in ASCII only, so that any slice of it is text."""
     return json.dumps(_finite(value), separators=(",", ":"), default=lambda v: _finite(plain(v))).encode()
 
 

@@ -1,4 +1,4 @@
-"""`Environment`: the one class an author writes. A class is a world; an instance is one session in it."""
+"""`Environment`: the class that an author writes. The class is a world; an instance is one session in it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Toolset:
     hidden: ClassVar[Sequence[Hidden]]
     """As `Environment.hidden`."""
     written_as: ClassVar[type | None] = None
-    """The class of another framework that this one runs, if there is one."""
+    """The class of another framework that this class runs, if there is one."""
 
     def __init__(self, env: Any) -> None:
         self.env = env

@@ -14,7 +14,7 @@
         NotSupported          this environment does not offer that
       SessionExists           the session id is taken
       SessionFailed           the author's constructor or setup() raised
-      SessionClosed           the session ended while somebody waited for it
+      SessionClosed           the session ended while a request waited for it
       Overloaded              a limit is reached; try again later
       SandboxError            untrusted code could not be run, through no fault of its own
         NoRoom                there is no room for another sandbox now; try again later
@@ -119,7 +119,7 @@ class SandboxError(ToolyardError):
 
 
 class NoRoom(SandboxError):
-    """There are as many sandboxes as there can be; try again later. Nothing was made."""
+    """The host has no room for another sandbox; try again later. Nothing was made."""
 
     retry_after = 5
 
@@ -145,7 +145,7 @@ class ClusterUnavailable(ToolyardError):
 
 
 class ModelUnavailable(ToolyardError):
-    """Tools cannot be found by meaning here; the message says what to install."""
+    """The model for tool search is missing or incomplete. The message says what to install."""
 
 
 class WorkspaceError(ToolyardError):
@@ -169,5 +169,5 @@ class BrowserLost(BrowserError):
 
 
 def describe(error: BaseException) -> str:
-    """`ValueError: what it said`, as it is shown to clients."""
+    """The error as clients see it: `ValueError: its message`."""
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""A prompt as a conversation, and candidates to compare: the richer shapes of the OpenReward dialect."""
+"""Messages of a conversation, and candidates to compare: types that only the OpenReward dialect has."""
 
 from __future__ import annotations
 

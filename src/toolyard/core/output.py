@@ -55,7 +55,7 @@ Reason: TypeAlias = Literal[
     # what the agent did
     "no_such_tool",
     "bad_arguments",
-    "tool_failed",  # the tool said so, with ToolError
+    "tool_failed",  # the tool raised ToolError
     "episode_finished",
     # what the author did
     "tool_raised",  # the tool broke
@@ -215,7 +215,7 @@ def image_block(value: Any) -> ImageBlock:  # Any: an object of a library that w
 
 
 def _picture_type(value: object) -> str:
-    """The media type of encoded bytes; that of an object that draws itself; empty if it is no picture."""
+    """The media type of encoded bytes, or of an object that draws itself as PNG. Empty if it is no image."""
     if not isinstance(value, bytes):
         return "image/png"
     return next((mime for signature, mime in _SIGNATURES.items() if value.startswith(signature)), "")

@@ -51,7 +51,7 @@ class Weights:
     """How much less a word counts the more words stand beside it: here in names, below in texts."""
     text_length: float = 0.8
     saturation: float = 1.0
-    """How soon more of the same word makes no more difference."""
+    """How soon further repetitions of a word stop counting."""
     rarity: float = 1.5
     """Above 1: rare words count for even more than in BM25."""
     relatives: float = 2.0

@@ -85,7 +85,7 @@ def tool(
 
 
 def terminal(fn: F) -> F:
-    """Make this tool the one that takes the agent's last plain message; the model never sees it listed."""
+    """Let this tool take the agent's last plain message. It is not listed for the model."""
     setattr(fn, TERMINAL, True)
     return fn
 

@@ -35,7 +35,7 @@ class NamesSessionInBody(Protocol):
         """Whether this is such a request."""
 
     def session_in(self, body: bytes) -> str:
-        """The session, or one of several; empty if there is none."""
+        """The session, or one of several; empty if the body names none."""
 
     async def answer_lost(self, request: Request, body: bytes, why: str) -> None:
         """Answer a request whose sessions are lost."""

@@ -31,7 +31,7 @@ class SessionSpec:
     task: Task
     secrets: Mapping[str, str] = field(default_factory=dict)
     toolset: type | None = None
-    """A toolset that the client asked for; its tools come before those of the environment."""
+    """A toolset that the client asked for. Its tools win over tools of the environment with the same names."""
 
 
 Strategy: TypeAlias = Literal["process", "hook", "replay"]

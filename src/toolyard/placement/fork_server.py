@@ -39,7 +39,7 @@ class ForkServerLost(Exception):
 
 
 class ForkServer:
-    """The server's side. Used on one event loop."""
+    """The fork server, as the server sees it. Use it on one event loop."""
 
     def __init__(self, served: Served, limits: ProcessLimits) -> None:
         self._limits = limits

@@ -26,7 +26,7 @@ _NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class RemoteEntry:
-    """One name in a folder of a workspace that is elsewhere."""
+    """One name in a folder of a workspace in another process."""
 
     name: str
     kind: Literal["file", "directory", "link", "other"]

@@ -221,7 +221,7 @@ class RpcConnection(asyncio.Protocol):
         self._leaving.append(written)
 
     def forget(self, number: int) -> None:
-        """For questions: the work on one of theirs is over."""
+        """For questions: forget one of the other side's, when its work is over."""
         del self._serving[number]
 
     def _flush(self) -> None:

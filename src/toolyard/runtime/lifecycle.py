@@ -76,7 +76,7 @@ class Lifecycle:
 
     @property
     def condition(self) -> str:
-        """Its state, or that its environment is lost."""
+        """The name of its state, or `lost` if its environment is."""
         return "lost" if self.placed is not None and self.placed.lost else self.state.value
 
     # From the constructor to the end.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TRAJECTORY = "verl:"
-"""Before a trainer's own name for a trajectory."""
+"""The prefix before a trainer's own name of a trajectory."""
 NODE = "node:"
-"""Before the name of a ToolServer's node."""
+"""The prefix before the name of a ToolServer's node."""
 RESERVED = (TRAJECTORY, NODE)

@@ -271,7 +271,7 @@ class Runtime:
 
 
 def by_name(environments: Sequence[type[Environment]]) -> dict[str, type[Environment]]:
-    """The environments under their names, after checking what can only be checked on a finished class."""
+    """The environments by name. Raises `DefinitionError` for mistakes that show only on a finished class."""
     found: dict[str, type[Environment]] = {}
     for env in environments:
         name = env.name().lower()

@@ -103,7 +103,7 @@ class Session:
 
     @property
     def condition(self) -> str:
-        """Its state, or that its environment is lost."""
+        """The name of its state, or `lost` if its environment is."""
         return self._life.condition
 
     @property
@@ -263,7 +263,7 @@ class Session:
         return call
 
     def forget(self, call: Call[Any]) -> None:
-        """Drop a result that was kept long enough, but remember that its id was used."""
+        """Drop a call that the replay cache evicts. Remember its id, if the client chose it."""
         if self._calls is None or self._calls.pop(call.id, None) is None:
             return
         if not is_ours(call.id):

@@ -18,7 +18,7 @@ from toolyard.placement.worker_side import Served
 
 _cloudpickle: Any = cloudpickle  # which has no types
 
-_KNOWN = ("toolyard", "__main__")  # the second goes as it is anyway
+_KNOWN = ("toolyard", "__main__")  # cloudpickle sends the second by value anyway
 _INSTALLED = [*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()]
 
 

@@ -45,7 +45,7 @@ _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
 
 @dataclass(frozen=True, slots=True)
 class Options(HttpOptions):
-    """Settings say what each is for."""
+    """`settings.py` explains each."""
 
     placement: str
     protocol: tuple[str, ...]

@@ -78,7 +78,7 @@ class Calls:
             case str():
                 await request.answer_json(result)
             case ToolOutput():
-                await request.answer_json(results.told(result))
+                await request.answer_json(results.as_json(result))
             case ToolFailure():
                 raise answers.as_answer(tool, result, node.hint(environment))
             case AskAgain():

@@ -73,7 +73,7 @@ class Nodes:
             raise
 
     async def close(self, node: Node, why: Why = "deleted") -> None:
-        """Save the files, then end everything. If they cannot be saved, it stays open."""
+        """Save the files of a node, then close its sessions. If the files cannot be saved, the node stays open."""
         async with node.changing:
             if not node.open:
                 return

@@ -11,8 +11,8 @@ from toolyard.core.output import Block, ImageBlock, TextBlock, ToolOutput, Value
 _KINDS = ("simple", "composite", "binary")
 
 
-def told(output: ToolOutput) -> object:
-    """A result as JSON. A reward, or the end of the episode, is one more part."""
+def as_json(output: ToolOutput) -> object:
+    """The result as JSON. A reward, or the end of the episode, is one more part of it."""
     whole = _wrapped(output.value) if isinstance(output, ValueOutput) else _blocks(output.blocks)
     if output.reward is None and not output.finished:
         return whole

@@ -16,7 +16,7 @@ from toolyard.asgi import PASSED, Headers, HttpError, HttpOptions, Request
 from toolyard.core.encoding import encode
 from toolyard.core.stalls import first_of
 from toolyard.protocols.verl import batches
-from toolyard.protocols.verl.observations import Told, lost
+from toolyard.protocols.verl.observations import Result, lost
 from toolyard.protocols.verl.repeats import Repeats
 from toolyard.protocols.verl.spread import PART, Spread, first_trajectory
 from toolyard.protocols.verl.trajectories import Trajectories
@@ -182,10 +182,10 @@ def headers_of(seconds: float) -> Headers:
     return ((b"content-type", b"application/json"), (b"x-process-time", b"%.3f" % seconds))
 
 
-def as_answer(told: Sequence[Told], seconds: float) -> bytes:
-    observations, dones, valids = told, [False] * len(told), [True] * len(told)
-    if set(map(type, told)) != _TEXT_ONLY:
-        observed = [(one, False, True) if isinstance(one, str) else one for one in told]
+def as_answer(results: Sequence[Result], seconds: float) -> bytes:
+    observations, dones, valids = results, [False] * len(results), [True] * len(results)
+    if set(map(type, results)) != _TEXT_ONLY:
+        observed = [(one, False, True) if isinstance(one, str) else one for one in results]
         observations, dones, valids = map(list, zip(*observed, strict=True))
     return encode(
         {

@@ -17,7 +17,7 @@ class Observed(NamedTuple):
     valid: bool
 
 
-Told: TypeAlias = Observed | str
+Result: TypeAlias = Observed | str
 """Bare text stands for the usual case: a valid observation of a trajectory that goes on."""
 
 FINISHED = Observed("", done=True, valid=True)

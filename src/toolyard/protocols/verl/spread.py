@@ -1,4 +1,4 @@
-"""A batch whose trajectories live in several gateways: each gateway acts for those that it has."""
+"""Spreads a batch over the gateways that own its trajectories: each gateway acts for its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import orjson
 from toolyard.asgi import decode
 from toolyard.core.encoding import encode
 from toolyard.protocols.verl.batches import Item
-from toolyard.protocols.verl.observations import Observed, Told, lost
+from toolyard.protocols.verl.observations import Observed, Result, lost
 from toolyard.protocols.verl.trajectories import Trajectories
 from toolyard.runtime.owners import GatewayLost
 from toolyard.runtime.runtime import Runtime
@@ -39,25 +39,25 @@ class Spread:
         self._runtime = runtime
         self._trajectories = trajectories
 
-    async def act(self, items: Sequence[Item]) -> list[Told]:
+    async def act(self, items: Sequence[Item]) -> list[Result]:
         """Let each gateway act for its trajectories, all at once. The observations are in the order of the items."""
         parts: dict[int, list[int]] = {}
         for i, (trajectory, *_) in enumerate(items):
             parts.setdefault(self._runtime.owners.of(trajectory), []).append(i)
         asked = await asyncio.gather(*(self._ask(owner, [items[i] for i in places]) for owner, places in parts.items()))
-        told = {
+        results = {
             i: one
             for places, part in zip(parts.values(), asked, strict=True)
             for i, one in zip(places, part, strict=True)
         }
-        return [told[i] for i in range(len(items))]
+        return [results[i] for i in range(len(items))]
 
     async def act_here(self, body: bytes) -> bytes:
         """Act for another gateway. `body` and the answer are JSON."""
-        told = await self._trajectories.act([tuple(item) for item in decode(body)])
-        return encode([one if isinstance(one, str) else list(one) for one in told])
+        results = await self._trajectories.act([tuple(item) for item in decode(body)])
+        return encode([one if isinstance(one, str) else list(one) for one in results])
 
-    async def _ask(self, owner: int, items: Sequence[Item]) -> Sequence[Told]:
+    async def _ask(self, owner: int, items: Sequence[Item]) -> Sequence[Result]:
         owners = self._runtime.owners
         if owner == owners.number:
             return await self._trajectories.act(items)

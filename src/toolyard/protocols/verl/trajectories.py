@@ -23,7 +23,7 @@ from toolyard.core.forms import Form
 from toolyard.core.output import JsonObject, Returned, TextBlock
 from toolyard.placement.base import SessionSpec, Task
 from toolyard.protocols.verl.batches import Item
-from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Told, lost, observe, refused
+from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Result, lost, observe, refused
 from toolyard.runtime.call import Call
 from toolyard.runtime.eager import BREATH, breathe, eagerly
 from toolyard.runtime.names import TRAJECTORY
@@ -61,41 +61,41 @@ class Trajectories:
         """How many trajectories are open."""
         return sum(session_id.startswith(_PREFIX) for session_id in self._runtime.sessions)
 
-    async def act(self, items: Sequence[Item]) -> list[Told]:
+    async def act(self, items: Sequence[Item]) -> list[Result]:
         """Act for all trajectories at once. Several items of one trajectory run one after the other."""
         of_each: dict[str, list[int]] = {}
         for i, item in enumerate(items):
             of_each.setdefault(item[0], []).append(i)
         if len(of_each) == len(items):
             return await self._act(items)
-        told: dict[int, Told] = {}
+        results: dict[int, Result] = {}
 
         async def one_by_one(places: Sequence[int]) -> None:
             for i in places:
-                (told[i],) = await self._act([items[i]])
+                (results[i],) = await self._act([items[i]])
 
         await asyncio.gather(*map(one_by_one, of_each.values()))
-        return [told[i] for i in range(len(items))]
+        return [results[i] for i in range(len(items))]
 
-    async def _act(self, items: Sequence[Item]) -> list[Told]:
+    async def _act(self, items: Sequence[Item]) -> list[Result]:
         """Open missing trajectories, start the calls, write their results, close trajectories that are over."""
         problems = await self._open_missing(items)
-        started: list[Told | Started | asyncio.Task[Told]] = []
+        started: list[Result | Started | asyncio.Task[Result]] = []
         until = time.monotonic() + BREATH
         for item in items:
             started.append((problems and problems.get(item[0])) or self._start(item))
             if time.monotonic() > until:
                 until = await breathe()
-        told: list[Told] = []
+        results: list[Result] = []
         for item, one in zip(items, started, strict=True):
             if isinstance(one, Started):
                 if not one.call.done:
                     await one.call.wait()
-                told.append(_tell(item, one))
+                results.append(_tell(item, one))
             else:
-                told.append(await one if isinstance(one, asyncio.Task) else one)
+                results.append(await one if isinstance(one, asyncio.Task) else one)
         await self._close(items)
-        return told
+        return results
 
     async def _open_missing(self, items: Sequence[Item]) -> Mapping[str, Observed]:
         """Open the trajectories that begin here. Return the observations of those that cannot be opened."""
@@ -140,7 +140,7 @@ class Trajectories:
         finally:
             unopened.discard(trajectory)
 
-    def _start(self, item: Item) -> Told | Started | asyncio.Task[Told]:
+    def _start(self, item: Item) -> Result | Started | asyncio.Task[Result]:
         trajectory, text, extra, finish, last = item
         if finish:
             return FINISHED
@@ -160,7 +160,7 @@ class Trajectories:
         except Exception as error:  # ours: other trajectories go on
             return _refused(trajectory, error)
 
-    async def _prompt(self, trajectory: str, session: Session) -> Told:
+    async def _prompt(self, trajectory: str, session: Session) -> Result:
         """Answer an empty text, which is no action, with the prompt of the task."""
         try:
             blocks = await (await session.ready()).prompt()
@@ -202,7 +202,7 @@ class Trajectories:
                 return Task({**extra})
 
 
-def _tell(item: Item, started: Started) -> Told:
+def _tell(item: Item, started: Started) -> Result:
     """Write the result of an action, as its form does after the text."""
     trajectory, text, extra, _, _ = item
     returned, form = started.call.result, started.form
