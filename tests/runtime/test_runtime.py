@@ -625,6 +625,9 @@ class Endless(Toolset):
         super().__init__(env)
         env.task_spec["thread"].wait(20)
 
+    def teardown(self):
+        self.env.log.append("toolset teardown")
+
 
 async def test_an_environment_whose_toolset_takes_for_ever_is_torn_down_again():
     release = threading.Event()
@@ -634,6 +637,7 @@ async def test_an_environment_whose_toolset_takes_for_ever_is_torn_down_again():
             await runtime.open(wanted)
         await settled(runtime, wanted.task.spec["log"], "teardown")
         release.set()
+        await settled(runtime, wanted.task.spec["log"], "teardown", "toolset teardown")
 
 
 async def test_limits_are_kept_by_refusing():

@@ -8,7 +8,7 @@ import inspect
 import logging
 import math
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar
@@ -83,7 +83,8 @@ class LocalPlacement:
     async def place(self, spec: SessionSpec) -> LocalEnvironment:
         made, task, secrets = spec.environment, spec.task.spec, spec.secrets
         if overrides(made, "__init__"):
-            env = await self._construct(partial(made, task_spec=task, secrets=secrets))
+            build = partial(made, task_spec=task, secrets=secrets)
+            env = await self.construct(build, lambda env: LocalEnvironment(env, self).teardown())
         else:  # the constructor of Environment itself only stores two values, which is not worth a thread
             env = made(task, secrets)
         placed = LocalEnvironment(env, self)
@@ -94,36 +95,39 @@ class LocalPlacement:
                 await placed.teardown()
                 raise
             except asyncio.CancelledError:  # the caller waits no more, nor would it for the teardown
-                self._discard([env])
+                self._discard(placed.teardown())
                 raise
         return placed
 
-    async def _construct(self, build: Callable[[], Environment]) -> Environment:
-        """Call the constructor in a thread, which cannot be stopped. If it returns after the caller gave up, tear the
-        environment down then."""
+    async def construct(self, build: Callable[[], T], tear_down: Callable[[T], Coroutine[Any, Any, None]]) -> T:
+        """Call a constructor in a thread, which cannot be stopped. If it returns after the caller gave up, tear its
+        instance down."""
         loop = asyncio.get_running_loop()
-        made: list[Environment] = []
+        made: list[T] = []
         given_up = False
+
+        def discard() -> None:
+            while made:  # the thread and the caller may both ask for this
+                self._discard(tear_down(made.pop()))
 
         def construct() -> None:
             made.append(build())
             if given_up:
-                loop.call_soon_threadsafe(self._discard, made)
+                loop.call_soon_threadsafe(discard)
 
         try:
             await self._threads.run(construct)
             return made.pop()
         except BaseException:
             given_up = True
-            self._discard(made)
+            discard()
             raise
 
-    def _discard(self, made: list[Environment]) -> None:
-        """Tear down what is in the list, and empty it: the thread and the caller may both ask for this."""
-        while made:
-            discarding = asyncio.ensure_future(LocalEnvironment(made.pop(), self).teardown())
-            self._discarding.add(discarding)
-            discarding.add_done_callback(self._discarded)
+    def _discard(self, teardown: Coroutine[Any, Any, None]) -> None:
+        """Run a teardown for which no caller waits."""
+        discarding = asyncio.ensure_future(teardown)
+        self._discarding.add(discarding)
+        discarding.add_done_callback(self._discarded)
 
     def _discarded(self, discarding: asyncio.Task[None]) -> None:
         self._discarding.discard(discarding)
@@ -233,7 +237,11 @@ class LocalEnvironment:
         """An instance of a toolset. Our constructors never block; an author's may, and runs in a thread."""
         if is_built_by_us(toolset):
             return build_toolset(toolset, self._env)
-        return await self._place.ask(build_toolset, toolset, self._env)
+        return await self._place.construct(partial(build_toolset, toolset, self._env), self._tear_down_toolset)
+
+    async def _tear_down_toolset(self, instance: object) -> None:
+        if isinstance(instance, Toolset) and toolset_tears_down(type(instance)):
+            await self._place.ask(instance.teardown, always=True)
 
     async def teardown(self) -> None:
         """Tear down the environment, then its toolsets. Each runs even if the one before has failed."""
