@@ -708,6 +708,28 @@ async def test_a_fork_that_fails_half_way_leaves_nothing():
         assert task["log"] == ["setup", "forking", "teardown"]
 
 
+class Tally(World):
+    replayable = True
+
+    @tool
+    async def add(self) -> str:
+        self.task_spec["count"] = self.task_spec.get("count", 0) + 1
+        return str(self.task_spec["count"])
+
+
+async def test_calls_are_repeated_from_the_task_as_it_was_and_forks_do_not_share_it():
+    async with runtime_of(Tally).running() as runtime:
+        session = await runtime.open(SessionSpec("s", Tally, Task({"log": []})))
+        assert (await session.start("add", {}).finished()) == "1"
+        assert await runtime.fork(session, ["a"]) == "replay"
+        assert (await session.start("add", {}).finished()) == "2"
+        fork = runtime.session("a")
+        assert (await fork.start("add", {}).finished()) == "2"
+        assert await runtime.fork(fork, ["b"]) == "replay"
+        assert (await runtime.session("b").start("add", {}).finished()) == "3"
+        assert (await fork.start("add", {}).finished()) == "3"
+
+
 async def test_forks_that_are_made_on_the_way_out_are_torn_down_too():
     async with runtime_of(Forking).running() as runtime:
         session = await runtime.open(dataclasses.replace(spec(), environment=Forking))

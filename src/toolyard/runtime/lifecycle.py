@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -48,6 +50,7 @@ class Lifecycle:
         "_settled",
         "_shared",
         "_spec",
+        "_task",
         "_teardown",
         "history",
         "opened",
@@ -62,6 +65,8 @@ class Lifecycle:
         """The environment, from its constructor until its teardown."""
         self.history: list[Asked] | None = [] if spec.environment.replayable else None
         """The calls that led to its state; None if they cannot be repeated."""
+        self._task = copy.deepcopy(spec.task) if spec.environment.replayable else spec.task
+        """The task as it was before the author's code could change it: repeated calls begin from it."""
         self.opened = time.monotonic()
         self._spec = spec
         self._shared = shared
@@ -143,6 +148,7 @@ class Lifecycle:
         """Continue from where another session is, with a copy of its environment."""
         self.placed, self._placement = placed, other._placement
         self.history = None if other.history is None else [*other.history]
+        self._task = other._task
         self._tell_opened()
         self._settle(_READY)
 
@@ -239,7 +245,8 @@ class Lifecycle:
         try:
             async with asyncio.timeout(seconds) as limit:
                 for spec in specs:
-                    made.append(placed := await self._placement.place(spec))
+                    unchanged = replace(spec, task=copy.deepcopy(self._task))
+                    made.append(placed := await self._placement.place(unchanged))
                     if spec.environment._definition.sets_up:
                         await placed.setup()
                     for asked in self.history or ():
