@@ -1,6 +1,6 @@
-"""The little HTTP that all protocols share: a request, JSON in and out, errors as answers, the door they come in by.
+"""The little HTTP that all protocols share: requests, JSON in and out, errors as answers, and the door to all routes.
 
-Hot routes are plain ASGI on purpose: no middleware wraps them, and an answer is two messages.
+Hot routes are plain ASGI on purpose. An answer is two messages, or one call where the server offers `ANSWER`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 Verbosity: TypeAlias = Literal["none", "exception", "stacktrace"]
 
 ANSWER = "toolyard.answer"
-"""Where in the scope a server may offer to send a whole answer at once: a function of status, headers without the
-content's length, and body. It returns False for one that it cannot send, and has then done nothing.
+"""The key in the scope under which a server may offer to send a whole answer at once: a function of status, headers
+without the content's length, and body. It returns False, and has done nothing, for an answer that it cannot send.
 
-A server that offers this is ours. It lets a request go on to its end when the client has gone away."""
+Only our own servers offer this. They let a request run to its end when its client has gone away."""
 HEAD = "toolyard.head"
-"""In the scope of a request that is answered as GET, but whose answer goes out without its body."""
+"""The key in the scope of a HEAD request. It is answered as GET, and its answer goes out without the body."""
 PASSED = "toolyard.passed"
-"""In the scope of a request that another gateway has passed on to this one."""
+"""The key in the scope of a request that another gateway has passed on to this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """What the protocols are told about HTTP. Settings say what each is for."""
+    """The settings of HTTP that all protocols need. `settings.py` explains each."""
 
     body_bytes: int
     ping_seconds: float
@@ -51,7 +51,7 @@ class HttpOptions:
 
 
 class HttpError(Exception):
-    """An answer that is not 2xx, raised where it is found. Without detail it has no body, as a redirect."""
+    """An answer that is not 2xx. Raise it, and `Door` sends it. Without detail, as in a redirect, it has no body."""
 
     def __init__(self, status: int, detail: object, headers: Headers = (), **more: object) -> None:
         super().__init__(status, detail)
@@ -65,11 +65,11 @@ class HttpError(Exception):
 
 
 class Disconnected(Exception):
-    """The client went away before it had said what it wants."""
+    """The client went away before its whole request had arrived."""
 
 
 class Request:
-    """One HTTP exchange. It is answered once, whole or as a stream."""
+    """One HTTP exchange. Code answers it once, whole or as a stream."""
 
     __slots__ = ("_answer", "_headers", "_receive", "_send", "options", "scope", "started")
 
@@ -120,22 +120,22 @@ class Request:
         await self.answer(status, ((b"content-type", b"application/json"), *headers), encode(value))
 
     def is_gone(self) -> bool:
-        """Whether the client has hung up. To be asked between its body and our answer."""
+        """Whether the client has hung up. Call this only after the body was read and before the answer."""
         waiting = self._receive()
         try:
             waiting.send(None)  # type: ignore[attr-defined]  # the servers' are coroutines
-        except StopIteration as told:
-            return bool(told.value["type"] == "http.disconnect")
+        except StopIteration as end:
+            return bool(end.value["type"] == "http.disconnect")
         waiting.close()  # type: ignore[attr-defined]
         return False
 
     async def until_gone(self) -> None:
-        """Wait until the client hangs up. To be awaited between its body and our answer."""
+        """Wait until the client hangs up. Call this only after the body was read and before the answer."""
         while (await self._receive())["type"] != "http.disconnect":
             continue
 
     async def start(self, headers: Headers) -> None:
-        """Begin a stream; `write` goes on and `write(…, last=True)` ends it."""
+        """Begin a stream. `write` continues it and `write(…, last=True)` ends it."""
         self.started = True
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
@@ -149,9 +149,9 @@ class Request:
 
 
 def decode(data: bytes) -> Any:  # any JSON value
-    """JSON as clients really send it: NaN, Infinity and lone surrogates included, as Python's encoder writes them.
+    """Decode JSON as clients really send it: with NaN, Infinity and lone surrogates, as Python's encoder writes them.
 
-    Integers arrive exactly, however long, which orjson does not promise.
+    It keeps integers exact, however long, which orjson does not promise.
     """
     try:
         return from_json(data)
@@ -160,7 +160,7 @@ def decode(data: bytes) -> Any:  # any JSON value
     try:
         if "recursion limit" in refused:
             raise RecursionError
-        return json.loads(data)  # strict and fast said no; the tolerant one decides
+        return json.loads(data)  # slower, and takes what the strict decoder refuses
     except RecursionError:
         error, position = "it is nested too deeply", 0
     except UnicodeDecodeError as problem:
@@ -192,7 +192,8 @@ async def answer_error(error: HttpError, request: Request) -> None:
 
 @runtime_checkable
 class NamesPaths(Protocol):
-    """A route that says beforehand which paths it takes. It may take others too, but none that a later one names."""
+    """A route that lists paths that it takes, for a quick look-up. It may take other paths too, but none that a later
+    route lists."""
 
     @property
     def paths(self) -> Collection[str]: ...
@@ -200,7 +201,7 @@ class NamesPaths(Protocol):
 
 
 def by_path(routes: Sequence[BaseRoute]) -> Mapping[str, NamesPaths]:
-    """The route of each path that is named. After a route that names none, nothing can be told without asking it."""
+    """The route of each listed path. Routes after one that lists no paths are left out: it has to be asked first."""
     known: dict[str, NamesPaths] = {}
     for route in reversed(routes):
         known = known | dict.fromkeys(route.paths, route) if isinstance(route, NamesPaths) else {}
@@ -215,7 +216,7 @@ def without_body(send: Send) -> Send:
 
 
 class Door:
-    """The ASGI application: checks the key, finds the route, and turns what goes wrong into an answer."""
+    """The ASGI application: checks the key, finds the route, and turns `HttpError` into an answer."""
 
     def __init__(
         self, routes: Sequence[BaseRoute], lifespan: Lifespan, options: HttpOptions, enter: Callable[[], Token[Any]]
@@ -225,7 +226,7 @@ class Door:
         self._lifespan = lifespan
         self._options = options
         self._enter = enter
-        """Called for each request: sets what code that is run for it finds in its context."""
+        """Called for each request: sets a context variable for all code that runs for it."""
         self._key = options.api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -260,7 +261,7 @@ class Door:
         raise HttpError(404, "Not Found")
 
     def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
-        """Look at the headers alone: a `Request` would take the quick way to answer from the one that is made later."""
+        """Read the headers alone: a `Request` made here would take `ANSWER` from the scope, which the route's needs."""
         given = headers.get(b"x-api-key", b"").strip() or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
         if not hmac.compare_digest(given.strip(), self._key):
             raise HttpError(401, "a valid API key is required, as X-API-Key or as Authorization: Bearer")
@@ -282,7 +283,7 @@ class Door:
 
 
 class Within:
-    """An application whose code finds something in its context that `enter` sets, whatever runs it."""
+    """An application that runs inside a context variable, which `enter` sets, whichever server runs it."""
 
     def __init__(self, app: ASGIApp, enter: Callable[[], Token[Any]]) -> None:
         self._app = app
@@ -297,7 +298,7 @@ class Within:
 
 
 def explain(error: BaseException, verbosity: Verbosity) -> str:
-    """What a client may know of an exception nobody expected."""
+    """The words about an unexpected exception that a client may see."""
     match verbosity:
         case "none":
             return "Internal Server Error"

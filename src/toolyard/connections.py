@@ -1,6 +1,6 @@
-"""What all connections of a process share: time to say what they want, a number of them, memory for bodies under way.
+"""The limits that all connections of a process share: on times, on their number, on memory for bodies under way.
 
-One timer looks at every connection now and then, so that a request itself pays nothing for its limits.
+One timer checks every connection now and then, so that the limits cost a request nothing.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from enum import IntEnum
 from typing import Protocol
 
 _PROGRESS = 16 * 1024
-"""Bytes of a body, or of an answer, that have to move within its time, if it is not over by then."""
+"""A body or an answer makes progress if so many bytes move, or if it ends, within its time."""
 _LEAVING_SECONDS = 2.0
-"""For a client that has been refused, to read why."""
+"""Time for a client that was refused to read why."""
 _PRESSED_SECONDS = 2.0
-"""For the progress of a body while others wait for the memory that it has."""
+"""Time for the progress of a body while other bodies wait for memory."""
 _STUCK_SECONDS = 5.0
-"""For the progress of an answer while others wait for its connection."""
+"""Time for the progress of an answer while other clients wait for a connection."""
 _PIECE = 256 * 1024
-"""Bytes that one read of a connection brings at most."""
+"""The most bytes that one read of a connection returns."""
 _TURNED_AWAY_MOST = 32
-"""Connections beyond the cap that wait to hear a 503. Others are closed without a word."""
+"""Connections beyond the cap that get a 503. Others are closed without an answer."""
 _ENDLESS = 2**20
-"""Descriptors of a process that may have any number."""
+"""Counts as the limit of open files for a process without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Settings say what each is for."""
+    """`settings.py` explains each."""
 
     keep_alive_seconds: float
     head_seconds: float
@@ -41,47 +41,49 @@ class ConnectionLimits:
 
 
 class Phase(IntEnum):
-    """What a connection does. When there are too many, those of the first phases are given up first."""
+    """What the client of a connection does. With too many connections, those in the first phases are given up first."""
 
     LEAVING = 0
-    """It was refused."""
+    """It was refused, and may read why."""
     HEAD = 1
-    """It has said nothing yet, or a part of a head."""
+    """It has sent nothing yet, or a part of a head."""
     REST = 2
     """It sends the rest of a body that has been answered."""
     BODY = 3
+    """It sends a body."""
     IDLE = 4
+    """It has its answer, and has sent no new request."""
     READING = 5
-    """It has to read of its answer before anything else happens. Who reads on and on is not given up."""
+    """It has to read some of its answer. It is not given up while it reads."""
     WAITING = 6
-    """For us. It may do so for ever."""
+    """It waits for our answer, and may wait for ever."""
 
 
 class Connection(Protocol):
     turn: int
-    """Requests that came in whole."""
+    """Requests that have arrived whole."""
     received: int
-    """Bytes of requests that did not come in one piece."""
+    """Bytes of requests that did not arrive in one piece."""
 
     def look(self) -> Phase: ...
     def unsent(self) -> tuple[int, int]:
-        """Bytes that wait for the client to read, and all that it was ever sent, those included."""
+        """Bytes that the client has not read yet, and all bytes sent so far, including those."""
 
     def expire(self, phase: Phase, *, pressed: bool) -> None:
-        """Its time in this phase is over; or others need its memory, and it does nothing with it."""
+        """End the connection: its time in this phase is over. `pressed`: other bodies need the memory of its own."""
 
     def give_up(self, phase: Phase) -> None:
-        """Another connection needs its place."""
+        """End the connection: a new one needs its place."""
 
     def hold(self) -> None:
-        """Read no more of its body until `release`."""
+        """Stop reading its body until `release`."""
 
     def release(self) -> None: ...
     def abort(self) -> None: ...
 
 
 class ConnectionWatch:
-    """How long one connection has been doing what it does."""
+    """Measures how long one connection has been in its phase, without progress."""
 
     __slots__ = ("_mark", "_sent", "_turn", "connection", "given_up", "phase", "since", "stuck")
 
@@ -90,11 +92,11 @@ class ConnectionWatch:
         self.given_up = False
         self.phase: Phase | None = None
         self.since = now
-        """When this phase began, or brought something, or was first seen: never before it began."""
+        """When this phase began or last made progress, as far as the timer saw it: never earlier than it did."""
         self._turn = 0
         self._mark = 0
         self.stuck = now
-        """When the client last read something, or had nothing to read."""
+        """When the client last read some of its answer, or had nothing to read."""
         self._sent = 0
 
     def look(self, now: float, everyone: Connections) -> None:
@@ -125,14 +127,14 @@ class Connections:
         self._given_up = 0
         self._candidates: Iterator[tuple[Phase, ConnectionWatch]] = iter(())
         self._few_at = -1.0
-        """When a search for candidates last found few."""
+        """When a search for candidates last found few: another one at the same time would find no more."""
         self._bodies: dict[Connection, int] = {}
         """Bytes received of bodies that are not complete."""
         self._bytes = 0
         self._held: dict[Connection, None] = {}
-        """Those whose bodies wait, the first one first."""
+        """Connections whose bodies wait for memory, the first one first."""
         self._now = 0.0
-        """A clock that stands still while the event loop does, so that nobody's time is over because we were late."""
+        """A clock that stops while the event loop does, so that no client's time is over because we were late."""
         self._looked = 0.0
         self._timer: asyncio.TimerHandle | None = None
         shortest = min(limits.keep_alive_seconds, limits.head_seconds, limits.body_seconds, limits.unread_seconds)
@@ -149,16 +151,16 @@ class Connections:
 
     @property
     def pressed(self) -> bool:
-        """Whether bodies wait for memory that others have."""
+        """Whether bodies wait for memory that other bodies use."""
         return bool(self._held)
 
     def seconds(self, phase: Phase) -> float:
-        """How long it may last."""
+        """How long this phase may last without progress."""
         seconds = self._seconds[phase]
         return min(seconds, _PRESSED_SECONDS) if phase is Phase.BODY and self._held else seconds
 
     def forget(self, connection: Connection) -> None:
-        """It has gone."""
+        """Forget a connection that was closed."""
         watch = self._open.pop(connection, None)
         if watch is not None and watch.given_up:
             self._given_up -= 1
@@ -167,7 +169,7 @@ class Connections:
     # How many there are.
 
     def admit(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> bool:
-        """False if there are too many, and nobody can be given up for this one: it is to be turned away."""
+        """Count a new connection. False if there are too many, and none can be given up: then refuse its requests."""
         self._open[connection] = ConnectionWatch(connection, self._now)
         if self._timer is None:
             self._looked = loop.time()
@@ -185,7 +187,7 @@ class Connections:
         return False
 
     def _candidate(self) -> ConnectionWatch | None:
-        """A connection that nobody waits for. A search through all of them serves many that come."""
+        """A connection to give up, if there is one. One search through all connections finds several."""
         for _ in range(2):
             for phase, watch in self._candidates:
                 if watch.connection in self._open and not watch.given_up and watch.connection.look() is phase:
@@ -203,18 +205,18 @@ class Connections:
                 if phase is Phase.READING and self._now - watch.stuck < _STUCK_SECONDS:
                     continue
                 found.append((phase, since, len(found), watch))
-        del found[-1:]  # the one that has just come
+        del found[-1:]  # the connection that is being admitted
         some = len(self._open) // 16
         if len(found) <= some:
             self._few_at = self._now
         found.sort()
-        first = sum(one[0] is found[0][0] for one in found)  # no more than these: worse ones may come meanwhile
+        first = sum(one[0] is found[0][0] for one in found)  # no later phases: new connections may be in earlier ones
         self._candidates = iter([(phase, watch) for phase, *_, watch in found[: max(first, some)]])
 
     # Bodies under way.
 
     def body_grows(self, connection: Connection, size: int) -> None:
-        """That many bytes of a body have come, and it is not complete. It may have to wait."""
+        """Count bytes of a body that is not complete. Hold it if all bodies together take too much memory."""
         self._bodies[connection] = self._bodies.get(connection, 0) + size
         self._bytes += size
         if self._bytes > self.limits.bodies_bytes and any(one is not connection for one in self._going()):
@@ -222,14 +224,14 @@ class Connections:
             connection.hold()
 
     def body_over(self, connection: Connection) -> None:
-        """It is complete, or nobody wants it any more."""
+        """Uncount a body that is complete, or that is not read any more."""
         self._bytes -= self._bodies.pop(connection, 0)
         self._held.pop(connection, None)
         if self._held:
             self._let_go()
 
     def _let_go(self) -> None:
-        """As many as there is memory for; one in any case, or nothing would ever be over."""
+        """Release as many bodies as there is memory for, and at least one, or none would ever end."""
         room = self.limits.bodies_bytes - self._bytes
         for connection in list(self._held):
             if room <= 0 and any(True for _ in self._going()):
@@ -255,11 +257,11 @@ class Connections:
 
 
 def most_connections(wanted: int) -> int:
-    """Of a process: what is wanted, or half of its open files."""
+    """How many connections a process may have: the wanted number, or half of the files that it may open."""
     return wanted or open_files() // 2
 
 
 def open_files() -> int:
-    """That a process may have."""
+    """How many files a process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _ENDLESS if soft == resource.RLIM_INFINITY else soft

@@ -1,7 +1,7 @@
-"""Keeps web pages out: looks at `Host`, `Origin` and `Sec-Fetch-Site` of each request before any route does.
+"""Keeps web pages out: checks `Host`, `Origin` and `Sec-Fetch-Site` of each request before any route.
 
-A server on a developer's machine is in reach of every page that the developer's browser has open. Programs that are no
-browsers send none of what is refused here, and notice nothing.
+Every page that a developer's browser has open can reach a server on the developer's machine. Programs that are no
+browsers do not send the headers that are refused here.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _KNOWN_MOST = 1024
 _LOOPBACK = ipaddress.IPv6Address("::1")
 _NOT_KEPT: Headers = [(b"cache-control", b"no-store")]
-"""With a refusal. A cache would give it to others, who are let in."""
+"""Sent with a refusal. A cache must not give it to other clients, which may be let in."""
 _SHOWN_MOST = 200
 _EXPOSED = b"Retry-After, X-Backend-State, X-Process-Time, Content-Disposition"
-"""Headers of our answers that a page of an allowed origin may read, beside those that every page may."""
+"""Headers of our answers that a page of an allowed origin may read, beside those that browsers let every page read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Who else is let in. Settings say what each is for."""
+    """Other hosts and origins to let in. `settings.py` explains each."""
 
     allow_host: tuple[str, ...] = ()
     allow_origin: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Gate:
         self._checks_host = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or PASSED in scope:  # the gateway that passed it on has looked
+        if scope["type"] != "http" or PASSED in scope:  # the gateway that passed it on has checked it
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -111,12 +111,12 @@ class Gate:
 
 
 def foreign(origin: str) -> HttpError:
-    """What a page is told whose origin is not allowed. None is told to allow `null`: every page can have that one."""
+    """The refusal of a page whose origin is not allowed. It never suggests to allow `null`, which any page can send."""
     how = f"--allow-origin {origin}"
     if origin == "null":  # a file, or a frame in a sandbox
         how = "--allow-origin and the address of a web server that the page is loaded from"
-    told = f"a web page of {origin!r} may not use this server. If it should, start the server with {how}"
-    return HttpError(403, told, _NOT_KEPT)
+    refusal = f"a web page of {origin!r} may not use this server. If it should, start the server with {how}"
+    return HttpError(403, refusal, _NOT_KEPT)
 
 
 def without_port(host: str) -> str:
@@ -126,9 +126,9 @@ def without_port(host: str) -> str:
 
 
 def is_loopback_name(name: str) -> bool:
-    """Whether a name means this machine itself, and nobody can make it mean another.
+    """Whether a name always means this machine, so that no DNS server can point it elsewhere.
 
-    These are the names to which browsers send `Sec-Fetch-Site` over plain HTTP. `[::ffff:127.0.0.1]` is none of them.
+    Browsers send `Sec-Fetch-Site` to these names over plain HTTP. They do not for `[::ffff:127.0.0.1]`.
     """
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -140,7 +140,7 @@ def is_loopback_name(name: str) -> bool:
 
 
 def without_default_port(origin: str) -> str:
-    """As browsers write it."""
+    """The origin as browsers write it."""
     return origin.removesuffix(_DEFAULT_PORTS.get(origin.partition("://")[0], ""))
 
 
@@ -151,7 +151,7 @@ def is_own(origin: str, host: str) -> bool:
 
 
 def is_link_to_page(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether somebody followed a link to a page for people. What it shows, the other site cannot read."""
+    """Whether the user followed a link to a page for people. The site with the link cannot read that page."""
     to_document = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
     return to_document and scope["method"] == "GET" and scope["path"] in PAGES
 
@@ -171,7 +171,7 @@ def cors_headers(origin: bytes) -> Headers:
 
 
 def preflight_headers(headers: Mapping[bytes, bytes]) -> Iterable[tuple[bytes, bytes]]:
-    """Let it send what it says that it wants to send."""
+    """Allow the page to send the request that its preflight describes."""
     yield b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE"
     yield b"access-control-max-age", b"600"
     if wanted := headers.get(b"access-control-request-headers"):
@@ -181,7 +181,7 @@ def preflight_headers(headers: Mapping[bytes, bytes]) -> Iterable[tuple[bytes, b
 
 
 def _answering_with(more: Headers, scope: Scope, send: Send) -> Send:
-    """Add headers to the answer, whichever way the application sends it."""
+    """Add headers to the answer, whether the application sends it whole or as messages."""
     if (answer := scope.get(ANSWER)) is not None:
         scope[ANSWER] = lambda status, headers, body: answer(status, (*headers, *more), body)
 

@@ -1,8 +1,8 @@
-"""uvicorn's HTTP protocol, made cheaper where every request pays, and bounded in what a client can make us hold.
+"""uvicorn's HTTP protocol, made cheaper for every request, and with bounds on what a client can make us hold.
 
-A request that is like the one before it is not parsed again, an answer that is whole goes out as one write instead of
-two messages, and `Connections` looks at the time of all connections instead of a timer for each. Wishes for another
-protocol (`Upgrade`) are ignored.
+A request that is like the one before it is not parsed again. A whole answer goes out as one write instead of two
+messages. `Connections` checks the times of all connections with one timer. Requests for another protocol (`Upgrade`)
+are answered without it.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ _HEADERS_MOST = 256
 _PIPELINE_MOST = 64
 """Requests of one connection that wait for the answer to another."""
 _LEAVING_MOST = 256 * 1024
-"""Bytes that a client may go on sending when it has been refused."""
+"""Bytes that a client may still send after it was refused."""
 _LATER = ((b"retry-after", b"2"),)
 _PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 _NAME = re.compile(rb"[0-9a-z-]+")
 _VALUE = re.compile(rb"[ -~]*")
 _LENGTH = re.compile(rb"\r\ncontent-length: ?([0-9]{1,5})\r\n", re.IGNORECASE)
 _SPECIAL = {b"expect", b"transfer-encoding", b"upgrade"}
-"""Headers of requests that are not like others."""
+"""Headers that change how a request is read. A request with one is never remembered."""
 _KNOWN_HEAD_MOST = 4096
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
-"""Others, such as 450, have none."""
+"""Other statuses, such as 450, have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownRequest:
-    """A request as it was parsed. One with the same head, but for the length of its body, means the same."""
+    """A parsed request. Another one with the same head, except for the length of its body, has the same scope."""
 
     before: bytes
-    """Of the head: what comes before the length, and after it."""
+    """The part of the head before the length of the body. `after` is the part after it."""
     after: bytes
     scope: Mapping[str, Any]
     length_at: int
-    """Which of its headers that is."""
+    """The index of the header with that length."""
 
     @classmethod
     def of(cls, data: bytes, scope: Mapping[str, Any]) -> KnownRequest | None:
-        """From all bytes of a request, and what the parser made of them; None if it is out of the ordinary."""
+        """Make one from all bytes of a request, and the scope that the parser made of them. None for an unusual one."""
         end = data.find(b"\r\n\r\n", 0, _KNOWN_HEAD_MOST) + 4
         found = _LENGTH.search(data, 0, end - 2)
         names = [name for name, _ in scope["headers"]]
@@ -70,7 +70,7 @@ class KnownRequest:
         return cls(data[: found.start(1)], data[found.end(1) : end], kept | {"headers": [*scope["headers"]]}, at)
 
     def body_in(self, data: bytes) -> tuple[bytes, bytes] | None:
-        """The length as it is written, and the body, if these bytes are just such a request."""
+        """The length as it is written, and the body, if these bytes are exactly one such request."""
         if not data.startswith(self.before):
             return None
         start = len(self.before)
@@ -83,28 +83,29 @@ class KnownRequest:
 
 
 class GatheringProtocol(HttpToolsProtocol):
-    """One connection. `everyone` are all those of this process, this one included."""
+    """One connection. `everyone` holds all connections of this process, including this one."""
 
     _known: KnownRequest | None = None
-    """The request before this one, on this connection."""
+    """The last request of this connection, if it was an ordinary one."""
     _current: RequestResponseCycle | None = None
-    """The request that is answered now, or was answered last. `cycle` is the one that came last: it may wait."""
+    """The request that is being answered, or was answered last. `cycle` is the last that arrived, which may wait."""
     _begun = 0
-    """Requests that the parser has seen the beginning of. `turn` counts those that it has seen the end of."""
+    """Requests that have begun to arrive. `turn` counts those that have arrived whole."""
     turn = 0
     received = 0
     """Bytes that went to the parser."""
     _stretch = 0
-    """Bytes since anything was complete, a head or a part of a body. The parser itself would take any number."""
+    """Bytes since a head, or a part of a body, was complete. The parser itself would take any number."""
     _counted = False
-    """Whether `everyone` knows of a body under way."""
+    """Whether `everyone` counts the body that arrives now."""
     _upgrading = False
     """The parser is about to stop behind a head that asks for another protocol."""
     _is_deaf = False
-    """Whatever comes is thrown away."""
+    """We throw all further bytes away."""
     _is_refused = False
+    """The client got an error, and has a moment to read it before we close the connection."""
     _is_turned_away = False
-    """There are too many connections: a request is answered 503."""
+    """There are too many connections, so we answer a request with 503."""
 
     flow: Flow
     transport: Gathering  # type: ignore[assignment]  # a Transport by delegation
@@ -143,7 +144,7 @@ class GatheringProtocol(HttpToolsProtocol):
             self._remember(data)
 
     def _check_unfinished(self, size: int) -> None:
-        """A head or a body goes on."""
+        """Check the limits of a head or a body of which more is to come."""
         if self._is_deaf or self.transport.is_closing():
             return
         if self._stretch > _HEAD_MOST or len(self.headers) > _HEADERS_MOST:  # trailers are headers, too
@@ -160,7 +161,7 @@ class GatheringProtocol(HttpToolsProtocol):
         self._counted = False
         self._everyone.body_over(self)
 
-    # What the parser tells.
+    # What the parser calls.
 
     def _feed(self, data: bytes) -> None:
         left = memoryview(data)
@@ -175,8 +176,8 @@ class GatheringProtocol(HttpToolsProtocol):
                 self._go_on_without_upgrade()
 
     def _go_on_without_upgrade(self) -> None:
-        """The parser has stopped behind a head that asks for another protocol, and takes what follows for that. We
-        speak no other: a new parser is told the same head without that wish, and then the body as it comes."""
+        """The parser has stopped behind a head that asks for another protocol, and takes all further bytes for that
+        protocol. We speak none: feed a new parser the same head without `Upgrade`, and then the body as it arrives."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self.send_400_response("This server is no proxy.")
@@ -205,7 +206,7 @@ class GatheringProtocol(HttpToolsProtocol):
             self._be_deaf()
         else:
             super().on_headers_complete()
-            self.headers = []  # for trailers, which are no headers: a proxy in front of us has not checked them
+            self.headers = []  # so that trailers do not become headers: a proxy in front of us has not checked them
             self.flow.is_held = bool(self.pipeline)  # uvicorn has paused it
 
     def on_body(self, body: bytes) -> None:
@@ -240,13 +241,13 @@ class GatheringProtocol(HttpToolsProtocol):
     # A request like the one before it.
 
     def _like_the_last(self, data: bytes) -> tuple[bytes, bytes] | None:
-        """The length of the body, as it is written, and the body."""
+        """The length of the body as it is written, and the body, if the request is like the last one."""
         if self._known is None or self.turn != self._begun or not self.cycle.response_complete:
             return None
         return self._known.body_in(data)
 
     def _remember(self, data: bytes) -> None:
-        """A request that came in one piece, and nothing else with it."""
+        """Remember a request that arrived alone and in one piece."""
         usual = self.cycle.keep_alive and self.limit_concurrency is None and self.scope["http_version"] == "1.1"
         self._known = KnownRequest.of(data, self.scope) if usual else None
 
@@ -280,7 +281,7 @@ class GatheringProtocol(HttpToolsProtocol):
         cycle.scope[ANSWER] = partial(answer, cycle)  # type: ignore[literal-required]  # a key of ours
         super()._start_asgi_task(cycle, app)
 
-    # What all connections of the process ask of this one.
+    # What `Connections` calls.
 
     def look(self) -> Phase:
         cycle = self.cycle
@@ -303,11 +304,11 @@ class GatheringProtocol(HttpToolsProtocol):
         return unsent + (self._unacknowledged() if unsent else 0), self.transport.written
 
     def _unacknowledged(self) -> int:
-        """Bytes that the system holds. It takes more of ours only when a client has read much of them, maybe minutes
-        after it read some."""
+        """Bytes that the kernel holds. It takes more of ours only when the client has read much of them, perhaps
+        minutes after the client began to read."""
         try:
             found = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-        except OSError:  # it was closed, or the system does not tell
+        except OSError:  # the socket is closed, or the system has no such call
             return 0
         return int.from_bytes(found, sys.byteorder)
 
@@ -326,7 +327,7 @@ class GatheringProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def give_up(self, phase: Phase) -> None:
-        if self.transport.get_write_buffer_size():  # closed, it would keep its place until all of that is read
+        if self.transport.get_write_buffer_size():  # `close` would wait until the client has read all of that
             self.abort()
             return
         if self.transport.is_closing():
@@ -349,7 +350,7 @@ class GatheringProtocol(HttpToolsProtocol):
     # Ends.
 
     def shutdown(self) -> None:
-        """The server stops. It does not wait for the rest of a body, which may never come."""
+        """End the connection when the server stops. Do not wait for the rest of a body, which may never come."""
         if self.look() is Phase.BODY:
             self._refuse(503, "This server stops.", _LATER)
         else:
@@ -359,8 +360,8 @@ class GatheringProtocol(HttpToolsProtocol):
         self._refuse(400, msg)
 
     def _refuse(self, status: int, why: str, headers: Headers = ()) -> None:
-        """Answer what is asked now, and nothing else any more. The client has a moment to read it: closed at once, with
-        something unread, the connection would take the answer with it."""
+        """Answer the current request with an error, and no other request. The client gets a moment to read the answer:
+        if we closed a connection with unread bytes at once, the kernel would discard the answer."""
         self._be_deaf()
         self._is_refused = True
         self._uncount()
@@ -377,7 +378,7 @@ class GatheringProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def _end_current(self) -> RequestResponseCycle | None:
-        """Tell a request that is not answered yet that nobody waits for it."""
+        """Tell the application that the client of an unanswered request has gone."""
         current = self._current
         if current is None or current.response_complete:
             return None
@@ -398,7 +399,7 @@ class GatheringProtocol(HttpToolsProtocol):
 
 
 class Flow(FlowControl):
-    """uvicorn's, but an application that wants more does not make us read while we hold it."""
+    """uvicorn's flow control, but while we hold it, an application that waits for its body does not resume reading."""
 
     is_held = False
 
@@ -412,7 +413,7 @@ class Flow(FlowControl):
 
 
 def answer(cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes) -> bool:
-    """Send a whole answer in the usual case. Otherwise False: ASGI's messages take care of all cases."""
+    """Send a whole answer in the usual case. Otherwise return False: the messages of ASGI work in all cases."""
     usual = cycle.keep_alive and not (cycle.response_started or cycle.disconnected or cycle.flow.write_paused)
     if not usual or cycle.scope["method"] == "HEAD" or not (start := head(status, tuple(headers))):
         return False
@@ -426,7 +427,7 @@ def answer(cycle: RequestResponseCycle, status: int, headers: Headers, body: byt
 
 @lru_cache(256)
 def head(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    """Status line and headers as they go out; empty if one is not plain, or would say how the body is framed."""
+    """The bytes of the status line and headers. Empty if a header is not plain, or says how the body is framed."""
     for name, value in headers:
         if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):
             return b""
@@ -437,7 +438,7 @@ def head(status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
 
 
 class Gathering:
-    """A transport whose writes of one turn of the event loop go out together at its end."""
+    """A transport that gathers the writes of one turn of the event loop, and sends them together at its end."""
 
     __slots__ = ("_held", "_is_over", "_loop", "_transport", "written")
 
@@ -447,7 +448,7 @@ class Gathering:
         self._held: list[bytes] = []
         self._is_over = False
         self.written = 0
-        """Bytes, in all."""
+        """All bytes written so far."""
 
     def write(self, data: bytes) -> None:
         if not self._held:
@@ -458,7 +459,7 @@ class Gathering:
         return self._transport.is_closing()
 
     def write_eof(self) -> None:
-        """What is written from now on goes nowhere."""
+        """Send what was written, then the end of the stream. Later writes are dropped."""
         self._flush()
         self._is_over = True
         self._transport.write_eof()

@@ -1,4 +1,4 @@
-"""Whether a server can take one more session, and why not: what a load balancer asks before it sends somebody."""
+"""Whether a server can take one more session, and why not: a load balancer asks this before it sends a client."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from toolyard.sandboxes.provider import in_force, provided
 Status: TypeAlias = Literal["draining", "full", "unavailable"]
 
 _RECENTLY = 60
-"""Seconds for which sandboxes that could not be started are a reason. Not for ever: who is sent nobody does not try
-again."""
+"""For this many seconds after sandboxes could not be started, the server is not ready. Not for ever: a server that gets
+no sessions does not try again."""
 
 
 class Obstacle(NamedTuple):
     status: Status
     reason: str
-    """In words for everybody: it says nothing of the host."""
+    """In words for any client: it reveals nothing of the host."""
 
 
 def obstacles(runtime: Runtime) -> list[Obstacle]:
-    """What keeps it from taking one; nothing if it is ready."""
+    """The reasons why the server can take no session; empty if it can."""
     return list(_found(runtime))
 
 
 def health(runtime: Runtime) -> tuple[int, Mapping[str, object]]:
-    """The status and the body of an answer to who asks for it."""
+    """The status and the body of the answer to a health check."""
     if found := obstacles(runtime):
         return 503, {"status": found[0].status, "reasons": [one.reason for one in found]}
     if (report := in_force()) is not None:

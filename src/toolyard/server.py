@@ -1,4 +1,4 @@
-"""Put the pieces together: environments in, one ASGI application out."""
+"""`Server`: joins all parts. Environments in, one ASGI application out."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ from toolyard.tools.sandboxed import SandboxedToolset
 log = logging.getLogger("toolyard.server")
 
 _FILES_MOST = 2**20
-"""What Linux lets a process open, whatever else is said."""
+"""The most files that Linux lets a process open, even without a limit."""
 
 
 class Server:
     """Serves environments: `Server([Env]).run(port=8080)`, or hand `.app` to any ASGI server.
 
-    Environments may be ours or classes written for `ors`, `openreward` or verl-tool. `toolsets` are those that a
-    client may ask for by name when it opens a session.
+    Environments may be ours, or classes written for `ors`, `openreward` or verl-tool. A client may ask for one of
+    `toolsets` by name when it opens a session.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Server:
         self.environments: Sequence[type[Environment]] = [adapt(environment) for environment in environments]
         offered = [*session_toolsets(environments), *toolsets]
         load = model_of(self.settings)
-        model = load() if load is not None else None  # before anything is forked, which then shares it
+        model = load() if load is not None else None  # before any fork, so that processes share it
         part = self.settings.part()
         with using(python):
             hidden = hidden_by([*self.environments, *offered])
@@ -113,10 +113,10 @@ class Server:
         self.serve(*listen_all(host, port, settings.gateways))
 
     def serve(self, *sockets: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
-        """Serve on sockets that are already open. Raises `SandboxUnavailable`, before anybody is answered, if an
-        environment needs a better sandbox than there is.
+        """Serve on sockets that are already open. Raises `SandboxUnavailable`, before it answers any request, if an
+        environment needs a better sandbox than this host has.
 
-        With several gateways this is for the main thread only, of a process without others.
+        With several gateways, call this in the main thread, and while there is no other thread.
         """
         if (most := self.settings.part().max_connections) >= (files := open_files()):
             log.warning(
@@ -166,7 +166,7 @@ class Server:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=10,  # for answers under way; what takes long has been drained before
+            timeout_graceful_shutdown=10,  # for answers under way; long calls have been drained before
             log_config=None,
         )
         if not self.settings.api_key and are_local(sockets):
@@ -176,7 +176,7 @@ class Server:
         self._uvicorn.run(sockets=list(sockets))
 
     def stop(self) -> None:
-        """From another thread: drain, tear down, and let `serve` return."""
+        """Call this from another thread: drain, tear down, and let `serve` return."""
         if self._uvicorn is not None:
             self._uvicorn.should_exit = True
 
@@ -194,13 +194,13 @@ class Server:
             await self._placement.stop()
 
     async def _start_sandboxes(self) -> None:
-        """At once if it is known that they are needed; otherwise the first who asks for one waits for it."""
+        """Start sandboxes now if an environment needs them. Otherwise the first session that uses one waits for it."""
         self.sandboxes.enter()
         if self._needs_sandbox:
             await self.sandboxes.start()
 
     async def _warm_up(self) -> None:
-        """While the server answers already."""
+        """Prepare the profiles of sandboxes that tools use, while the server already answers requests."""
         toolsets = [toolset for environment in self.environments for toolset in environment.toolsets]
         wanted = {toolset.profile for toolset in toolsets if issubclass(toolset, SandboxedToolset)}
         for profile in sorted(wanted - {"plain"}):
@@ -208,27 +208,27 @@ class Server:
 
 
 def protocol_of(settings: Settings) -> type[asyncio.Protocol]:
-    """What makes a connection's protocol; all that it makes share their limits."""
+    """The factory of connections, all of which share their limits."""
     made = partial(GatheringProtocol, everyone=Connections(settings.pick(ConnectionLimits)))
     return cast(type[asyncio.Protocol], made)  # uvicorn only calls it
 
 
 def tune_process() -> None:
-    """For a process that does nothing but serve: let it open as many files as it may, and let the garbage collector
-    look less often, and at less."""
+    """Tune a process that only serves: raise its limit of open files, and let the garbage collector run less often and
+    on fewer objects."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _FILES_MOST if hard == resource.RLIM_INFINITY else min(hard, _FILES_MOST)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     gc.collect()
-    gc.freeze()  # what is loaded now stays
+    gc.freeze()  # all that is loaded now stays for ever
     gc.set_threshold(50_000, 20, 20)  # sessions come and go by the thousand, and few are part of a cycle
 
 
 class _DrainingFirst(uvicorn.Server):
-    """Lets calls end and closes sessions while clients are still connected, so that each is told what became of it.
+    """Lets calls end and closes sessions while clients are still connected, so that each gets the result of its call.
 
-    `prepare` comes before the lifespan, from which an error would not find its way to who started the server.
+    It calls `prepare` before the lifespan: uvicorn does not raise errors of the lifespan to the caller of `run`.
     """
 
     def __init__(
@@ -254,19 +254,19 @@ class _DrainingFirst(uvicorn.Server):
         log.info("stopping: %d calls running, %d sessions open", self._runtime.calls, len(self._runtime.sessions))
         draining = asyncio.ensure_future(self._drain())
         while not draining.done():
-            if self.force_exit:  # interrupted once more: nobody wants to wait for calls any longer
+            if self.force_exit:  # a second interrupt: do not wait for calls any longer
                 self._runtime.stop_calls()
             await asyncio.wait((draining,), timeout=0.1)
-        self.force_exit = False  # every session is closed, and what is left takes no time
+        self.force_exit = False  # every session is closed, and the rest takes no time
         await super().shutdown(sockets)
-        for connection in list(self.server_state.connections):  # those who did not read their answer in that time
+        for connection in list(self.server_state.connections):  # clients that did not read their answer in that time
             connection.transport.abort()
         await asyncio.sleep(0)
 
 
 def listen_all(host: str, port: int, count: int) -> Sequence[socket.socket]:
-    """A socket for each gateway, all on the same port: the system spreads connections over them."""
-    first = listen(host, port)  # alone, so that it is noticed if anybody else has the port
+    """A socket for each gateway, all on the same port: the kernel spreads connections over them."""
+    first = listen(host, port)  # not shared, so that this fails if another server has the port
     if count == 1:
         return [first]
     port = first.getsockname()[1]
@@ -275,7 +275,7 @@ def listen_all(host: str, port: int, count: int) -> Sequence[socket.socket]:
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Open the port here, where a failure can still be explained."""
+    """Open the port. Raises `SettingsError`, with advice, if that fails."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -294,16 +294,16 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def are_local(sockets: Sequence[socket.socket]) -> bool:
-    """Whether this machine, and so its browsers, can reach sockets over the network, and no other machine can.
+    """Whether programs of this machine, browsers among them, can connect to the sockets, and other machines cannot.
 
-    Others, such as those with a path, are in reach of no browser, and do not count.
+    Sockets of other families, such as those with a path, do not count: no browser can connect to them.
     """
     reached = [opened for opened in sockets if opened.family in (socket.AF_INET, socket.AF_INET6)]
     return bool(reached) and all(is_loopback(opened.getsockname()[0]) for opened in reached)
 
 
 def protocols_of(settings: Settings, *, runs_code: bool) -> Sequence[str]:
-    """Those that are asked for; or all, but those that run code only where the server does so anyway."""
+    """The protocols that the settings name; or all, but those that run code only if the server does so anyway."""
     for name in settings.protocol:
         if name not in PROTOCOLS:
             raise SettingsError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
@@ -314,14 +314,14 @@ def protocols_of(settings: Settings, *, runs_code: bool) -> Sequence[str]:
 
 def apis_of(settings: Settings) -> list[type]:
     if not settings.apis:
-        return []  # what they need takes memory, and a tenth of the time to start
+        return []  # importing them takes memory, and a tenth of the time to start
     module = importlib.import_module("toolyard.tools.apis.environment")
     found = module.api_environment(settings.apis, base_url=settings.api_base_url, keys=settings.api_keys)
     return [] if found is None else [found]
 
 
 def model_of(settings: Settings) -> Callable[[], MeaningModel] | None:
-    """What loads the model that tools are found with, once in a process. It is an extra, and takes memory."""
+    """The function that loads the model for tool search, once for each process. It is an extra, and takes memory."""
     if settings.retrieval == "words":
         return None
     load: Callable[[], MeaningModel] = importlib.import_module("toolyard.embeddings").word_vectors
@@ -329,7 +329,7 @@ def model_of(settings: Settings) -> Callable[[], MeaningModel] | None:
 
 
 def data_dirs_of(settings: Settings) -> Sequence[str]:
-    """Absolute, for workers that are started elsewhere. Those of a cluster may have what this machine has not."""
+    """The folders as absolute paths, because workers start elsewhere. Nodes of a cluster may have other folders."""
     for folder in settings.data_dir:
         if settings.placement != "ray" and not os.path.isdir(folder):
             raise SettingsError(f"data_dir is {folder!r}, and there is no such directory")
@@ -339,7 +339,7 @@ def data_dirs_of(settings: Settings) -> Sequence[str]:
 def placement_of(settings: Settings, environments: Sequence[type[Environment]], toolsets: Sequence[type]) -> Placement:
     if settings.placement == "local":
         return LocalPlacement(settings.threads)
-    # It may be sent to other machines, so it holds what it needs and no more.
+    # The following may be sent to other machines, so it holds plain values and not the settings.
     python = settings.sandbox_python and os.path.abspath(os.path.expanduser(settings.sandbox_python))
     provider = partial(
         Provider,
@@ -351,7 +351,7 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
         python=python,
         allow_visible_source=settings.allow_visible_source,
     )
-    elsewhere = settings.placement == "ray"  # where the same classes may have other paths
+    elsewhere = settings.placement == "ray"  # on another machine, the same classes may have other paths
     hides = partial(hidden_by, [*environments, *toolsets], missing_ok=elsewhere)
     hidden = hides()
     load = model_of(settings)
@@ -375,7 +375,7 @@ def placement_of(settings: Settings, environments: Sequence[type[Environment]], 
 
 
 def ray_placement(served: Served, limits: ProcessLimits, settings: Settings) -> Placement:
-    """Ray is an extra, and takes a while to load: only whoever asks for it needs it."""
+    """The placement on Ray. Ray is an extra and takes a while to load, so it is imported only for this placement."""
     ray = importlib.import_module("toolyard.placement.ray")
     inside = ray.Inside(settings.ray_inside, limits, settings.pool_processes)
     placement: Placement = ray.RayPlacement(
@@ -385,7 +385,7 @@ def ray_placement(served: Served, limits: ProcessLimits, settings: Settings) -> 
 
 
 def places_in_actor(settings: Settings) -> int:
-    """Of the sandboxes that a node of the cluster makes at once, those of one actor; 0: what is usual for its node."""
+    """How many sandboxes one actor makes at once, of those that its node does; 0: what is usual for its node."""
     if settings.sandboxes_at_once or settings.ray_actors == 1 or settings.ray_inside != "local":
         return settings.sandboxes_at_once
     return PER_PROCESSOR  # there is an actor for each processor

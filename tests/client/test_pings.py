@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import textwrap
@@ -54,6 +55,29 @@ def test_a_blocked_thread_does_not_lose_the_session(impatient):
     with Client(impatient.url, api_key="key") as client, episode(client) as session:
         time.sleep(1.5 * IDLE)
         assert session.call_tool("noparam").text == "nothing"
+
+
+@pytest.mark.usefixtures("often")
+def test_a_session_that_is_opened_again_is_kept_alive_too(impatient):
+    with Client(impatient.url, api_key="key") as client:
+        session = episode(client)
+        with session:
+            pass
+        with session:
+            time.sleep(1.5 * IDLE)
+            assert session.get_prompt()[0].text == "alive"
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("often")
+async def test_an_awaited_session_that_is_opened_again_is_kept_alive_too(impatient):
+    async with AsyncClient(impatient.url, api_key="key") as client:
+        session = episode(client)
+        async with session:
+            pass
+        async with session:
+            await asyncio.sleep(1.5 * IDLE)
+            assert (await session.get_prompt())[0].text == "alive"
 
 
 def test_without_pings_the_session_would_have_been_lost(impatient):

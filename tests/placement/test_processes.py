@@ -633,6 +633,17 @@ async def test_one_that_was_made_again_for_nobody_is_made_again_once_more_when_i
     await wire.end(sid)
 
 
+async def test_one_that_is_closed_as_soon_as_it_is_made_again_is_closed_for_who_waited(served, wire):
+    runtime, sid = served.server.runtime, await wire.open(env_name="repeating", task_spec={})
+    await kill(wire, sid, runtime.sessions[sid])
+    runtime.journal.rebuilt.append(lambda spec: runtime.close_soon(spec.session_id))
+    try:
+        answer = await wire.get("/repeating/prompt", headers=H(sid))
+    finally:
+        runtime.journal.rebuilt.pop()
+    assert answer.status_code == 410, answer.text
+
+
 async def kill(wire: Wire, sid: str, session: Session) -> None:
     os.kill(int(await value(wire, sid, "where", env="repeating")), signal.SIGKILL)
     await until(lambda: session.condition == "lost")

@@ -277,7 +277,7 @@ async def test_when_the_process_that_asks_ray_is_killed_there_is_another_one(ser
     assert await text(wire, await wire.open(task_spec={}), "add") == "1"
 
 
-async def test_the_server_outlives_its_cluster_and_joins_the_one_that_takes_its_place():
+async def test_the_server_outlives_its_cluster_and_joins_the_one_that_takes_its_place(caplog):
     first = Cluster(initialize_head=True, head_node_args=HEAD)
     options, port = {"ray_address": first.address, "ray_actors": 1}, int(first.address.rpartition(":")[2])
     with running([Counting], placement="ray", **options) as server:
@@ -287,6 +287,7 @@ async def test_the_server_outlives_its_cluster_and_joins_the_one_that_takes_its_
             first.shutdown()
             assert "its actor has ended" in (await wire.call(sid, "add", env="counting")).error
             assert (await wire.get("/health")).status_code == 503
+            await until(lambda: "cannot join the Ray cluster" in caplog.text, 60)  # which it goes on trying
             second = Cluster(initialize_head=True, head_node_args={**HEAD, "gcs_server_port": port})
             await until(lambda: actors(server), 60)
             again = await wire.open(task_spec={})

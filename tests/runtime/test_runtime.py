@@ -625,6 +625,9 @@ class Endless(Toolset):
         super().__init__(env)
         env.task_spec["thread"].wait(20)
 
+    def teardown(self):
+        self.env.log.append("toolset teardown")
+
 
 async def test_an_environment_whose_toolset_takes_for_ever_is_torn_down_again():
     release = threading.Event()
@@ -634,6 +637,7 @@ async def test_an_environment_whose_toolset_takes_for_ever_is_torn_down_again():
             await runtime.open(wanted)
         await settled(runtime, wanted.task.spec["log"], "teardown")
         release.set()
+        await settled(runtime, wanted.task.spec["log"], "teardown", "toolset teardown")
 
 
 async def test_limits_are_kept_by_refusing():
@@ -651,6 +655,18 @@ async def test_limits_are_kept_by_refusing():
         assert (await running.finished()) == "free"
         assert (await queued.finished()) == "two"
         assert (await session.start("one", {}).finished()) == "one"
+
+
+async def test_a_call_that_is_stopped_while_it_waits_for_a_slot_waits_no_more():
+    async with runtime_of(max_concurrent_calls=1, max_queued_calls=2).running() as runtime:
+        session = await runtime.open(spec())
+        running, queued = session.start("free", {}), session.start("two", {})
+        await settled(runtime, session.spec.task.spec["log"], "free in")
+        assert runtime.shared.slots.waiting == 1
+        queued.stop("cancelled")
+        assert (await queued.finished()).reason == "cancelled"
+        assert not running.done
+        assert runtime.shared.slots.waiting == 0
 
 
 async def test_on_the_way_out_calls_end_and_every_session_is_torn_down():
@@ -692,6 +708,28 @@ async def test_a_fork_that_fails_half_way_leaves_nothing():
         assert task["log"] == ["setup", "forking", "teardown"]
 
 
+class Tally(World):
+    replayable = True
+
+    @tool
+    async def add(self) -> str:
+        self.task_spec["count"] = self.task_spec.get("count", 0) + 1
+        return str(self.task_spec["count"])
+
+
+async def test_calls_are_repeated_from_the_task_as_it_was_and_forks_do_not_share_it():
+    async with runtime_of(Tally).running() as runtime:
+        session = await runtime.open(SessionSpec("s", Tally, Task({"log": []})))
+        assert (await session.start("add", {}).finished()) == "1"
+        assert await runtime.fork(session, ["a"]) == "replay"
+        assert (await session.start("add", {}).finished()) == "2"
+        fork = runtime.session("a")
+        assert (await fork.start("add", {}).finished()) == "2"
+        assert await runtime.fork(fork, ["b"]) == "replay"
+        assert (await runtime.session("b").start("add", {}).finished()) == "3"
+        assert (await fork.start("add", {}).finished()) == "3"
+
+
 async def test_forks_that_are_made_on_the_way_out_are_torn_down_too():
     async with runtime_of(Forking).running() as runtime:
         session = await runtime.open(dataclasses.replace(spec(), environment=Forking))
@@ -708,6 +746,23 @@ async def test_forks_that_are_made_on_the_way_out_are_torn_down_too():
             task["gate"].set()
         assert list(runtime.sessions) == ["s"]
         assert task["log"][-2:] == ["teardown", "teardown"]
+
+
+async def test_sessions_that_are_being_forked_count_among_those_that_may_be_open():
+    async with runtime_of(Forking, max_sessions=3).running() as runtime:
+        session = await runtime.open(dataclasses.replace(spec(), environment=Forking))
+        task = session.spec.task.spec
+        async with anyio.create_task_group() as group:
+            group.start_soon(runtime.fork, session, ["a", "b"])
+            await settled(runtime, task["log"], "forking")
+            with pytest.raises(Overloaded, match="all 3 sessions"):
+                await runtime.open(dataclasses.replace(spec("c"), environment=Forking))
+            with pytest.raises(Overloaded, match="all 3 sessions"):
+                await runtime.fork(session, ["d"])
+            task["gate"].set()
+        assert list(runtime.sessions) == ["s", "a", "b"]
+        await runtime.close("b")
+        await runtime.open(dataclasses.replace(spec("c"), environment=Forking))
 
 
 async def test_a_call_that_does_not_end_in_time_is_stopped_on_the_way_out():

@@ -1,4 +1,4 @@
-"""The client: `Client` for plain code, `AsyncClient` for asyncio, and the errors they raise."""
+"""The client: `Client` for plain code, `AsyncClient` for asyncio, and the errors that they raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a server is, and what the environment variables say about reaching it."""
+"""The address of a server, and the proxy by which the environment variables say to reach it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from toolyard.version import __version__
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Address:
-    """Of one server."""
+    """The address of one server."""
 
     url: str
-    """As its user knows it."""
+    """The URL as its user wrote it, made complete."""
     origin: str
     """Scheme, host and port of the URL."""
     prefix: str
     """Its path, which stands before the path of every request."""
     headers: Mapping[str, str]
-    """What every request says."""
+    """Headers of every request."""
     proxy: str | None
 
     @classmethod
@@ -45,13 +45,13 @@ class Address:
 
 
 def url_of(base_url: str) -> str:
-    """The URL of a server as people write it: `http://` may be left out, and a slash at the end makes no difference."""
+    """Complete the URL of a server as people write it: without `http://`, or with a slash at the end."""
     url = base_url.strip()
     if "://" not in url:
         url = f"http://{url}"
     try:
         parts = urlsplit(url)
-        port = parts.port  # looked at here, where it can still be explained
+        port = parts.port  # may raise ValueError
     except ValueError as error:
         raise ValueError(f"{base_url!r} is not a URL: {error}") from None
     if parts.scheme.lower() not in ("http", "https") or not _is_host(parts.hostname or "") or port == 0:
@@ -73,7 +73,7 @@ def headers_of(api_key: str | None) -> dict[str, str]:
 
 
 def basic_auth(parts: SplitResult, header: str = "Authorization") -> dict[str, str]:
-    """The header that says the user and password of a URL; none if it has none."""
+    """The header with the user and password of a URL; empty if it has none."""
     if parts.username is None:
         return {}
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -82,7 +82,7 @@ def basic_auth(parts: SplitResult, header: str = "Authorization") -> dict[str, s
 
 @functools.cache
 def certificates() -> ssl.SSLContext:
-    """Those that tools trust, too. Their library is loaded only for servers with TLS."""
+    """The certificates that our tools trust, too. Their library is loaded only for servers with TLS."""
     context: ssl.SSLContext = importlib.import_module("toolyard.tools.http").tls("https")
     return context
 
@@ -100,7 +100,7 @@ def proxy_of(parts: SplitResult) -> str | None:
 
 
 def _is_near(host: str, proxies: Mapping[str, str]) -> bool:
-    """Whether `no_proxy` has a network with this address: `proxy_bypass()` looks for names only."""
+    """Whether `no_proxy` names a network with this address: `proxy_bypass()` only compares names."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -109,7 +109,7 @@ def _is_near(host: str, proxies: Mapping[str, str]) -> bool:
 
 
 def _networks(exceptions: str) -> Iterator[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """Those that are given as 10.0.0.0/8."""
+    """The entries of `no_proxy` that are networks, such as 10.0.0.0/8."""
     for word in exceptions.split(","):
         try:
             yield ipaddress.ip_network(word.strip().strip("[]"), strict=False)

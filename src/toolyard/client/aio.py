@@ -1,4 +1,4 @@
-"""The client, carried out with `await`, on asyncio."""
+"""`AsyncClient`: the client on asyncio. `talk` has the flows, `line` runs them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A server, from outside: `Client` with `await` and `async with`. Any number of tasks may share one.
+    """A server, as its clients see it: `Client` with `await` and `async with`. Any number of tasks may share one.
 
-    `patience` is how many seconds it goes on trying to reach a server that does not answer.
+    `patience`: how many seconds it tries to reach a server that does not answer.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class AsyncClient:
         return self.environments.get(name)
 
     async def aclose(self) -> None:
-        """Close its connections. Sessions are closed by leaving them."""
+        """Close its connections. Leaving a session closes the session."""
         await self._line.aclose()
 
     async def __aenter__(self) -> Self:
@@ -54,7 +54,7 @@ class AsyncClient:
 
 
 class AsyncEnvironments:
-    """What a server serves."""
+    """The environments of a server."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -63,7 +63,7 @@ class AsyncEnvironments:
         return await self._line.run(talk.list_environments(self._line.peer))
 
     def get(self, name: str) -> AsyncEnvironment:
-        """Asks nothing yet: whether the server has it shows with the first question."""
+        """This sends no request. The first request shows whether the server has the environment."""
         return AsyncEnvironment(self._line, name)
 
 
@@ -87,7 +87,7 @@ class AsyncEnvironment:
         return formatted((await self._line.run(self._talk.list_tools())).tools, format)
 
     async def search_tools(self, question: str, top_k: int = 5) -> list[ToolSpec]:
-        """The tools that fit a question, best first; those too that are not listed."""
+        """The tools that fit a question, best first, including those that are not listed."""
         return await self._line.run(self._talk.search_tools(question, top_k))
 
     async def list_splits(self) -> list[str]:
@@ -155,9 +155,10 @@ class AsyncSession:
         await self.close()
 
     async def close(self) -> None:
-        """What leaving does."""
+        """Close the session, as leaving its block does."""
         if self._lease is not None:
             self._lease.end()
+            self._lease = None
         await to_the_end(self._line.run(self._talk.close()))
 
     def _keep(self) -> None:
@@ -180,21 +181,21 @@ class AsyncSession:
         return formatted((await self._line.run(self._talk.list_tools())).tools, format)
 
     async def call_tool(self, name: str, input: JsonObject = {}, *, call_id: str | None = None) -> ToolOutput:
-        """Run a tool, exactly once, however often the connection breaks. Raises `ToolCallFailed` when it says no.
+        """Run a tool, exactly once, however often the connection breaks. Raises `ToolCallFailed` if the tool fails.
 
-        A `call_id` names the call: the same again in this session gives the same result and runs nothing.
+        A `call_id` names the call: a second call with it in this session returns the same result and runs nothing.
         """
         return await self._line.run(self._talk.call_tool(name, input, call_id))
 
     async def terminal_tool(self) -> TerminalToolSpec | None:
-        """The tool that takes the agent's last message, if there is one. It is not among `list_tools`."""
+        """The tool that takes the agent's last message, if there is one. `list_tools` does not list it."""
         return await self._line.run(self._talk.terminal_tool())
 
     async def call_terminal_tool(self, message: str = "") -> ToolOutput:
         return await self._line.run(self._talk.call_terminal_tool(message))
 
     async def fork(self, count: int = 1) -> list[AsyncSession]:
-        """As many sessions that continue from exactly here. They are open; each is left or closed as this one is."""
+        """Make sessions that continue from exactly here. They are open. Leave or close each, as this one."""
         forks = [AsyncSession(self._line, forked) for forked in await self._line.run(self._talk.fork(count))]
         for session in forks:
             session._keep()
@@ -206,7 +207,7 @@ class AsyncSession:
 
 
 async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Let this finish, whoever cancels us meanwhile and however often; only then be cancelled."""
+    """Let this finish, even if we are cancelled meanwhile, any number of times. Only then raise the cancellation."""
     task = asyncio.get_running_loop().create_task(work)
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):  # else anyio would cancel again and again

@@ -1,4 +1,4 @@
-"""Carries flows out on the caller's thread."""
+"""Runs flows on the caller's thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class BlockingLine:
-    """The connections to one server, and what was learnt of it. Threads may share it."""
+    """The connections to one server, and what the client has learnt of it. Threads may share it."""
 
     def __init__(self, address: Address, peer: Peer) -> None:
         self.address = address
@@ -93,10 +93,10 @@ class BlockingLine:
         return Answer(hearing.status, hearing.headers, _unpacked(hearing))
 
     def _remember(self, cookies: list[str]) -> None:
-        said = Message()
+        headers = Message()
         for cookie in cookies:
-            said["Set-Cookie"] = cookie
-        self._cookies.extract_cookies(_Said(said), Remembered(self.address.origin))  # type: ignore[arg-type]
+            headers["Set-Cookie"] = cookie
+        self._cookies.extract_cookies(_Headed(headers), Remembered(self.address.origin))  # type: ignore[arg-type]
 
     def _end(self, sock: socket.socket, hearing: Hearing) -> None:
         if hearing.is_last:
@@ -105,8 +105,8 @@ class BlockingLine:
             self._idle.give_back(sock)
 
 
-class _Said:
-    """The part of an answer of urllib's that its cookie jar looks at."""
+class _Headed:
+    """The part of urllib's answer that its cookie jar reads."""
 
     def __init__(self, headers: Message) -> None:
         self._headers = headers

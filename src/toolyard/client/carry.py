@@ -1,4 +1,4 @@
-"""What carrying out a step has in common, awaited or not: steps as requests, and connections that last."""
+"""What both clients need to run a step: steps as requests, and options of connections."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from toolyard.client.address import Address
 from toolyard.client.steps import Ask, Listen
 
 CONNECTING = 10.0
-"""Seconds for a connection to be made."""
+"""Seconds to connect."""
 IDLE = 3.0
-"""Seconds to keep a connection that nobody uses: it goes before a server would close it under a request."""
+"""Seconds to keep an unused connection: we close it before a server would close it under a request."""
 PIECE = 64 * 1024
-"""Bytes of a body that are sent at once. Each piece may take as long as an answer may be silent."""
+"""Send so many bytes of a body at once. Each piece may take as long as an answer may be silent."""
 
 SOCKET_OPTIONS = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-"""By these a connection notices, in hours of waiting, that the other machine is no longer there."""
+"""With these a connection that waits for hours notices that the other machine has gone."""
 if hasattr(socket, "TCP_KEEPIDLE"):
     SOCKET_OPTIONS += [
         (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
         (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
         (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6),
     ]
-if hasattr(socket, "TCP_USER_TIMEOUT"):  # for what was sent last before we gave up
+if hasattr(socket, "TCP_USER_TIMEOUT"):  # for data that the other machine does not acknowledge
     SOCKET_OPTIONS.append((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 90_000))
 
 
@@ -44,7 +44,7 @@ def request_of(step: Ask | Listen, address: Address) -> Request:
     headers = dict(address.headers)
     if step.session:
         headers["X-Session-ID"] = step.session
-    if isinstance(step, Listen):  # signs of life must not be held back to be compressed
+    if isinstance(step, Listen):  # a proxy that compresses would hold pings back
         headers |= {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
     method = "POST" if isinstance(step, Listen) else step.method
     body = None if step.body is None else encode(step.body)
@@ -56,7 +56,7 @@ def request_of(step: Ask | Listen, address: Address) -> Request:
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """JSON with everything that Python's knows: NaN and lone surrogates too, which a model may well write."""
+    """JSON as Python's encoder writes it, with NaN and lone surrogates, which a model may write."""
     return json.dumps(body, separators=(",", ":"), default=to_jsonable_python).encode()
 
 

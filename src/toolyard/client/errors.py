@@ -1,9 +1,9 @@
-"""What can go wrong for a client, drawn so that nobody takes our trouble for the agent's.
+"""The errors of a client. The tree keeps failures of the infrastructure apart from those of the agent.
 
 ClientError
   ToolCallFailed            the tool's answer is no: what the agent did; `reason` says what, and the session goes on
   RequestRefused            the caller asked for something that is not there or not allowed
-  InfrastructureError       nobody's answer: it says nothing about the agent and must never become a reward
+  InfrastructureError       no fault of the agent: it must never become a reward
     ToolLost                the call's outcome is unknown or was cut short; `reason` says how
     SessionGone             the server does not have this session any more
     ServerBusy              the server kept saying "later"
@@ -38,7 +38,7 @@ class ToolCallFailed(ClientError):
 
 
 class RequestRefused(ClientError):
-    """`status` is the HTTP status, or None when the client itself knew better than to ask."""
+    """The request is wrong. `status` is the HTTP status, or None if the client refused without asking the server."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message, status)

@@ -1,8 +1,8 @@
-"""How the client goes on until it has an answer, without any I/O. `sync.py` and `aio.py` carry it out.
+"""How the client tries until it has an answer, without any I/O. `blocking.py` and `line.py` run these flows.
 
-A flow is a generator: it yields a step, is sent back what came of it, and returns the answer. Everything we ask may
-be asked again without harm, except to run a tool. That is asked under an id that we choose, with the first request
-already, so that asking again finds the call that is there and starts no other.
+A flow is a generator: it yields a step, receives its outcome, and returns the answer. Every request may be repeated
+without harm, except one that runs a tool. For a tool call we choose an id and send it with the first request, so that a
+repeated request finds the call that exists and starts no other.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from toolyard.client.stream import Heard
 from toolyard.core.output import JsonObject
 
 PATIENCE = 120.0
-"""Seconds to go on trying to reach a server that has answered before."""
+"""Seconds to try to reach a server that has answered before."""
 STRANGER = 5.0
-"""Seconds to go on trying to reach a server that never answered: most likely it is not there."""
+"""Seconds to try to reach a server that never answered: most likely it is not there."""
 STARTING = 1800.0
-"""Seconds to go on asking a server that says that the session is still being set up."""
+"""Seconds to wait while a server answers that the session is still being set up."""
 LIVELY = 5.0
-"""A stream that had something to say after this many seconds was a good one: patience starts anew."""
+"""A stream that still brought data after this many seconds was good: patience starts anew."""
 
 _LATER = (429, 502, 503, 504)
+"""Statuses after which we try again."""
 _NOT_STARTED = (429, 503)
-"""Of these, the ones that say that nothing was done; the others may come from between us and the server."""
+"""Those of them that mean that nothing was done. A proxy may answer the others after the server has begun."""
 
 
 @dataclass(slots=True)
 class Peer:
-    """What a client has learnt of its server so far."""
+    """What a client has learnt about its server so far."""
 
     patience: float = PATIENCE
     clock: Callable[[], float] = time.monotonic
@@ -47,7 +48,7 @@ class Peer:
 
 
 class Patience:
-    """How long we go on with one thing that does not work."""
+    """How long we try one thing that does not work."""
 
     def __init__(self, peer: Peer, most: float = math.inf) -> None:
         self._peer = peer
@@ -60,7 +61,7 @@ class Patience:
         self._tries = 0
 
     def pause(self, outcome: Outcome) -> Sleep:
-        """The pause before the next try; or the error that it ends in, when it was tried for long enough."""
+        """The pause before the next try. Raises the final error if we have tried for long enough."""
         now = self._peer.clock()
         if _is_starting(outcome) and now < self._begun + STARTING:
             self.renew()
@@ -82,7 +83,7 @@ class Patience:
 
 
 def ask(peer: Peer, step: Ask, most: float = math.inf) -> Flow[Answer]:
-    """Ask until there is an answer other than "later"."""
+    """Ask until there is an answer other than "try later"."""
     patience = Patience(peer, most)
     while True:
         outcome: Answer | Broken = yield step
@@ -94,9 +95,9 @@ def ask(peer: Peer, step: Ask, most: float = math.inf) -> Flow[Answer]:
 
 
 def follow(peer: Peer, step: Listen, call_id: str | None = None) -> Flow[Answer | str]:
-    """Start a call and stay with it: after a lost stream, come back for the same call, never start a new one.
+    """Start a call and wait for it. After a lost stream, come back for the same call, and never start a new one.
 
-    Returns the result as JSON text, or the answer of a server that did not take the call at all.
+    Return the result as JSON text, or the answer of a server that did not take the call.
     """
     call = CallName.choose(peer, call_id)
     patience = Patience(peer)
@@ -127,19 +128,19 @@ def follow(peer: Peer, step: Listen, call_id: str | None = None) -> Flow[Answer 
 
 @dataclass(slots=True)
 class CallName:
-    """How one call is named between us and the server, so that it can be found again."""
+    """The id of one call, by which the client and the server find it again."""
 
     peer: Peer
     id: str | None
-    """What a retry would say; None while only the server could name the call and has not done so."""
+    """The id that a retry sends. None if the server has to choose it and has not yet."""
     chosen: str
-    """The id that we sent first; empty if the server is to choose."""
+    """The id that we sent first; empty if the server has to choose."""
     given: bool
-    """Whether the caller chose it, and may have used it before."""
+    """Whether our caller chose it, and may have used it before."""
     known: bool = False
-    """Whether the server has named the call itself."""
+    """Whether the server has sent the id of the call."""
     doubtful: bool = False
-    """Whether a request may have arrived of which we have not heard again."""
+    """Whether an earlier request may have arrived to which we got no answer."""
 
     @classmethod
     def choose(cls, peer: Peer, call_id: str | None) -> Self:
@@ -154,13 +155,13 @@ class CallName:
         return body if self.id is None else {**body, "task_id": self.id}
 
     def unsure(self, what: str) -> None:
-        """The request was sent, and what came of it is unknown."""
+        """Note that a request was sent and its outcome is unknown. Raises `ToolLost` if we cannot ask for it again."""
         self.doubtful = True
         if self.id is None:
             raise ToolLost("lost", f"the call may or may not have run: the server had not named it yet ({what})")
 
     def refused(self, heard: Heard) -> bool:
-        """Whether the server only said that it does not take our ids: it ran nothing, and is to choose one itself."""
+        """Whether the server refused only our id. Then it ran nothing, and the next request lets it choose one."""
         if [(event.name, event.data) for event in heard.events[:1]] != [("error", "unknown task_id")]:
             return False
         if self._was_never_used():
@@ -170,13 +171,13 @@ class CallName:
         raise ToolLost("lost", "the server does not have this call, or not any more: its result is lost")
 
     def _was_never_used(self) -> bool:
-        """Whether nothing can have run under the id that the server says it does not know."""
+        """Whether no call can have run under the id that the server does not know."""
         if not self.chosen or self.known or self.given:
             return False
         return self.peer.takes_ids is False or (self.peer.takes_ids is None and not self.doubtful)
 
     def result(self, heard: Heard) -> str | None:
-        """What the call came to, as JSON; None when the stream did not get that far. Raises what the tool raised."""
+        """The result of the call, as JSON; None if the stream ended before it. Raises the error of the call."""
         pieces: list[str] = []
         for event in heard.events:
             match event.name:

@@ -1,4 +1,4 @@
-"""Tools as the APIs of models want them declared, their schemas as true as each API allows."""
+"""Declares tools in the formats of model APIs, with schemas as exact as each API allows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def openai(tool: ToolSpec) -> dict[str, Any]:
 
 
 def openrouter(tool: ToolSpec) -> dict[str, Any]:
-    """As the Chat Completions API takes it, OpenAI's and all that follow it."""
+    """As the Chat Completions API takes it, OpenAI's and compatible ones."""
     return {"type": "function", "function": {**_named(tool), "parameters": json_schema(tool.input_schema)}}
 
 

@@ -1,4 +1,4 @@
-"""One request and its answer on a socket. llhttp reads the answer, as it reads requests in the server."""
+"""Sends one request on a socket and reads its answer. llhttp parses the answer, as it parses requests in the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HEAD_MOST = 256 * 1024
 """Bytes of the head of an answer."""
 
 FAILURES = (OSError, EOFError, httptools.HttpParserError, httptools.HttpParserUpgrade)
-"""What `send` and `Hearing` raise when there is no answer, or none that can be read."""
+"""The exceptions of `send` and `Hearing` if there is no answer, or none that can be read."""
 
 
 def send(sock: socket.socket, host: str, target: str, request: Request) -> None:
@@ -29,21 +29,21 @@ def send(sock: socket.socket, host: str, target: str, request: Request) -> None:
         for piece in pieces(body):
             sock.sendall(piece)
     except (BrokenPipeError, ConnectionResetError):
-        return  # a server that wants no more of it may have said why
+        return  # a server that refuses the rest of the body may have answered why
 
 
 class Hearing:
-    """One answer while it is read."""
+    """Reads one answer."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.headers: dict[str, str] = {}
         """Names in lower case."""
         self.cookies: list[str] = []
-        """What it wants to be remembered of it."""
+        """The values of its `Set-Cookie` headers."""
         self.has_head = False
         self.is_whole = False
         self.is_last = True
-        """Whether the connection is of no use afterwards, as it is until the answer is whole."""
+        """Whether the connection cannot be used again. True until the answer is whole."""
         self._sock = sock
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
@@ -54,7 +54,7 @@ class Hearing:
         return self._parser.get_status_code()
 
     def read(self) -> None:
-        """Wait for some more of it."""
+        """Wait for more bytes of the answer."""
         data = self._sock.recv(PIECE)
         if data:
             self._size += len(data)
@@ -67,7 +67,7 @@ class Hearing:
             raise EOFError("the server closed the connection before the end of its answer")
 
     def take(self) -> bytes:
-        """The body as far as it was read since."""
+        """The part of the body that was read since the last `take`."""
         taken, self._body = b"".join(self._body), []
         return taken
 
@@ -77,7 +77,7 @@ class Hearing:
     # What the parser calls.
 
     def on_message_begin(self) -> None:
-        if self.is_whole:  # nobody asked for another answer: what comes over this connection is not to be trusted
+        if self.is_whole:  # an answer without a request: do not trust this connection
             self.is_last = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -88,7 +88,7 @@ class Hearing:
                 self.cookies.append(text)
 
     def on_headers_complete(self) -> None:
-        self.has_head = self.has_head or self.status >= 200  # those below only announce it
+        self.has_head = self.has_head or self.status >= 200  # statuses below only announce the answer
 
     def on_body(self, body: bytes) -> None:
         if not self.is_whole:

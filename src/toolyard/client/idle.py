@@ -1,4 +1,4 @@
-"""Connections that wait for their next request."""
+"""`Idle`: connections that wait for their next request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolyard.client.carry import IDLE
 
 
 class Idle:
-    """Those of one client. Any thread takes one, uses it alone, and gives it back."""
+    """The idle connections of one client. A thread takes one, uses it alone, and gives it back."""
 
     def __init__(self) -> None:
         self._closed = False
@@ -24,7 +24,7 @@ class Idle:
         self._waiting: list[tuple[socket.socket, float]] = []
 
     def take(self) -> socket.socket | None:
-        """The one that was used last. None if a new one is needed."""
+        """The connection that was used last. None if a new one is needed."""
         if self._closed:
             raise RuntimeError("this client is closed")
         if self._process != os.getpid():
@@ -52,14 +52,14 @@ class Idle:
             self._waiting.clear()
 
     def _leave_to_parent(self) -> None:
-        """A process that was forked off has the same sockets: what it said would get between its parent's requests."""
+        """Drop our copies of the parent's sockets, in a forked process: our requests would mix with the parent's."""
         for sock, _ in self._waiting:
             sock.close()
         self._start()
 
 
 def _is_quiet(sock: socket.socket) -> bool:
-    """Whether the server has neither closed it nor said anything since."""
+    """Whether the server has neither closed the connection nor sent anything since."""
     if not hasattr(select, "poll"):
         return not select.select([sock], [], [], 0)[0]
     polled = select.poll()

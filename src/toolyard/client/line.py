@@ -1,4 +1,4 @@
-"""Carries flows out with `await`, over aiohttp."""
+"""Runs flows with `await`, over aiohttp."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if sys.platform != "win32":
 T = TypeVar("T")
 
 FAILURES = (aiohttp.ClientError, OSError)
-"""What a request raises that came to no answer."""
+"""The exceptions of a request that got no answer."""
 _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
-"""Those of them that say that the server did not get it."""
+"""Those of them that mean that the server did not get the request."""
 
 
 class Line:
-    """The connections to one server, and what was learnt of it.
+    """The connections to one server, and what the client has learnt of it.
 
-    There are as many connections as requests under way, up to half of the open files that the process may have, as
-    in a server. Requests beyond wait for one.
+    Each request under way has a connection, up to half of the files that the process may have open, as in a server.
+    Further requests wait for one.
     """
 
     def __init__(self, address: Address, peer: Peer) -> None:
@@ -61,7 +61,7 @@ class Line:
             await session.close()
 
     def _session(self) -> aiohttp.ClientSession:
-        """Connections belong to an event loop: another asyncio.run() gets others."""
+        """Connections belong to an event loop: another asyncio.run() gets its own."""
         loop = asyncio.get_running_loop()
         if loop not in self._sessions:
             for over in [loop for loop in self._sessions if loop.is_closed()]:
@@ -107,7 +107,7 @@ def _body(body: bytes | None, stuck: asyncio.Timeout, seconds: float) -> bytes |
 
 
 async def _piecewise(body: bytes, stuck: asyncio.Timeout, seconds: float) -> AsyncIterator[bytes]:
-    """Gives each piece its time: aiohttp would wait for ever until the server takes it."""
+    """Yield pieces of the body, with a timeout for each: aiohttp would wait for ever until the server takes it."""
     loop = asyncio.get_running_loop()
     for piece in pieces(body):
         stuck.reschedule(loop.time() + seconds)
@@ -116,7 +116,7 @@ async def _piecewise(body: bytes, stuck: asyncio.Timeout, seconds: float) -> Asy
 
 
 def _let_go(sessions: Mapping[asyncio.AbstractEventLoop, aiohttp.ClientSession]) -> None:
-    """Of a client that nobody closed."""
+    """Close the connections of a client that nobody closed."""
     for loop, session in sessions.items():
         if loop.is_closed():
             _close_now(session)
@@ -125,7 +125,7 @@ def _let_go(sessions: Mapping[asyncio.AbstractEventLoop, aiohttp.ClientSession])
 
 
 def _close_now(session: aiohttp.ClientSession) -> None:
-    """Without waiting for the last bytes."""
+    """Close the session without waiting for its last bytes."""
     closing = session.close()
     with contextlib.suppress(StopIteration):
         closing.send(None)
@@ -137,7 +137,7 @@ def _at_once() -> int:
 
 
 def http_session(limit: int, limit_per_host: int = 0) -> aiohttp.ClientSession:
-    """Connections to any server, made as requests need them."""
+    """An aiohttp session with our options."""
     connector = aiohttp.TCPConnector(
         limit=limit, limit_per_host=limit_per_host, keepalive_timeout=IDLE, socket_factory=_socket
     )
@@ -162,5 +162,5 @@ def way_to(address: Address, path: str) -> dict[str, Any]:
 
 @functools.cache
 def silence(seconds: float) -> aiohttp.ClientTimeout:
-    """How long nothing may come. How long a request waits for its turn, or takes, is no matter."""
+    """A timeout for silence alone. A request may wait for a connection, and take, as long as it likes."""
     return aiohttp.ClientTimeout(total=None, sock_connect=CONNECTING, sock_read=seconds)

@@ -1,4 +1,4 @@
-"""What the server said, as our own types; and what it meant when it said no."""
+"""Turns the server's answers into our own types, and its refusals into errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from toolyard.core.tool import ListToolsOutput, TerminalToolSpec, ToolSpec
 T = TypeVar("T")
 
 _NONSENSE = (ValueError, LookupError, TypeError, AttributeError)
-"""What reading an answer raises when another kind of server, or a proxy, gave it."""
+"""Exceptions of reading an answer that another kind of server, or a proxy, has sent."""
 
 
 def read(answer: Answer, parse: Callable[[Any], T]) -> T:
@@ -90,7 +90,7 @@ def scores(said: JsonObject) -> list[GroupScore]:
 
 
 def session_id(answer: Answer) -> str:
-    """As JSON, as the documents have it, or as an event, as the SDKs' own servers send it whatever they are asked."""
+    """Read a session id from JSON, as the documents have it, or from an event, as the SDKs' own servers always send."""
     if not is_stream(answer):
         return read(answer, lambda said: sid(said["sid"]))
     stream = Listening()
@@ -102,7 +102,7 @@ def session_id(answer: Answer) -> str:
 
 
 def sid(said: Any) -> str:
-    """One that can be sent in a header, as it is with every request of its session."""
+    """A session id, checked to be fit for a header: every request of the session sends it there."""
     text = str(said)
     if not text or not text.isascii() or not text.isprintable():
         raise ValueError(f"{text!r} is no session id")
@@ -114,7 +114,7 @@ def is_stream(answer: Answer) -> bool:
 
 
 def output(text: str) -> ToolOutput:
-    """The result of a call; raises what it says if that is no output."""
+    """The result of a call. Raises the failure if it is no output."""
     result = parsed(text, _result)
     if isinstance(result, ClientError):
         raise result
@@ -138,25 +138,25 @@ def _result(said: JsonObject) -> ToolOutput | ClientError:
 # Refusals.
 
 _OUR_REASON = {"not_found": "no_such_tool", "input_validation": "bad_arguments"}
-"""Reasons that have another name on the wire."""
+"""Our names of reasons that have another name on the wire."""
 
 
 def _reason_in(message: str) -> str:
-    """Not every server gives a reason, but they all use these words."""
+    """The reason by the words of a message: not every server sends a reason, but all use these words."""
     if message.endswith(" is not a valid tool"):
         return "no_such_tool"
     return "bad_arguments" if message.startswith("Tool input validation error: ") else "tool_failed"
 
 
 def failure(reason: str, message: str) -> ClientError:
-    """Of a call: what the agent did, or what we did."""
+    """The error of a call: a fault of the agent, or one of the infrastructure."""
     if reason in ("timed_out", "lost", "overloaded", "cancelled"):
         return ToolLost(reason, message)
     return ToolCallFailed(reason, message)
 
 
 def refusal(answer: Answer) -> ClientError:
-    """Of a request, by its HTTP status."""
+    """The error of a request, by its HTTP status."""
     said = detail(answer, hint=True)
     match answer.status:
         case 401 | 403:
@@ -175,11 +175,11 @@ def refusal(answer: Answer) -> ClientError:
 
 
 def detail(answer: Answer, *, hint: bool = False) -> str:
-    """What the server said is wrong; with `hint`, in its most helpful words."""
+    """The server's words for what is wrong; with `hint`, its most helpful ones."""
     try:
         said = json.loads(answer.body)
         text = (hint and said.get("hint")) or said.get("detail") or said["error"]
-        if isinstance(text, list):  # what is wrong with each field
+        if isinstance(text, list):  # an entry for each wrong field
             return "; ".join(f"{'.'.join(map(str, problem['loc'][1:]))}: {problem['msg']}" for problem in text)
         return str(text)
     except _NONSENSE:

@@ -1,4 +1,4 @@
-"""Signs of life for open sessions, from a thread of their own: whatever the caller does, its sessions stay alive.
+"""Pings for open sessions, from a thread of their own: sessions stay alive even while the caller blocks.
 
 One thread serves all sessions of a process. It starts with the first and ends soon after the last.
 """
@@ -21,9 +21,9 @@ from toolyard.client.line import FAILURES, http_session, silence, way_to
 log = logging.getLogger("toolyard.client")
 
 SECONDS = 10.0
-"""Between two pings of one session."""
+"""Seconds between two pings of one session."""
 LOOK = 1.0
-"""Seconds between two looks at what is due: a session that opens or closes wakes nobody."""
+"""Seconds between two checks of which pings are due: opening or closing a session does not wake the thread."""
 TIMEOUT = 10.0
 AT_ONCE = 64
 """Connections to one server, however many sessions it has."""
@@ -46,7 +46,7 @@ class Pings:
         self.forget()
 
     def forget(self) -> None:
-        """Start from nothing. A process that was forked off has our memory, but neither our thread nor our sessions."""
+        """Start from nothing. A forked process has our memory, but neither our thread nor our sessions."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._due: dict[Lease, float] = {}
@@ -88,7 +88,7 @@ class Pings:
             return bool(self._due)
 
     def _take_due(self) -> Sequence[Lease]:
-        """Those that are due, and are due again later."""
+        """The leases that are due. Each is due again later."""
         now = time.monotonic()
         with self._lock:
             taken = []
@@ -116,6 +116,6 @@ class Pings:
 
 
 pings = Pings()
-"""Of this process."""
+"""All pings of this process."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=pings.forget)

@@ -1,7 +1,7 @@
-"""The schema of a tool, rewritten for those who read less than JSON schema.
+"""Rewrites the schema of a tool for APIs that read less than JSON schema.
 
-OpenAI and Anthropic read it with references and unions; what they refuse is a top level that is not a plain object.
-Google reads a subset of OpenAPI: there, references are written out, and what has no place is said in the description.
+OpenAI and Anthropic take references and unions, but refuse a top level that is not a plain object. Google takes a
+subset of OpenAPI: for it, references are written out, and keywords that it does not know go into the description.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Schema: TypeAlias = dict[str, Any]
 
 
 def json_schema(schema: JsonObject | None) -> Schema:
-    """The schema with a plain object on top, and without the titles, which only repeat the names."""
+    """The schema with a plain object on top, and without titles, which only repeat the names."""
     trimmed: Schema = _trimmed(_plain_object(schema or {}))
     return trimmed
 
@@ -30,7 +30,7 @@ def open_api(schema: JsonObject | None) -> Schema:
 
 
 def _plain_object(schema: JsonObject) -> Schema:
-    """An object, as every API demands: a reference is followed, alternatives are merged."""
+    """Make the top level an object, as every API demands: follow a reference, merge alternatives."""
     top: Schema = dict(schema)
     seen = set()
     while isinstance(ref := top.pop("$ref", None), str) and ref not in seen:
@@ -44,7 +44,8 @@ def _plain_object(schema: JsonObject) -> Schema:
 
 
 def _merged(top: Schema, options: Sequence[Schema], *, all_hold: bool) -> Schema:
-    """One object that takes what any of the options takes. What each of them needs is needed."""
+    """One object with the properties of all options. It requires what each of them requires; for `allOf`, what any
+    does."""
     properties = {name: value for option in options for name, value in option["properties"].items()}
     needs = [set(option.get("required", ())) for option in options]
     required = (set.union(*needs) if all_hold else set.intersection(*needs)) | set(top.get("required", ()))
@@ -59,12 +60,12 @@ def _definitions(schema: JsonObject) -> Schema:
 
 
 def _schemas(value: object) -> list[JsonObject]:
-    """The schemas in a list that should be one of schemas."""
+    """The schemas in a value that should be a list of schemas."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 def resolve(root: JsonObject, ref: str) -> Schema:
-    """What a reference within the schema points at; nothing in particular if that is not there."""
+    """The schema at which a reference within `root` points; one that takes anything if there is none."""
     found: Any = root if ref.startswith("#") else None
     for part in ref.split("/")[1:]:
         found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
@@ -74,7 +75,7 @@ def resolve(root: JsonObject, ref: str) -> Schema:
 # JSON schema.
 
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""Keywords whose keys are names that somebody chose: `title` may be one of them."""
+"""Keywords whose keys are names that an author chose: `title` may be one of them."""
 _VALUES = ("default", "enum", "const", "examples", "example", "required")
 """Keywords whose values are no schemas."""
 
@@ -91,7 +92,7 @@ def _trimmed(schema: Any) -> Any:  # a schema, or any part of one
         elif key != "title":
             trimmed[key] = value if key in _VALUES else _trimmed(value)
     if trimmed.get("type") == "array" and not trimmed.keys() & {"items", "prefixItems"}:
-        trimmed["items"] = {}  # refused without
+        trimmed["items"] = {}  # APIs refuse an array without
     return trimmed
 
 
@@ -108,13 +109,13 @@ _SAID = {
 
 
 class OpenApi:
-    """Writes the schemas of one tool anew. References are resolved in `root`, and cut where they come back."""
+    """Rewrites the schemas of one tool. It resolves references in `root`, and cuts them where they repeat."""
 
     def __init__(self, root: JsonObject) -> None:
         self._root = root
 
     def convert(self, schema: Any, path: tuple[str, ...] = ()) -> Schema:
-        """`schema` may be true, which is JSON schema for anything. `path`: the references that led here."""
+        """`schema` may be `true`, which means anything in JSON schema. `path`: the references that led here."""
         if not isinstance(schema, Mapping):
             return {"type": "string"}
         if isinstance(ref := schema.get("$ref"), str):
@@ -136,7 +137,7 @@ class OpenApi:
         return self.convert({**resolve(self._root, ref), **rest}, (*path, ref))
 
     def _union(self, options: Sequence[JsonObject], rest: Schema, path: tuple[str, ...]) -> Schema:
-        """`anyOf`, which may have nothing beside it: what is said of all options is said of each."""
+        """`anyOf`, which may have nothing beside it: a description of all options is copied into each."""
         real = [option for option in options if option.get("type") != "null"]
         nullable = {"nullable": True} if len(real) < len(options) else {}
         if len(real) <= 1:
@@ -145,7 +146,7 @@ class OpenApi:
         return {"anyOf": [self.convert({**shared, **option}, path) | nullable for option in real]}
 
     def _joined(self, parts: Sequence[JsonObject], rest: Schema, path: tuple[str, ...]) -> Schema:
-        """`allOf`: all parts as one."""
+        """`allOf`: merge all parts into one."""
         joined: Schema = {}
         for part in [*parts, rest]:
             ref = part.get("$ref")
@@ -209,7 +210,7 @@ def _without(schema: JsonObject, *keys: str) -> Schema:
 
 
 def _type_of(schema: JsonObject, values: Sequence[object]) -> str:
-    """Every schema must have a type. Where any value will do it is text, in which any value can be written."""
+    """The type of a schema, which must have one. For a schema that takes any value it is text."""
     if isinstance(kind := schema.get("type"), str):
         return kind
     if "properties" in schema:

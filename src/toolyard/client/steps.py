@@ -1,4 +1,4 @@
-"""What a flow asks for, and what it is told came of it."""
+"""The steps that a flow yields, and the outcomes that it receives."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from toolyard.core.output import JsonObject
 T = TypeVar("T")
 
 SILENCE = 30.0
-"""Seconds without a byte on the stream of a call, which has signs of life in it, before we come back for it."""
+"""Seconds without a byte on the stream of a call, on which the server sends pings, before we come back for it."""
 WAITING = 3600.0
-"""Seconds without a byte on any other request: it may wait for a dataset to load, or for setup()."""
+"""Seconds without a byte on any other request, which may wait for a dataset to load, or for setup()."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, one answer."""
+    """Send a request, and get one answer."""
 
     method: Literal["GET", "POST"]
     path: str
@@ -30,7 +30,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """One request, answered by a stream of events."""
+    """Send a request, and get a stream of events."""
 
     path: str
     body: JsonObject
@@ -53,15 +53,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """There was no answer."""
+    """The request got no answer."""
 
     what: str
     sent: bool = True
-    """Whether the server may have got the request all the same."""
+    """Whether the server may have got the request."""
 
 
 Step: TypeAlias = Ask | Listen | Sleep
 Outcome: TypeAlias = Answer | Broken | Heard
-"""`Heard` only ever comes of `Listen`. Nothing comes of `Sleep`."""
+"""Only `Listen` has the outcome `Heard`. `Sleep` has no outcome."""
 Flow: TypeAlias = Generator[Step, Any, T]
-"""Yields steps and is sent what came of each; hence Any. Returns the answer to what was wanted."""
+"""Yields steps, receives the outcome of each, whose type depends on the step, and returns the answer."""

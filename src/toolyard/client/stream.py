@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes, whatever the sizes they arrive in."""
+"""Parses server-sent events from bytes, which may arrive in pieces of any size."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ class Event:
     name: str
     data: str
     reason: str = ""
-    """Of an `error` that was not the tool's fault, on servers that say so."""
+    """The reason of an `error` that was not the tool's fault, from servers that send one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """All that came of one stream."""
+    """All that arrived on one stream."""
 
     events: list[Event]
     lived: float = 0.0
     """Seconds from the head of the answer to its last byte."""
     broken: str = ""
-    """What ended it, if it was not the server's own end."""
+    """The error that ended it; empty if the server ended it."""
 
 
 @dataclass(slots=True)
 class Listening:
-    """One stream while it is read. An event counts once the blank line after it has arrived."""
+    """Reads one stream. An event counts once the blank line after it has arrived."""
 
     clock: Callable[[], float] = time.monotonic
     _events: list[Event] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Listening:
             if "event" in self._fields:
                 self._events.append(Event(self._fields["event"], self._fields.get("data", ""), self._reason))
             self._fields = {}
-        elif line.startswith(b":"):  # a comment: a sign of life, or why the error that follows
+        elif line.startswith(b":"):  # a comment: a ping, or the reason of the error that follows
             if line.startswith(_REASON):
                 self._reason = line.removeprefix(_REASON).decode(errors="replace")
         else:

@@ -1,4 +1,4 @@
-"""The client, carried out on the caller's thread."""
+"""`Client`: the client on the caller's thread. `talk` has the flows, `blocking` runs them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from toolyard.core.tool import TerminalToolSpec, ToolSpec
 
 
 class Client:
-    """A server, from outside. Threads may share one.
+    """A server, as its clients see it. Threads may share one.
 
-    `patience` is how many seconds it goes on trying to reach a server that does not answer.
+    `patience`: how many seconds it tries to reach a server that does not answer.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Client:
         return self.environments.get(name)
 
     def close(self) -> None:
-        """Close its connections. Sessions are closed by leaving them."""
+        """Close its connections. Leaving a session closes the session."""
         self._line.close()
 
     def __enter__(self) -> Self:
@@ -49,7 +49,7 @@ class Client:
 
 
 class Environments:
-    """What a server serves."""
+    """The environments of a server."""
 
     def __init__(self, line: BlockingLine) -> None:
         self._line = line
@@ -58,7 +58,7 @@ class Environments:
         return self._line.run(talk.list_environments(self._line.peer))
 
     def get(self, name: str) -> Environment:
-        """Asks nothing yet: whether the server has it shows with the first question."""
+        """This sends no request. The first request shows whether the server has the environment."""
         return Environment(self._line, name)
 
 
@@ -82,7 +82,7 @@ class Environment:
         return formatted(self._line.run(self._talk.list_tools()).tools, format)
 
     def search_tools(self, question: str, top_k: int = 5) -> list[ToolSpec]:
-        """The tools that fit a question, best first; those too that are not listed."""
+        """The tools that fit a question, best first, including those that are not listed."""
         return self._line.run(self._talk.search_tools(question, top_k))
 
     def list_splits(self) -> list[str]:
@@ -148,9 +148,10 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """What leaving does."""
+        """Close the session, as leaving its block does."""
         if self._lease is not None:
             self._lease.end()
+            self._lease = None
         self._line.run(self._talk.close())
 
     def _keep(self) -> None:
@@ -173,21 +174,21 @@ class Session:
         return formatted(self._line.run(self._talk.list_tools()).tools, format)
 
     def call_tool(self, name: str, input: JsonObject = {}, *, call_id: str | None = None) -> ToolOutput:
-        """Run a tool, exactly once, however often the connection breaks. Raises `ToolCallFailed` when it says no.
+        """Run a tool, exactly once, however often the connection breaks. Raises `ToolCallFailed` if the tool fails.
 
-        A `call_id` names the call: the same again in this session gives the same result and runs nothing.
+        A `call_id` names the call: a second call with it in this session returns the same result and runs nothing.
         """
         return self._line.run(self._talk.call_tool(name, input, call_id))
 
     def terminal_tool(self) -> TerminalToolSpec | None:
-        """The tool that takes the agent's last message, if there is one. It is not among `list_tools`."""
+        """The tool that takes the agent's last message, if there is one. `list_tools` does not list it."""
         return self._line.run(self._talk.terminal_tool())
 
     def call_terminal_tool(self, message: str = "") -> ToolOutput:
         return self._line.run(self._talk.call_terminal_tool(message))
 
     def fork(self, count: int = 1) -> list[Session]:
-        """As many sessions that continue from exactly here. They are open; each is left or closed as this one is."""
+        """Make sessions that continue from exactly here. They are open. Leave or close each, as this one."""
         forks = [Session(self._line, forked) for forked in self._line.run(self._talk.fork(count))]
         for session in forks:
             session._keep()

@@ -1,4 +1,4 @@
-"""What can be asked of a server, an environment and a session: each question is a flow."""
+"""The requests to a server, an environment and a session. Each is a flow."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from toolyard.core.tool import ListToolsOutput, TerminalToolSpec, ToolSpec
 log = logging.getLogger("toolyard.client")
 
 CLOSING = 90.0
-"""Seconds to wait for a session to be closed: its teardown() is over by then."""
+"""Seconds to wait until a session is closed: its teardown() is over by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task as an environment lists it: the author's own JSON, and whose it is."""
+    """A task as an environment lists it: the author's own JSON, and the environment's name."""
 
     environment_name: str
     task_spec: JsonObject
@@ -37,7 +37,7 @@ def list_environments(peer: Peer) -> Flow[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentTalk:
-    """What needs no session."""
+    """The requests to an environment that need no session."""
 
     peer: Peer
     name: str
@@ -98,18 +98,18 @@ class EnvironmentTalk:
 
 @dataclass(slots=True)
 class SessionTalk:
-    """One session from open to close. All that is known of it is here."""
+    """One session from open to close, with all its state."""
 
     peer: Peer
     environment: str
     create: JsonObject
     sid: str = ""
-    """Empty unless the session is open, or may be."""
+    """Its id; empty unless the session is open, or may be."""
     listed: ListToolsOutput | None = None
     forked_by: str = ""
     """How it came from another session, if it did: "process", "hook" or "replay"."""
     entered: bool = True
-    """Not yet, if it is a fork, which is open when it is made."""
+    """False for a fork, which is open when it is made, until its block is entered."""
 
     def check_closed(self) -> None:
         if self.sid and self.entered:
@@ -122,13 +122,13 @@ class SessionTalk:
         self.listed = None
         self.sid = meaning.session_id((yield from ask(self.peer, Ask("POST", "/create_session", {}))))
         answer = yield from ask(self.peer, Ask("POST", "/create", self.create, self.sid))
-        # The id is ours alone: if it is taken, an earlier try of ours got through and only its answer was lost.
+        # Nobody else has this id: if it is taken, an earlier try of ours succeeded and only its answer was lost.
         if answer.status != 200 and meaning.detail(answer) != "Session already exists":
             self.sid = ""
             raise meaning.refusal(answer)
 
     def close(self) -> Flow[None]:
-        """Raises nothing: there is nothing a caller could do, and a server closes what nobody uses any more."""
+        """Close the session. Raises nothing: a caller could do nothing, and the server closes idle sessions."""
         sid, self.sid = self.sid, ""
         try:
             for endpoint in ("/delete", "/delete_session") if sid else ():
@@ -184,7 +184,8 @@ class SessionTalk:
         raise self._not_taken(result)
 
     def fork(self, count: int) -> Flow[list[SessionTalk]]:
-        """If the answer is lost and we ask again, the server closes those that nobody knows of when they are idle."""
+        """Fork the session. If the answer is lost and we ask again, the server closes the first forks when they are
+        idle."""
         step = Ask("POST", path(self.environment, "fork"), {"count": count}, self._open_sid(), WAITING)
         answer = self._inside((yield from ask(self.peer, step)))
         ids, how = read(answer, lambda said: ([meaning.sid(one) for one in said["sids"]], str(said["strategy"])))
@@ -203,7 +204,7 @@ class SessionTalk:
         return self.sid
 
     def _inside(self, answer: Answer) -> Answer:
-        """An answer to a question that every session answers while it lives."""
+        """Check the answer to a request that every open session answers. Raises `SessionGone` for a 404."""
         if answer.status == 404:
             raise SessionGone(f"the server has no session {self.sid} any more")
         return answer

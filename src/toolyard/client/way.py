@@ -1,4 +1,4 @@
-"""The way of a socket to a server: straight, or through a proxy."""
+"""`Way`: how a socket reaches a server, directly or through a proxy."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from toolyard.client.carry import CONNECTING, SOCKET_OPTIONS
 @dataclass(frozen=True, slots=True)
 class Way:
     host: str
-    """The server, as requests name it."""
+    """The server, as the `Host` header names it."""
     place: tuple[str, int]
-    """Where to connect to: the server, or the proxy."""
+    """Where to connect: to the server, or to the proxy."""
     tls: ssl.SSLContext | None
     tunnel: tuple[str, int] | None = None
-    """The server, for a proxy that passes bytes on to it unseen."""
+    """The server, for a proxy that only passes bytes on."""
     asking: Mapping[str, str] = field(default_factory=dict)
-    """Headers for such a proxy."""
+    """Headers of the CONNECT request to such a proxy."""
     target: str = ""
-    """What stands before the path of a request, for a proxy that reads it."""
+    """The prefix of the path of requests, for a proxy that reads them."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers of requests, for such a proxy."""
+    """Headers of requests to such a proxy."""
 
     @classmethod
     def to(cls, address: Address) -> Self:

@@ -1,4 +1,4 @@
-"""From text that a model wrote to the tool call in it: a tool's own form first, then JSON, then its name as a tag."""
+"""Finds the tool call in a model's text: by a tool's own form first, then as JSON, then by its name as a tag."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PLAIN = Plain()
 
 
 Action: TypeAlias = tuple[str, JsonObject, Form, bool]
-"""A call that a text asks for: the tool's name and arguments, how the result is to be written, and whether the trainer
-has something to say with it. A bare tuple, since there are many, and each is taken apart at once."""
+"""A call that a text asks for: the tool's name, its arguments, the form that writes the result, and whether the tool
+has parameters that the trainer fills in. A bare tuple, because there are many and the caller unpacks each at once."""
 
 
 class Actions:
-    """What the texts of models mean in one environment. Tools are tried in the order in which they are defined."""
+    """Reads the texts of models in one environment. It tries tools in the order in which they are defined."""
 
     def __init__(self, tools: Mapping[str, Tool], terminal: Tool | None, *, open_ended: bool) -> None:
         listed = {name: tool for name, tool in tools.items() if not tool.terminal}
@@ -35,7 +35,7 @@ class Actions:
         self._tools = tools
         self._terminal = terminal
         self._open_ended = open_ended
-        """There may be tools that only the task knows."""
+        """A session may have tools that its class does not list."""
 
     def read(self, text: str) -> Action | None:
         """The call that the text asks for, if any."""
@@ -76,7 +76,7 @@ def _read(forms: Sequence[tuple[str, Form, bool]], text: str) -> Action | None:
     for tool, form, given in forms:
         try:
             arguments = form.read(text)
-        except Exception:  # a form of the author's: what it cannot read is not its own
+        except Exception:  # the author's form: a text that it cannot read is no call of its tool
             log.warning("the form of tool %r could not read a text", tool, exc_info=True)
             continue
         if arguments is not None:
@@ -85,7 +85,7 @@ def _read(forms: Sequence[tuple[str, Form, bool]], text: str) -> Action | None:
 
 
 def actions_of(environment: type[Environment]) -> Actions:
-    """Made once for each environment."""
+    """The `Actions` of an environment, made once for each class."""
     if (found := _actions.get(environment)) is None:
         definition = environment._definition
         open_ended = bool(definition.catalogue) or any(map(lists_task_tools, (environment, *environment.toolsets)))
@@ -107,7 +107,7 @@ def tool_call(written: str) -> tuple[str, JsonObject] | None:
 
 
 def _arguments(tool: Tool, written: str) -> JsonObject:
-    """What stands between the tags of a tool: a JSON object of its arguments, or the text of its first one."""
+    """Read the text between the tags of a tool: a JSON object of its arguments, or the value of its first one."""
     properties: JsonObject = (tool.spec.input_schema or {}).get("properties", {})
     given = _object(written)
     if not properties or (given and given.keys() <= properties.keys()):

@@ -1,4 +1,4 @@
-"""Our values as JSON, whatever an author put into them."""
+"""Writes our values as JSON, whatever an author put into them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def encode(value: object) -> bytes:
 
 
 def encode_sorted(value: object) -> bytes:
-    """JSON in which the order of keys makes no difference, to compare values by."""
+    """JSON with sorted keys: equal for values that differ only in the order of their keys."""
     try:
         return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:  # lone surrogates, or integers beyond 64 bits
@@ -27,7 +27,7 @@ def encode_sorted(value: object) -> bytes:
 
 
 def encode_ascii(value: object) -> bytes:
-    """The same in ASCII only, so that any slice of it is text."""
+    """As `encode`, but in ASCII only, so that any slice of it is text."""
     return json.dumps(_finite(value), separators=(",", ":"), default=lambda v: _finite(plain(v))).encode()
 
 

@@ -1,4 +1,4 @@
-"""`Environment`: the one class an author writes. A class is a world; an instance is one session in it."""
+"""`Environment`: the class that an author writes. The class is a world; an instance is one session in it."""
 
 from __future__ import annotations
 
@@ -30,39 +30,38 @@ class Split(Model):
 
 
 class Toolset:
-    """Tools that several environments share. It reaches its environment as `self.env`."""
+    """Tools that several environments share. A toolset reaches its environment as `self.env`."""
 
     uses_sandbox: ClassVar[bool] = False
     prefixed: ClassVar[bool] = False
-    """Where a wire has several worlds in one session, it is one of them, and its tools carry its name."""
+    """On a wire that groups tools into worlds, the toolset is a world, and its tools' names begin with its own."""
     catalogue: ClassVar[Mapping[str, ToolSpec]] = {}
-    """Tools by name that are not listed because they are too many. They can be searched for, and `call_task_tool` runs
-    them."""
+    """Tools, by name, that are too many to list. Clients search for them, and `call_task_tool` runs them."""
     hidden: ClassVar[Sequence[Hidden]]
     """As `Environment.hidden`."""
     written_as: ClassVar[type | None] = None
-    """The class of another framework that this one runs, if there is one."""
+    """The class of another framework that this class runs, if there is one."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
 
     @classmethod
     def missing(cls) -> str:
-        """What keeps it from working on this host, such as a key that is not set; empty if nothing does."""
+        """Why it cannot work on this host, such as a key that is not set; empty if it can."""
         return ""
 
     def teardown(self) -> MaybeAwaitable[None]:
         """Called once when the session ends, after the environment's own; a plain function or a coroutine."""
 
     def fork(self, env: Any) -> MaybeAwaitable[Toolset]:
-        """The same for `env`, which continues from where its own environment is: with copies of all that it holds."""
+        """Make a toolset for `env`, a fork of this one's environment. It holds copies of all that this one holds."""
         made = copy.copy(self)
         made.env = env
         for name, value in vars(self).items():
             if name != "env":
                 try:
                     setattr(made, name, copy.deepcopy(value))
-                except Exception as error:  # whatever it holds: a socket, a lock, a thread
+                except Exception as error:  # the author's attribute: a socket, a lock, a thread
                     raise CannotFork(f"{type(self).__name__}.{name} cannot be copied: {error}") from error
         return made
 
@@ -71,7 +70,7 @@ class Toolset:
         return ListToolsOutput(tools=[])
 
     def call_task_tool(self, name: str, arguments: JsonObject) -> MaybeAwaitable[object]:
-        """Run one of those, or one of the catalogue; the arguments have been checked against its schema."""
+        """Run one of those tools, or one of the catalogue. The arguments have been checked against its schema."""
         raise NotImplementedError
 
     def __init_subclass__(cls) -> None:
@@ -83,18 +82,18 @@ class Toolset:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What was read off an environment class when it was defined."""
+    """What Toolyard read from an environment class when it was defined."""
 
     tools: Mapping[str, Tool]
     terminal: Tool | None
     hooks: frozenset[str]
-    """The methods of Environment that the author wrote."""
+    """The names of the methods of Environment that the author overrides."""
     catalogue: Mapping[str, tuple[type, ToolSpec]] = field(default_factory=dict)
     """The tools that are not listed, each with the class that runs it."""
     tears_down: bool = False
-    """It or one of its toolsets has a teardown()."""
+    """The environment, or one of its toolsets, has a teardown()."""
     sets_up: bool = False
-    """It has a setup(), or a toolset whose constructor an author wrote, which may block."""
+    """The environment has a setup(), or a toolset whose constructor an author wrote, which may block."""
 
 
 class Environment:
@@ -105,24 +104,25 @@ class Environment:
 
     toolsets: ClassVar[Sequence[type]] = ()
     uses_sandbox: ClassVar[bool] = False
-    """It runs untrusted code: a server then has a sandbox ready before it answers anybody, or does not start."""
+    """It runs untrusted code. A server makes a sandbox ready before it answers any request, or does not start."""
     hidden: ClassVar[Sequence[Hidden]]
-    """Modules and paths that no sandbox of its server shows, beside its own package or file: tests and answers that
-    lie elsewhere. Paths start from the folder of the class's file. A subclass adds to what its parents hide.
+    """Modules and paths that no sandbox of the server shows: tests and answers that lie outside the environment's own
+    package or file, which is always hidden. Paths start from the folder of the class's file. A subclass adds to what
+    its parents hide.
 
-    It has no value here: a tool may be called `hidden`."""
+    It has no value here, because a tool may be called `hidden`."""
     written_as: ClassVar[type | None] = None
     """As `Toolset.written_as`."""
     latch_finished: ClassVar[bool] = True
     """After a tool has returned finished=True, the session takes no more calls."""
     replayable: ClassVar[bool] = False
-    """The same calls always lead to the same state, and to nothing outside. Then a session that was lost is made again
-    by repeating its calls, and so is a fork of one."""
+    """The same calls always lead to the same state, and change nothing outside. Then the runtime rebuilds or forks a
+    session by repeating its calls."""
     catalogue: ClassVar[Mapping[str, ToolSpec]] = {}
     """As `Toolset.catalogue`."""
     resources: ClassVar[Mapping[str, float]] = {}
-    """What Ray reserves for an actor with sessions of this environment, as `{"CPU": 0.5, "GPU": 1, "browser": 1}`. Such
-    an actor has many sessions; environments that need the same share actors. Other placements do not look at it."""
+    """What Ray reserves for an actor with sessions of this environment, as `{"CPU": 0.5, "GPU": 1, "browser": 1}`. An
+    actor holds many sessions, and environments with equal resources share actors. Other placements ignore this."""
     _definition: ClassVar[Definition] = Definition({}, None, frozenset())
 
     def __init_subclass__(cls) -> None:
@@ -147,7 +147,8 @@ class Environment:
 
     @classmethod
     def list_tasks(cls, split: str) -> MaybeAwaitable[Sequence[JsonObject]]:
-        """The tasks of a split; asked once and kept. Only `len()`, indexing and slices are used: it may be lazy.
+        """The tasks of a split. Called once; the server keeps the list. It only uses `len()` and indexing, so the list
+        may be lazy.
 
         An environment with too many tasks to list overrides `num_tasks` and `get_task` instead.
         """
@@ -175,10 +176,10 @@ class Environment:
     # One session: methods of the instance.
 
     def setup(self) -> MaybeAwaitable[None]:
-        """Called once, after the constructor and before anything else is asked of the instance."""
+        """Called once, after the constructor and before any other method of the instance."""
 
     def teardown(self) -> MaybeAwaitable[None]:
-        """Called once when the session ends, also when setup() failed."""
+        """Called once when the session ends, even if setup() failed."""
 
     def get_prompt(self) -> MaybeAwaitable[Blocks | str]:
         raise NotImplementedError
@@ -188,7 +189,7 @@ class Environment:
         raise NotImplementedError
 
     def list_task_tools(self) -> MaybeAwaitable[ListToolsOutput]:
-        """Tools that only this task has. A spec with a decorated tool's name replaces what is said of that tool."""
+        """Tools that only this task has. A spec with the name of a decorated tool replaces the spec of that tool."""
         return ListToolsOutput(tools=[])
 
     def call_task_tool(self, name: str, arguments: JsonObject) -> MaybeAwaitable[object]:
@@ -199,14 +200,14 @@ class Environment:
         raise NotImplementedError
 
     def fork(self) -> MaybeAwaitable[Environment]:
-        """Another instance that continues from exactly here, and shares nothing with this one. No call runs meanwhile.
+        """Make another instance that continues from exactly here and shares nothing with this one. No call runs now.
 
-        Without it, sessions are forked with their process, where each has one, or by repeating their calls.
+        Without this hook, the runtime forks a session with its process, if it has one of its own, or repeats its calls.
         """
         raise NotSupported(f"{type(self).name()} has no fork()")
 
     def workspace(self) -> MaybeAwaitable[Workspace]:
-        """The files of this session, for wires over which clients fetch and bring files."""
+        """The files of this session, for wires over which clients download and upload files."""
         raise NotSupported(f"{type(self).name()} has no workspace")
 
     def score_group(self, candidates: Sequence[GroupCandidate]) -> MaybeAwaitable[Sequence[GroupScore | float]]:
@@ -219,7 +220,7 @@ async def resolved(value: MaybeAwaitable[T]) -> T:
 
 
 def build_toolset(toolset: type, env: object) -> Any:  # an instance of `toolset`
-    """ORS allows toolsets that want their environment and toolsets that want nothing."""
+    """Make a toolset. ORS has toolsets whose constructor takes the environment, and toolsets whose takes nothing."""
     return toolset(env) if _wants_environment(toolset) else toolset()
 
 
@@ -241,13 +242,13 @@ def is_built_by_us(toolset: type) -> bool:
 
 
 def needs_sandbox(environment: type) -> bool:
-    """Whether it, or one of its toolsets, runs untrusted code. Classes of other frameworks may say so as well."""
+    """Whether it, or one of its toolsets, runs untrusted code. Classes of other frameworks may declare it too."""
     toolsets: Sequence[type] = getattr(environment, "toolsets", ())
     return any(getattr(cls, "uses_sandbox", False) for cls in (environment, *toolsets))
 
 
 def classes_of(environment: type) -> Iterator[type]:
-    """All that an author wrote for it: the classes that it and its toolsets extend, and those of other frameworks."""
+    """All classes of an environment: those that it and its toolsets extend, and classes of other frameworks it runs."""
     yield from environment.__mro__
     for toolset in getattr(environment, "toolsets", None) or ():
         if isinstance(toolset, type):
@@ -257,7 +258,7 @@ def classes_of(environment: type) -> Iterator[type]:
 
 
 def needs_teardown(environment: type[Environment], toolset: type | None = None) -> bool:
-    """Whether something of the author's is to be run when a session ends."""
+    """Whether the author wrote code that has to run when a session ends."""
     return environment._definition.tears_down or (toolset is not None and toolset_tears_down(toolset))
 
 
@@ -266,18 +267,18 @@ def toolset_tears_down(toolset: type) -> bool:
 
 
 def full_name(owner: type, tool: str) -> str:
-    """What a tool is called where several toolsets are told apart."""
+    """The tool's name with the toolset's name before it, if the toolset is `prefixed`."""
     return f"{owner.__name__}_{tool}" if getattr(owner, "prefixed", False) else tool
 
 
 def lists_task_tools(owner: type) -> bool:
-    """Whether an environment or toolset has tools that only a session knows."""
+    """Whether an environment or toolset lists tools that exist only in a session."""
     base: type = Environment if issubclass(owner, Environment) else Toolset
     return issubclass(owner, base) and _function(owner, "list_task_tools") is not _function(base, "list_task_tools")
 
 
 def overrides(cls: type[Environment], hook: str) -> bool:
-    """Whether the author wrote this hook, or it is the one above."""
+    """Whether the author overrides this hook."""
     return hook in cls._definition.hooks
 
 
@@ -292,7 +293,7 @@ def as_split(split: Split | str) -> Split:
 
 
 def define(cls: type[Environment]) -> Definition:
-    """Read every tool of the class and of its toolsets, and refuse what could not be served."""
+    """Read every tool of the class and of its toolsets. Raise `DefinitionError` for what cannot be served."""
     tools: dict[str, Tool] = {}
     for owner in (cls, *cls.toolsets):
         if not isinstance(owner, type):

@@ -14,7 +14,7 @@
         NotSupported          this environment does not offer that
       SessionExists           the session id is taken
       SessionFailed           the author's constructor or setup() raised
-      SessionClosed           the session ended while somebody waited for it
+      SessionClosed           the session ended while a request waited for it
       Overloaded              a limit is reached; try again later
       SandboxError            untrusted code could not be run, through no fault of its own
         NoRoom                there is no room for another sandbox now; try again later
@@ -50,7 +50,7 @@ class DefinitionError(ToolyardError):
 class ToolError(ToolyardError):
     """Raise it in a tool for a failure that the agent should read and that must not end the session.
 
-    `detail` is the same for a program that reads it, where a wire can tell it.
+    `detail` says the same to a program, on wires that can carry it.
     """
 
     def __init__(self, message: object = "", detail: Mapping[str, Any] | None = None) -> None:
@@ -87,7 +87,7 @@ class CallNotFound(RequestError):
 
 
 class CallConflict(RequestError):
-    """Nothing ran: an id names one call only, as long as its session lives."""
+    """The client's id already names another call of this session. Nothing ran."""
 
 
 class NotSupported(RequestError):
@@ -99,7 +99,7 @@ class SessionExists(ToolyardError):
 
 
 class SessionFailed(ToolyardError):
-    """The session cannot answer; its message is what the author's code raised."""
+    """The session cannot answer. The message is what the author's code raised."""
 
 
 class SessionClosed(ToolyardError):
@@ -107,7 +107,7 @@ class SessionClosed(ToolyardError):
 
 
 class Overloaded(ToolyardError):
-    """A limit is reached. `retry_after` says in how many seconds it is worth asking again."""
+    """A limit is reached. Ask again after `retry_after` seconds."""
 
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)
@@ -115,17 +115,17 @@ class Overloaded(ToolyardError):
 
 
 class SandboxError(ToolyardError):
-    """The sandbox could not do its work. What the code in it did wrong is a result, and never this."""
+    """The sandbox could not do its work. A program that fails in it is a result, not this error."""
 
 
 class NoRoom(SandboxError):
-    """There are as many sandboxes as there can be; try again later. Nothing was made."""
+    """The host has no room for another sandbox; try again later. Nothing was made."""
 
     retry_after = 5
 
 
 class SandboxUnavailable(SandboxError):
-    """There can be no sandbox here; the message says what is missing and how to get it."""
+    """This host cannot make a sandbox. The message says what is missing and how to get it."""
 
 
 class SandboxLost(SandboxError):
@@ -137,27 +137,27 @@ class CannotFork(SandboxError):
 
 
 class ServiceUnavailable(ToolyardError):
-    """Raise it in a tool when something that it depends on fails. The agent is not blamed: the call counts as lost."""
+    """Raise it in a tool when a service that it uses fails. The call counts as lost, and the agent is not blamed."""
 
 
 class ClusterUnavailable(ToolyardError):
-    """Sessions are to be placed on a cluster, and there is none, or it cannot be used."""
+    """The cluster that sessions run on cannot be joined, or does not answer."""
 
 
 class ModelUnavailable(ToolyardError):
-    """Tools cannot be found by meaning here; the message says what to install."""
+    """The model for tool search is missing or incomplete. The message says what to install."""
 
 
 class WorkspaceError(ToolyardError):
-    """A path in the workspace is not what the caller took it for; the message names it."""
+    """A file of the workspace cannot be read, written or listed. The message names its path."""
 
 
 class ProcessError(ToolyardError):
-    """A program is written to that has ended, or that does not read."""
+    """The caller wrote to a program that has ended, or that does not read."""
 
 
 class BrowserError(ToolyardError):
-    """The browser could not do its work. What a page did wrong is for the agent to read, and never this."""
+    """The browser could not do its work. A page that fails is a result that the agent reads, not this error."""
 
 
 class BrowserUnavailable(BrowserError):
@@ -169,5 +169,5 @@ class BrowserLost(BrowserError):
 
 
 def describe(error: BaseException) -> str:
-    """`ValueError: what it said`, as it is shown to clients."""
+    """The error as clients see it: `ValueError: its message`."""
     return f"{type(error).__name__}: {error}"

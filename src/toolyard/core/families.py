@@ -1,4 +1,4 @@
-"""Which tools belong together, read off their names: those of one API, one toolset, one server."""
+"""Finds which tools belong together, such as those of one API, toolset or server, by their names alone."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 _LONGEST = 200
-"""Characters of a name that are read."""
+"""Read this many characters of a name."""
 _LARGEST = 20
-"""Names that begin alike are of one family only if they are no more than these; else a longer beginning tells."""
+"""A beginning that more names than this share is no family. A longer beginning may be one."""
 _VERBS = "add check create delete do fetch find get has is list make new post put query read remove run search send set"
 _COMMON = frozenset(f"{_VERBS} show update write".split())
-"""Names that share no more than such a word are not related."""
+"""Names that only share one of these words are not related."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Name:
 
     own: str
     family: str
-    """What it shares with others, or an empty string."""
+    """The part of the name that other tools share; empty if there is none."""
     key: str
     """Equal for all tools of a family."""
 
@@ -48,12 +48,12 @@ def _name(name: str, endings: Mapping[str, int], related: Set[str]) -> Name:
 
 
 def _endings(name: str) -> Iterator[str]:
-    """What may be a family, longest first."""
+    """Endings that may name a family, longest first."""
     parts = name.split("_for_")
     return ("_for_".join(parts[at:]) for at in range(1, len(parts)))
 
 
 def _beginnings(name: str) -> Iterator[str]:
-    """What may be a family, shortest first."""
+    """Beginnings that may name a family, shortest first."""
     parts = name.split("_")
     return ("_".join(parts[:at]) for at in range(1, len(parts)))

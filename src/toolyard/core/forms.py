@@ -1,6 +1,7 @@
 """How a model writes the call of a tool as plain text, and how the result is written after it.
 
-A tool says so with `@tool(form=Tagged("search"))`. Tools that say nothing have `NAMED`: their own name as a tag.
+A tool names its form with `@tool(form=Tagged("search", "query"))`. A tool without a form is called by its own name as a
+tag, or as JSON, and answers as `Plain`.
 """
 
 from __future__ import annotations
@@ -16,29 +17,29 @@ from toolyard.core.output import JsonObject
 TOOL_CALL_END = "</tool_call>"
 
 EVERYTHING: Sequence[str] = ("*",)
-"""Of a form that shows all of the output's metadata."""
+"""`shown` of a form that shows all of the output's metadata."""
 
 
 class Form(Protocol):
-    """The way of writing of one tool.
+    """How calls of one tool are written.
 
-    One that understands calls of any tool says `late = True`, and is asked after all others.
+    A form that can read the calls of any tool sets `late = True`. `Actions` asks it after all others.
     """
 
     @property
     def shown(self) -> Sequence[str]:
-        """What of the output's metadata a trainer that reads text is told beside the text."""
+        """The keys of the output's metadata that a trainer gets beside the text."""
 
     def read(self, text: str) -> JsonObject | None:
-        """The arguments of the call that this text asks for; None if it asks for no call of this tool."""
+        """The arguments of the call in this text; None if it holds no call of this tool."""
 
     def answer(self, text: str, result: str) -> str:
-        """The result as it is to follow that text."""
+        """The result as the trainer appends it to that text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """`<tag>text</tag>`, the last one; what is between the tags is one argument, without space around it."""
+    """The last `<tag>text</tag>` is the call. The text between the tags, stripped, is its one argument."""
 
     tag: str
     argument: str
@@ -56,7 +57,7 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Of a tool that is called as JSON only: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
+    """The tool is called only as JSON: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
 
     shown: Sequence[str] = ()
 
@@ -71,7 +72,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Unwrapped(Plain):
-    """The same, but the result stands there as it is."""
+    """As `Plain`, but the result is appended without anything around it."""
 
     def answer(self, text: str, result: str) -> str:
         return result
@@ -82,7 +83,7 @@ def is_late(form: Form) -> bool:
 
 
 def tagged(text: str, tag: str) -> list[str]:
-    """What stands between each `<tag>` and the next `</tag>`."""
+    """The texts between each `<tag>` and the next `</tag>`."""
     opening, closing = f"<{tag}>", f"</{tag}>"
     found: list[str] = []
     end = 0
@@ -96,15 +97,17 @@ def tagged(text: str, tag: str) -> list[str]:
 
 
 def fenced(text: str, *languages: str) -> list[str]:
-    """What stands in fences that open with ``` and one of these words, which may be on the next line."""
+    """The texts in fences that open with ``` and one of these words, which may be on the next line."""
     if "```" not in text:
         return []
     return between(text, _fence(languages), "```")
 
 
 def between(text: str, opening: re.Pattern[str], closing: str) -> list[str]:
-    """What stands between each opening and the next closing. One pattern for both would be slow, for a text of
-    openings only: it would look for the closing from each of them."""
+    """The texts between each opening and the next closing.
+
+    One pattern for both would be slow for a text of openings only: it would search for the closing from each of them.
+    """
     found: list[str] = []
     end = 0
     while (opened := opening.search(text, end)) is not None:

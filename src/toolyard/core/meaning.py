@@ -1,4 +1,4 @@
-"""What an index asks of a model that knows what words mean. There is none in the core: it is what an extra brings."""
+"""What an index needs of a model that knows what words mean. The core has no such model; an extra installs one."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 Bag: TypeAlias = Mapping[str, float]
-"""The words of a text, and what each of them counts for."""
+"""The words of a text, each with its weight."""
 Sums: TypeAlias = tuple[list[float], list[float]]
-"""What something counts for, by tool and by family."""
+"""Scores, by tool and by family."""
 
 
 class MeaningModel(Protocol):
     def read(self, texts: Sequence[Bag], families: Sequence[int], *, weight: float) -> Callable[[Bag], Sums]:
-        """Read the texts of tools. `families` has the number of each one's, from 0 on; none is left out.
+        """Read the texts of tools. `families` has the number of each tool's family; the numbers go from 0 without gaps.
 
-        What comes back compares another text with them: how much it is like each, from 0 to `weight`, and how much like
-        the one of each family that it is most like.
+        Return a function that compares another text with them. It scores each tool from 0 to `weight`; the score of a
+        family is that of its best tool.
         """
 
 

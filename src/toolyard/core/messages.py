@@ -1,4 +1,4 @@
-"""A prompt as a conversation, and candidates to compare: the richer shapes of the OpenReward dialect."""
+"""Messages of a conversation, and candidates to compare: types that only the OpenReward dialect has."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class GroupScore(Model):
 
 
 def flatten(messages: Sequence[Message]) -> list[Block]:
-    """The conversation as plain blocks, for clients that only ask for a prompt."""
+    """Write the conversation as plain blocks, for clients that only ask for a prompt."""
     if len(messages) == 1 and messages[0].role == "user":
         plain = [block for block in messages[0].blocks if isinstance(block, TextBlock | ImageBlock)]
         if len(plain) == len(messages[0].blocks):

@@ -1,4 +1,4 @@
-"""What a tool gives back: blocks for the model, reward and end of episode for the trainer."""
+"""What a tool returns: blocks for the model, reward and end of episode for the trainer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JsonObject: TypeAlias = Mapping[str, Any]
 
 
 class Model(BaseModel):
-    """Base of what crosses a wire: unknown fields are refused."""
+    """Base of the models that cross a wire. It refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,7 +47,7 @@ class ToolOutput(Model):
 
     @property
     def text(self) -> str:
-        """The text blocks, joined; what a model that reads only text would see."""
+        """The text blocks, joined: what a model that reads only text sees."""
         return "\n".join([block.text for block in self.blocks if isinstance(block, TextBlock)])
 
 
@@ -55,7 +55,7 @@ Reason: TypeAlias = Literal[
     # what the agent did
     "no_such_tool",
     "bad_arguments",
-    "tool_failed",  # the tool said so, with ToolError
+    "tool_failed",  # the tool raised ToolError
     "episode_finished",
     # what the author did
     "tool_raised",  # the tool broke
@@ -71,9 +71,9 @@ CameAs: TypeAlias = Literal["json", "tuple", "bytes"]
 
 
 class ValueOutput(ToolOutput):
-    """The output of a tool that returned a value, neither text nor blocks: its one block is that value in writing.
+    """The output of a tool that returned a value instead of text or blocks. Its one block is that value as text.
 
-    Most wires carry blocks and need not know. One that carries values takes it from here.
+    Most wires send the block. A wire that carries values sends `value`.
     """
 
     _came_as: CameAs = PrivateAttr("json")
@@ -91,7 +91,7 @@ class ValueOutput(ToolOutput):
 
     @property
     def came_as(self) -> CameAs:
-        """What kind of value it was; the block alone does not tell."""
+        """What kind of value the tool returned, which the block alone does not show."""
         return self._came_as
 
     @came_as.setter
@@ -111,24 +111,24 @@ class ValueOutput(ToolOutput):
 
 @dataclass(frozen=True, slots=True)
 class ToolFailure:
-    """A call that produced no output, and why, in words the model may read. It has no reward, not even 0."""
+    """A call without an output, and why, in words that the model may read. It has no reward, not even 0."""
 
     reason: Reason
     message: str
     said: str | JsonObject | None = None
-    """What the tool itself said with ToolError, without our words around it."""
+    """The tool's own words or detail, as it raised ToolError; `message` puts our words around them."""
 
     @property
     def retryable(self) -> bool:
-        """Whether the same call may well succeed later, the fault not being the agent's."""
+        """Whether the same call may succeed later, because the agent did nothing wrong."""
         return self.reason in ("timed_out", "lost", "overloaded", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
-    """What a tool returns when it has nothing to say yet: which tool of the session will know, later.
+    """A tool returns this when it has no result yet. It names the call that will return the result, or ask again.
 
-    A wire on which clients ask again tells them so; on all others the runtime makes that call, and nobody notices.
+    On a wire whose clients ask again, the client makes that call. On all others, the runtime makes it.
     """
 
     tool: str
@@ -137,23 +137,23 @@ class AskAgain:
 
 CallResult: TypeAlias = ToolOutput | ToolFailure
 Returned: TypeAlias = ToolOutput | ToolFailure | str
-"""A result that may still be the bare text that most tools return, where making blocks of it would cost too much."""
+"""A result, or the bare text that most tools return: turning each text into blocks would cost too much."""
 Reply: TypeAlias = Returned | AskAgain
-"""What came of running a tool: its result, or where to look for it."""
+"""What running a tool returned: its result, or which call to make for it."""
 
 
 def as_result(returned: Returned) -> CallResult:
-    """The same result with bare text as an output."""
+    """The same result, with bare text turned into an output."""
     return returned if isinstance(returned, ToolFailure) else as_output(returned)
 
 
 def as_reply(value: object) -> ToolOutput | AskAgain:
-    """As `as_output`, for what may also be no output yet."""
+    """As `as_output`, for a tool that may also return `AskAgain`."""
     return value if isinstance(value, AskAgain) else as_output(value)
 
 
 def as_output(value: object) -> ToolOutput:
-    """Make a `ToolOutput` of whatever a tool returned: one itself, text, blocks, an image, any JSON value, or bytes."""
+    """Make a `ToolOutput` of what a tool returned: an output, text, blocks, an image, any JSON value, or bytes."""
     match value:
         case ToolOutput():
             return value
@@ -168,12 +168,12 @@ def as_output(value: object) -> ToolOutput:
 
 
 def _is_shown(value: object) -> bool:
-    """Whether it is a block, or something that a block is made of without writing it down."""
+    """Whether it is a block, or an image that becomes one."""
     return isinstance(value, TextBlock | ImageBlock) or (is_image(value) and _picture_type(value) != "")
 
 
 def as_blocks(value: object) -> Blocks:
-    """Blocks from what authors find natural to return, as a prompt or from a tool."""
+    """Make blocks of what an author returned, as a prompt or from a tool."""
     match value:
         case None:
             raise TypeError("None where text, blocks, an image or another JSON value is expected: is a return missing?")
@@ -197,13 +197,13 @@ _SIGNATURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": 
 
 def is_image(value: object) -> bool:
     """Encoded image bytes, or an object that can draw itself as PNG, as Pillow's images do."""
-    if isinstance(value, TextBlock | ImageBlock):  # as most are: to look for what a model has not takes its time
+    if isinstance(value, TextBlock | ImageBlock):  # first: looking up an attribute that pydantic models lack is slow
         return False
     return isinstance(value, bytes) or hasattr(value, "_repr_png_")
 
 
 def has_image(value: object) -> bool:
-    """Whether blocks made of it hold a picture that is still to be encoded."""
+    """Whether it holds an image, so that making blocks of it takes time."""
     return is_image(value) or (isinstance(value, list | tuple) and any(is_image(item) for item in value))
 
 
@@ -215,14 +215,14 @@ def image_block(value: Any) -> ImageBlock:  # Any: an object of a library that w
 
 
 def _picture_type(value: object) -> str:
-    """The media type of encoded bytes; that of an object that draws itself; empty if it is no picture."""
+    """The media type of encoded bytes, or of an object that draws itself as PNG. Empty if it is no image."""
     if not isinstance(value, bytes):
         return "image/png"
     return next((mime for signature, mime in _SIGNATURES.items() if value.startswith(signature)), "")
 
 
 def named_images(blocks: Blocks) -> str:
-    """One line for whoever reads only text, such as `[an image: image/png]`; empty if there is no image."""
+    """One line for clients that read only text, such as `[an image: image/png]`; empty if there is no image."""
     kinds = [block.mimeType for block in blocks if isinstance(block, ImageBlock)]
     if not kinds:
         return ""
@@ -230,9 +230,9 @@ def named_images(blocks: Blocks) -> str:
 
 
 def snapshot(output: ToolOutput) -> tuple[ToolOutput, int]:
-    """The output as it is now, whatever its author does to the objects in it later; and about how many bytes it takes.
+    """Copy the output as it is now, so that the author may change its objects later. Return also its size, in bytes.
 
-    Raises when something in it cannot be written as JSON.
+    Raises if something in it cannot be written as JSON.
     """
     size = 0
     plain = output.metadata is None
@@ -254,9 +254,9 @@ def cut_text(text: str, limit: int) -> str:
 
 
 def cut(output: ToolOutput, limit: int) -> ToolOutput:
-    """The same output with at most `limit` characters in its blocks, saying where and how much was cut.
+    """The same output with at most `limit` characters in its blocks. It says where and how much was cut.
 
-    Metadata that alone is longer than that is left out, and so is a block's detail for which no room is left.
+    Metadata that alone is longer than `limit` is left out, and so is a block's detail that no longer fits.
     """
     size = sum(_length(block) + _detail_length(block) for block in output.blocks)
     metadata = output.metadata or {}

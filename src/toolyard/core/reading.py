@@ -1,4 +1,4 @@
-"""Reads the tools off a class when it is defined. Whatever is wrong with one is a `DefinitionError` then."""
+"""Reads the tools of a class when it is defined. Raises `DefinitionError` for a tool that is written wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tools_of(owner: type) -> Iterator[Tool]:
 
 
 def tool_of(owner: type, method: str) -> Tool:
-    """Read one marked method, or say exactly what is wrong with it."""
+    """Read one marked method. Raise `DefinitionError` with exactly what is wrong with it."""
     where = f"{owner.__qualname__}.{method}"
     fn = getattr(owner, method)
     mark: Mark = getattr(fn, MARK)
@@ -69,7 +69,7 @@ def tool_of(owner: type, method: str) -> Tool:
 
 
 def _check_mark(owner: type, name: str) -> None:
-    """Refuse what looks like a tool and would silently not be one."""
+    """Refuse a method that looks like a tool and would silently not be one."""
     where, value, *inherited = (
         found for cls in owner.__mro__ if name in vars(cls) for found in (cls.__qualname__, vars(cls)[name])
     )
@@ -96,7 +96,7 @@ def _parameters(owner: type, method: str) -> dict[str, Any]:
     fn = inspect.unwrap(getattr(owner, method))
     try:
         hints = get_type_hints(fn, include_extras=True)
-    except Exception as error:  # the author's annotations can raise anything when they are evaluated
+    except Exception as error:  # the author's annotations, which can raise anything when they are evaluated
         raise DefinitionError(
             f"{where}: its type hints cannot be read ({error}). Names used in them must be defined at the top "
             f"level of the module, above the class"
@@ -151,7 +151,7 @@ def _given(parameters: Mapping[str, Any], where: str) -> Mapping[str, Given]:
 
 
 def _texts(parameters: Mapping[str, Any]) -> Sequence[Text] | None:
-    """The parameters, if there is nothing to validate about any of them but that it is text."""
+    """The parameters, if the only thing to validate about each is that it is text."""
     texts: list[Text] = []
     for name, value in parameters.items():
         hint, default = value if isinstance(value, tuple) else (value, None)
@@ -159,7 +159,7 @@ def _texts(parameters: Mapping[str, Any]) -> Sequence[Text] | None:
         given = next((mark for mark in marks if isinstance(mark, Given)), None)
         if len(marks) > (given is not None) or getattr(hint, "__origin__", hint) is not str:
             return None
-        if isinstance(default, FieldInfo):  # which says more of the text than what it is by default
+        if isinstance(default, FieldInfo):  # a Field may constrain the text
             return None
         texts.append(Text(name, default, given=given is not None, written=given is None or given.open))
     return texts

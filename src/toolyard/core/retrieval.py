@@ -1,10 +1,10 @@
-"""Which of thousands of tools a question asks for. By words: no model, no network, about a millisecond.
+"""Finds the tools that a question asks for, among thousands. By words: no model, no network, about a millisecond.
 
 A word counts by how rare it is and where it stands: in a tool's name, in the name of its family, in its description or
-in its parameters. A family is what the names of several tools share, such as the API that they are of: a tool is ranked
-higher when the tools beside it fit as well. Whoever asks for a tool by its name gets it.
+in its parameters. A family is a part that the names of several tools share, such as their API. A tool ranks higher when
+the other tools of its family fit as well. A question that holds the name of a tool finds that tool.
 
-An index may be given a model that knows what words mean. What it finds alike then counts beside the words.
+An index may have a model that knows what words mean. Then similar meaning counts beside equal words.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from toolyard.core.tool import ToolSpec
 from toolyard.core.words import FILLERS, stem, unglued, words
 
 _LONGEST_QUESTION = 8_000
-"""Characters of a question that are read."""
+"""Read this many characters of a question."""
 _MOST_SENTENCES = 16
-"""What comes after them counts as one."""
+"""The text after this many sentences counts as one more."""
 _LONGEST_TEXT = 4_000
-"""Characters of one description that are read."""
+"""Read this many characters of a description."""
 _LONGEST_NAME = 6
-"""Words of a question that can be the name of a tool."""
+"""At most this many words of a question can be the name of a tool."""
 _LONGEST_WORD = 40
-"""Letters of a word that a model is asked about."""
+"""Letters of the longest word that a model gets."""
 _LIKELY = 100
-"""Tools that are looked at again, sentence by sentence."""
+"""Score this many tools again, sentence by sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a word counts for. Chosen by cross-validation; the exact values hardly matter."""
+    """The weights of words. Chosen by cross-validation; the exact values hardly matter."""
 
     name: float = 2.0
     family: float = 2.0
     description: float = 0.7
     parameters: float = 0.7
     name_length: float = 0.5
-    """How much a word counts less the more words stand beside it: in names, and in texts."""
+    """How much less a word counts the more words stand beside it: here in names, below in texts."""
     text_length: float = 0.8
     saturation: float = 1.0
-    """How soon more of the same word makes no more difference."""
+    """How soon further repetitions of a word stop counting."""
     rarity: float = 1.5
     """Above 1: rare words count for even more than in BM25."""
     relatives: float = 2.0
-    """What a family counts for, beside the tool itself."""
+    """The weight of the family's score, added to that of the tool itself."""
     whole_name: float = 0.4
-    """What the full name of a tool, or of a family, counts for when it stands in the question."""
+    """The weight of the full name of a tool, or of a family, in the question."""
     best_sentence: float = 0.7
-    """What the one sentence that fits best counts for, beside the whole question."""
+    """The weight of the sentence that fits best, added to the score of the whole question."""
     meaning: float = 0.4
-    """With a model: what the same meaning counts for, beside a word that only one family has."""
+    """With a model: the weight of equal meaning, relative to a word that only one family has."""
 
 
 WEIGHTS = Weights()
@@ -76,7 +76,7 @@ _Fields = tuple[list[str], list[str], list[str], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Posting:
-    """Where a term occurs, and what it counts for there."""
+    """The tools and families in which a term occurs, with its weight in each."""
 
     tools: array[int]
     tool_weights: array[float]
@@ -85,7 +85,7 @@ class _Posting:
 
 
 class ToolIndex:
-    """Tools, ready to be searched. It never changes; of two tools with the same name it has the first."""
+    """An index of tools. It never changes. Of two tools with the same name it holds the first."""
 
     def __init__(
         self, specs: Sequence[ToolSpec], weights: Weights = WEIGHTS, *, model: MeaningModel | None = None
@@ -101,14 +101,14 @@ class ToolIndex:
         self._postings: dict[str, _Posting] = {}
         fields = [_fields(spec, name) for spec, name in zip(self._specs, names, strict=True)]
         self._vocabulary = _vocabulary(fields)
-        """What glued words are made of."""
+        """The words that glued words are split into."""
         _unglue(fields, self._vocabulary)
         self._add_words(fields)
         self._add_names(names)
         self._alike = self._read_by(model, fields) if model is not None and specs else None
 
     def search(self, question: str, top_k: int) -> list[ToolSpec]:
-        """At most `top_k` tools that have anything to do with the question, best first."""
+        """At most `top_k` tools that score above zero for the question, best first."""
         if top_k <= 0:
             return []
         question = question[:_LONGEST_QUESTION]
@@ -121,7 +121,7 @@ class ToolIndex:
         return [self._specs[tool] for tool in heapq.nlargest(top_k, scores, key=scores.__getitem__)]
 
     def _scores(self, terms: Iterable[str], question: str) -> dict[int, float]:
-        """Of every tool that is of a family in which one of the terms occurs, or which is like the question."""
+        """The scores of all tools in families that hold one of the terms, or whose meaning is like the question's."""
         tools, families = self._sums(terms)
         if self._alike is not None:
             alike = self._alike(self._bag(words(_QUOTED.sub(" ", question)) or words(question)))
@@ -135,7 +135,7 @@ class ToolIndex:
         }
 
     def _best_sentence(self, sentences: Sequence[Iterable[str]], likely: Sequence[int]) -> Mapping[int, float]:
-        """What each of these tools scores in the sentence that fits it best. A question may ask for several things."""
+        """The score of each of these tools in the sentence that fits it best: a question may ask for several things."""
         best = dict.fromkeys(likely, 0.0)
         relatives = self._weights.relatives
         for terms in sentences:
@@ -146,7 +146,7 @@ class ToolIndex:
         return best
 
     def _sums(self, terms: Iterable[str]) -> Sums:
-        """What the terms count for."""
+        """Add up the weights of the terms, by tool and by family."""
         tools, families = [0.0] * len(self._specs), [0.0] * len(self._members)
         for term in terms:
             posting = self._postings[term]
@@ -157,14 +157,14 @@ class ToolIndex:
         return tools, families
 
     def _terms(self, text: str) -> Mapping[str, None]:
-        """What of the text is in the index. What is quoted is a value, not a wish; but a quoted name is a name."""
+        """The terms of the text that are in the index. A quoted text is a value: it only counts if it is a name."""
         asked = words(text)
         bare = words(_QUOTED.sub(" ", text)) if "'" in text or '"' in text else asked
         terms = self._known(bare) or self._known(asked)
         return terms | dict.fromkeys(self._named(asked))
 
     def _known(self, asked: Sequence[str]) -> dict[str, None]:
-        """Their stems, each once and in order, so that the same question always has the same sums."""
+        """The stems that the index has, each once and in order, so that equal questions get equal sums."""
         terms: dict[str, None] = {}
         for word in asked:
             if word not in FILLERS:
@@ -173,7 +173,7 @@ class ToolIndex:
         return {term: None for term in terms if term in self._postings}
 
     def _named(self, asked: Sequence[str]) -> Iterator[str]:
-        """Words that stand side by side and are a whole name, or that a name has as one word: `qr code`, `qrcode`."""
+        """Adjacent words that together are a whole name, or one word of a name: `qr code` finds `qrcode`."""
         for at in range(len(asked)):
             glued, meaningful = "", False
             for count, word in enumerate(asked[at : at + _LONGEST_NAME], 1):
@@ -221,7 +221,7 @@ class ToolIndex:
             self._add(f"={spelling}", tools[spelling], families[spelling])
 
     def _add(self, term: str, tools: Mapping[int, float], families: Mapping[int, float]) -> None:
-        """A family has a term as much as the tool in it that has it most."""
+        """Add a term. Its weight in a family is its highest weight in a tool of that family."""
         related = dict(families)
         for tool, value in tools.items():
             family = self._family_of[tool]
@@ -236,7 +236,7 @@ class ToolIndex:
         )
 
     def _rarity(self, families: int) -> float:
-        """What a term counts for that so many families have."""
+        """The weight of a term that occurs in so many families."""
         return math.pow(math.log(1 + (len(self._members) - families + 0.5) / (families + 0.5)), self._weights.rarity)
 
     def _read_by(self, model: MeaningModel, tools: Sequence[_Fields]) -> Callable[[Bag], Sums]:
@@ -244,7 +244,7 @@ class ToolIndex:
         return model.read(bags, self._family_of, weight=self._weights.meaning * self._rarity(1))
 
     def _bag(self, text: Iterable[str]) -> Bag:
-        """Words that no tool has count for the most: it is these that a model is asked for."""
+        """The words with their weights. Words that no tool has weigh the most: for these the model is needed."""
         telling = {word for word in text if len(word) <= _LONGEST_WORD} - FILLERS
         found = {word: self._postings.get(stem(word)) for word in sorted(telling)}
         return {word: self._rarity(len(known.families) if known else 0) for word, known in found.items()}
@@ -253,7 +253,7 @@ class ToolIndex:
 def _fields(spec: ToolSpec, name: Name) -> _Fields:
     parameters = _parameters(spec.input_schema)
     description = spec.description[:_LONGEST_TEXT]
-    if "_" in spec.name:  # which no text has by chance: a text that repeats it says nothing new
+    if "_" in spec.name:  # such a name stands in a text only if the text repeats it, which says nothing new
         description = description.replace(spec.name, " ")
     texts = (said["description"] for said in parameters.values() if isinstance(said, Mapping) and "description" in said)
     return (
@@ -276,7 +276,7 @@ def _vocabulary(tools: Sequence[_Fields]) -> Set[str]:
 
 
 def _unglue(tools: Sequence[_Fields], vocabulary: Set[str]) -> None:
-    """Give names the words that they are made of: `moviesdatabase` is about movies. What texts use is one word."""
+    """Add to names the words that they are glued from: `moviesdatabase` is about movies. Words of texts stay whole."""
     ordinary = {word for texts in tools for word in texts[2]}
     glued = {word for own, family, _, parameters in tools for word in (*own, *family, *parameters)} - ordinary
     made_of = {word: _parts(word, vocabulary) for word in glued}

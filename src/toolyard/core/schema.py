@@ -1,6 +1,6 @@
-"""Arguments against a JSON schema, for tools that have no Python signature.
+"""Validates arguments against a JSON schema, for tools that have no Python signature.
 
-As lax as pydantic is for the others: `"42"` is taken for a number, `"true"` for a boolean.
+It is as lax as pydantic is for other tools: it takes `"42"` for a number and `"true"` for a boolean.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from toolyard.core.output import JsonObject
 
 
 def fit(arguments: JsonObject, schema: JsonObject | None) -> tuple[JsonObject, list[str]]:
-    """The arguments, coerced where the schema asks for it, and what is still wrong with them."""
+    """Coerce the arguments to the types that the schema asks for. Return also what is still wrong with them."""
     if not schema:
         return arguments, []
     fitted: dict[str, Any] = _coerce(dict(arguments), schema, schema)
@@ -50,7 +50,7 @@ def _coerce(value: Any, schema: Any, root: JsonObject) -> Any:
 
 
 def _simple(schema: Any, root: JsonObject, seen: set[str]) -> Iterator[JsonObject]:
-    """The schema and whatever it refers to or is put together from, as pydantic does for `int | None`."""
+    """The schema, and the schemas that it refers to or combines, as pydantic writes `int | None`."""
     if not isinstance(schema, Mapping):
         return
     yield schema
@@ -68,7 +68,7 @@ def _simple(schema: Any, root: JsonObject, seen: set[str]) -> Iterator[JsonObjec
 
 
 def _only(schemas: Sequence[JsonObject], word: str) -> JsonObject:
-    """What the one schema that has this word says there; nothing when several do, which the validator sorts out."""
+    """The value of this keyword in the one schema that has it. Empty if several have it: the validator decides then."""
     found = [schema[word] for schema in schemas if isinstance(schema.get(word), Mapping)]
     return found[0] if len(found) == 1 else {}
 
@@ -83,7 +83,7 @@ def _from_text(text: str, types: Sequence[str]) -> Any:
         if name in _FROM_TEXT:
             with suppress(ValueError):
                 return _FROM_TEXT[name](text)
-    return text  # the validator will say what is wrong with it
+    return text  # the validator says what is wrong with it
 
 
 def _boolean(text: str) -> bool:

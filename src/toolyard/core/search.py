@@ -1,4 +1,4 @@
-"""Which tools of an environment fit a question, those too that are not listed."""
+"""Finds the tools of an environment that fit a question, including those that are not listed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from toolyard.core.retrieval import ToolIndex
 from toolyard.core.tool import ToolSpec
 
 SEARCH = "search_tools"
-"""The tool that searches is what nobody searches for."""
+"""The name of the tool that searches. No search finds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The tools of an environment class, ready to be searched."""
+    """The indexed tools of an environment class."""
 
     index: ToolIndex
     specs: Mapping[str, ToolSpec]
-    """By the names in the index, which say more than those that tools are called by."""
+    """By their names in the index, which may begin with the toolset's name; calls use the short name."""
 
 
 _known: WeakKeyDictionary[type[Environment], dict[MeaningModel | None, _Known]] = WeakKeyDictionary()
@@ -32,17 +32,17 @@ _model: ContextVar[MeaningModel | None] = ContextVar("model", default=None)
 
 
 def use_model(model: MeaningModel | None) -> Token[MeaningModel | None]:
-    """From here on tools are found with it: in this context, and in what is started from it."""
+    """Let searches use this model, in this context and in contexts copied from it."""
     return _model.set(model)
 
 
 def indexed(specs: Sequence[ToolSpec]) -> ToolIndex:
-    """Takes a while if there are many: to be called in a thread."""
+    """Index these tools. Call it in a thread: with many tools it takes a while."""
     return ToolIndex(specs, model=_model.get())
 
 
 def search(environment: type[Environment], question: str, top_k: int) -> list[ToolSpec]:
-    """Best first. The first time this takes a while if there are many: to be called in a thread."""
+    """The tools that fit, best first. Call it in a thread: the first call indexes the tools, which may take a while."""
     model = _model.get()
     with _building:
         of_class = _known.setdefault(environment, {})
@@ -54,8 +54,11 @@ def search(environment: type[Environment], question: str, top_k: int) -> list[To
 def own_first(
     own: Sequence[ToolSpec], others: Callable[[str, int], Sequence[ToolSpec]], question: str, top_k: int
 ) -> list[ToolSpec]:
-    """With those that only one session has. They come first if they fit, but are at most half: there are few of them,
-    and they are for this. Whether they fit, their words say: to a model everything is a little like everything."""
+    """Search the tools that only one session has, then the others.
+
+    A session's own tools come first if they fit, since they were made for its task, but are at most half of the result.
+    Only words decide whether they fit: a model finds everything a little like everything.
+    """
     first = ToolIndex(own).search(question, (top_k + 1) // 2) if own else []
     return list({spec.name: spec for spec in (*first, *others(question, top_k))}.values())[: max(top_k, 0)]
 

@@ -1,6 +1,6 @@
-"""Tell a service that is down from a bug, by the exception alone: `blame_of(error)`.
+"""Tells a service that is down from a bug, by the exception alone: `blame_of(error)`.
 
-No client library is imported for this. What an exception is called, and where its class comes from, is enough.
+It imports no client library. The name of the exception's class and its package are enough.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _CLIENTS = {
     "socket": {"gaierror", "herror"},
     "ssl": {"SSLError"},
 }
-"""By package: the exceptions by which a client says that it got no answer. Their subclasses count, too."""
+"""By package: the exceptions that a client raises when it gets no answer. Their subclasses count, too."""
 _SAME_AS = {"httpx2": "httpx", "httpcore": "httpx", "httpcore2": "httpx"}
 _UNREACHABLE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT}
 _TOO_BUSY = {408, 425, 429}
 _GRPC = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
 _ERROR_CODES = {"urllib", "google"}
-"""Packages whose exceptions have the HTTP status in `code`. Elsewhere that is some other number."""
+"""Packages whose exceptions hold the HTTP status in `code`. In other packages `code` is some other number."""
 
 
 def blame_of(error: BaseException) -> Blame | None:
-    """Why a tool that raised this says nothing of its agent; None if it is a bug, or anything else.
+    """The infrastructure failure that this exception stands for; None if it is a bug, or anything else.
 
-    Only the exception itself counts, not what it was raised from: an author who turned it into another one had a
-    reason. Of a group all must be of such kinds.
+    Only the exception itself counts, not its cause: an author who turned one exception into another had a reason. A
+    group counts only if each of its exceptions does.
     """
     if isinstance(error, BaseExceptionGroup):
         found = {blame_of(one) for one in error.exceptions}
@@ -62,7 +62,7 @@ def _is_service(error: BaseException) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """Of an answer over HTTP, or 503 if gRPC says the same in a word; None if it came to no answer."""
+    """The HTTP status that the exception holds, or 503 for gRPC's words for it; None if there was no answer."""
     packages = _packages(error)
     if "grpc" in packages:
         code = _field(error, "code")
@@ -86,5 +86,5 @@ def _ancestry(error: BaseException) -> Iterator[tuple[str, str]]:
 def _field(value: object, name: str) -> object:
     try:
         return getattr(value, name, None)
-    except Exception:  # a property of somebody else's class
+    except Exception:  # a property of a client library's class
         return None

@@ -1,8 +1,8 @@
-"""Deadlines that are fair when this process stood still: stalls do not count, and what has arrived is taken first.
+"""Deadlines that are fair when this process stood still: they do not count stalls, and read first what has arrived.
 
-A process that is stopped, or whose event loop somebody blocks, finds its timers due before it has read what others
-sent meanwhile. `asyncio.timeout` then gives up on answers that are there. Use `deadline()`, `first_of()` or a
-`Countdown` for whatever waits for another process.
+When a process was stopped, or its event loop was blocked, its timers are due before it has read what others sent
+meanwhile. `asyncio.timeout` then gives up on answers that have arrived. Use `deadline()`, `first_of()` or a `Countdown`
+to wait for another process.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, Self
 
 _BEAT_SECONDS = 0.2
 _LATE_SECONDS = 0.1
-"""A timer that is later than this shows a stall."""
+"""A timer that fires later than this shows a stall."""
 _EXTENSIONS_MOST = 3
 _TURNS = 8
-"""How often the event loop looks for what has arrived before time is over. A message passes through a few callbacks."""
+"""Turns of the event loop before time is over: a message that has arrived passes through a few callbacks."""
 
 
 class Stalls:
-    """How long one event loop stood still so far, measured by a heartbeat that goes on while somebody counts time."""
+    """Measures how long one event loop stood still, by a heartbeat that runs while a countdown does."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
@@ -40,7 +40,7 @@ class Stalls:
         return found
 
     def begin(self) -> float:
-        """Count stalls until `end()`. Gives the seconds so far."""
+        """Measure stalls until `end()`. Return the seconds so far."""
         self._counting += 1
         if not self._due:
             self._next()
@@ -52,7 +52,7 @@ class Stalls:
 
     @property
     def seconds(self) -> float:
-        """With those of a stall that has just ended, whose heartbeat is yet to come."""
+        """Seconds of all stalls, including one that has just ended and whose heartbeat has not fired yet."""
         return self._total + (self._late() if self._due else 0.0)
 
     def _late(self) -> float:
@@ -78,8 +78,8 @@ _stalls: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Stalls] = weakref.
 class Countdown:
     """Calls `over` after so many seconds in which the event loop ran.
 
-    After a stall it waits once more, for as long as the stall was but no longer than `seconds`, a few times at most.
-    Then it lets the loop take what has arrived: who has what it waited for cancels the countdown.
+    After a stall it waits again, as long as the stall took but at most `seconds`, and at most a few times. Then it lets
+    the loop read what has arrived: an owner that finds its answer there cancels the countdown.
     """
 
     __slots__ = (
@@ -114,7 +114,7 @@ class Countdown:
             self._cancelled = True
             self._stalls.end()
             self._timer.cancel()
-            self._over = _nothing  # who is told may hold us
+            self._over = _nothing  # the callback may refer to us, and a cycle would live on
 
     def _due(self) -> None:
         now = self._stalls.seconds
@@ -138,7 +138,7 @@ def _nothing() -> None: ...
 
 
 class deadline:
-    """As `asyncio.timeout`, for what another process is to answer: raises TimeoutError by a `Countdown`."""
+    """As `asyncio.timeout`, for the answer of another process: a `Countdown` decides when to raise TimeoutError."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -160,7 +160,7 @@ class deadline:
 
 
 async def first_of(futures: Iterable[asyncio.Future[Any]], seconds: float) -> bool:
-    """Wait until one of them is done, as `asyncio.wait` does; whether one is before the time is over."""
+    """Wait until one of them is done, as `asyncio.wait` does. Return whether one was done in time."""
     futures = tuple(futures)
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     countdown = Countdown(seconds, lambda: over.set_result(None))

@@ -1,4 +1,4 @@
-"""`@tool` marks a method; `Tool` is what we know of it: name, schema, how to call it."""
+"""`@tool` marks a method as a tool. `Tool` describes it: name, schema, how to call it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Turn: TypeAlias = Literal["serial", "concurrent", "exclusive"]
 
 
 class Claim(NamedTuple):
-    """What a call wants to run, and what it tolerates beside it in its session."""
+    """The tool that a call runs, and how that call takes turns with the other calls of its session."""
 
     tool: str
     turn: Turn
@@ -31,9 +31,9 @@ class Claim(NamedTuple):
 class Given:
     """Marks a parameter that the trainer fills in, by its name: `stdin: Annotated[str, Given()] = ""`.
 
-    The value comes with the call where a wire has such a thing, as verl's `extra_fields`, or else from the task. The
-    model neither sees nor sets it, unless it is `open`: then what the model writes comes first. A parameter that wants
-    `everything` gets all that the trainer says, as one object.
+    The value comes with the call on wires that can carry it, such as verl's `extra_fields`, and else from the task. The
+    model neither sees nor sets the parameter. If it is `open`, the model may set it, and the model's value wins. With
+    `everything`, the parameter gets all values that the trainer sends, as one object.
     """
 
     open: bool = False
@@ -72,9 +72,9 @@ def tool(
 ) -> F | Callable[[F], F]:
     """Offer this method to the model. Its name, docstring and type hints are its definition.
 
-    `shared=False` lists it only inside a session. `concurrent=True` lets calls of it overlap in one session;
-    `exclusive=True` lets nothing else run in the session meanwhile. `form` is how a model writes a call of it in
-    plain text.
+    `shared=False` lists the tool only inside a session. `concurrent=True` lets its calls overlap in one session.
+    `exclusive=True` lets no other call run in the session meanwhile. `form` is how a model writes a call of the tool
+    as plain text.
     """
 
     def mark(fn: F) -> F:
@@ -85,7 +85,7 @@ def tool(
 
 
 def terminal(fn: F) -> F:
-    """Make this tool the one that takes the agent's last plain message; the model never sees it listed."""
+    """Let this tool take the agent's last plain message. It is not listed for the model."""
     setattr(fn, TERMINAL, True)
     return fn
 
@@ -113,7 +113,7 @@ class ListToolsOutput(Model):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A parameter that takes any text: there is nothing to validate."""
+    """A parameter that takes any text, so that its value needs no validation."""
 
     name: str
     default: str | None
@@ -130,9 +130,9 @@ class Tool:
     """The environment or toolset class that has the method."""
     method: str
     arguments: type[BaseModel] | None
-    """What the arguments are validated with; None when there are none."""
+    """The model that validates the arguments; None if the tool takes none."""
     whole: bool
-    """Whether the method takes that model itself, as in ORS, or its fields one by one."""
+    """Whether the method takes an instance of that model, as in ORS, or its fields one by one."""
     is_async: bool
     shared: bool
     terminal: bool
@@ -142,7 +142,7 @@ class Tool:
     given: Mapping[str, Given] = field(default_factory=dict)
     """Parameters that the trainer fills in."""
     texts: Sequence[Text] | None = None
-    """Its parameters, if all of them take any text: then such arguments are not validated."""
+    """The parameters, if all of them take any text. Then arguments that are text skip validation."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "claim", Claim(self.name, self.turn))
@@ -152,36 +152,36 @@ class Tool:
         return self.spec.name
 
     def method_of(self, owner: object) -> Callable[..., Any]:
-        """What is to be called with what `fit` makes of the arguments."""
+        """The method to call with the arguments that `fit` returns."""
         method: Callable[..., Any] = getattr(owner, self.method)
         return method
 
-    def fit(self, written: JsonObject, said: JsonObject, task: JsonObject) -> tuple[Sequence[Any], JsonObject]:
-        """What to call the method with, by position and by name: what the model wrote, and what the trainer gives for
-        parameters marked `Given`.
+    def fit(self, written: JsonObject, sent: JsonObject, task: JsonObject) -> tuple[Sequence[Any], JsonObject]:
+        """Validate the arguments. Return what to call the method with, by position and by name.
 
-        Raises pydantic's ValidationError when the arguments do not fit.
+        The model wrote `written`. Parameters marked `Given` take their values from `sent`, which the trainer sent with
+        this call, and else from the task. Raises pydantic's ValidationError if the arguments do not fit.
         """
         if self.arguments is None:
             return (), {}
-        if self.texts is not None and (texts := fit_texts(self.texts, written, said, task)) is not None:
+        if self.texts is not None and (texts := fit_texts(self.texts, written, sent, task)) is not None:
             return (), texts
         if self.given:
-            written = self._with_given(written, said, task)
+            written = self._with_given(written, sent, task)
         model = self.arguments.model_validate(written)
         if self.whole:
             return (model,), {}
         return (), {name: getattr(model, name) for name in self.arguments.model_fields}
 
-    def _with_given(self, written: JsonObject, said: JsonObject, task: JsonObject) -> JsonObject:
-        """What the trainer says counts now, or else said with the task."""
+    def _with_given(self, written: JsonObject, sent: JsonObject, task: JsonObject) -> JsonObject:
+        """Add the values that the trainer sent with this call, or else those in the task."""
         joined = {**written}
         for name, marked in self.given.items():
             if marked.open and name in written:
                 continue
             if marked.everything:
-                joined[name] = {**task, **said}
-            elif (value := said[name] if name in said else task.get(name)) is not None:
+                joined[name] = {**task, **sent}
+            elif (value := sent[name] if name in sent else task.get(name)) is not None:
                 joined[name] = value
             else:
                 joined.pop(name, None)
@@ -192,15 +192,15 @@ class Tool:
         return TerminalToolSpec(name=self.name, arg=arg, description=self.spec.description)
 
 
-def fit_texts(texts: Sequence[Text], written: JsonObject, said: JsonObject, task: JsonObject) -> dict[str, str] | None:
-    """The arguments by name: what the model wrote, what the trainer says, the task. None if one of them is no text."""
+def fit_texts(texts: Sequence[Text], written: JsonObject, sent: JsonObject, task: JsonObject) -> dict[str, str] | None:
+    """The arguments by name, from the model, the trainer, the task or the default. None if one of them is no text."""
     fitted: dict[str, str] = {}
     for text in texts:
         name = text.name
         if text.written and name in written:
             value = written[name]
         elif text.given:
-            value = said[name] if name in said else task.get(name)
+            value = sent[name] if name in sent else task.get(name)
             if value is None:
                 value = text.default
         else:

@@ -1,4 +1,4 @@
-"""The words of a text or a name, in the form in which they are compared: split, lower case, without endings.
+"""Splits a text or a name into words that can be compared: in lower case and, by `stem`, without endings.
 
 `getUserIDs`, `get_user_ids` and `Get the user's IDs` have the same words. Other scripts than Latin have theirs too.
 """
@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 
 _WORD = re.compile(r"[^\W_]+")
 _PART = re.compile(r"[A-Z]{2,}s?(?![A-Za-z])|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-"""Of a word: `XMLParser` has `XML` and `Parser`, `URLs` is one, `mp3` has `mp` and `3`."""
+"""The parts of a word: `XMLParser` has `XML` and `Parser`, `URLs` is one part, `mp3` has `mp` and `3`."""
 _IDEOGRAPHS = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 """Scripts that write no spaces between words."""
 
@@ -32,7 +32,7 @@ FILLERS = frozenset(f"{_GRAMMAR} {_POLITENESS} {_TRADE}".split())
 
 
 def words(text: str) -> list[str]:
-    """All of them, in order, lower case."""
+    """All words of the text, in order, in lower case."""
     found: list[str] = []
     for word in _WORD.findall(text):
         if word.isascii() and word.isalpha() and word.islower():  # most are
@@ -53,7 +53,7 @@ def _parts(word: str) -> Sequence[str]:
 
 def stem(word: str) -> str:
     """The word without the endings that English puts on it: `movies` and `movie`, `sorted` and `sorting` are one."""
-    if len(word) < 4 or not (word.isascii() and word.isalpha()) or word == "news":  # which is not about what is new
+    if len(word) < 4 or not (word.isascii() and word.isalpha()) or word == "news":  # no plural of `new`
         return word
     return _without_last_vowel(_without_verb_ending(_without_plural(word)))
 
@@ -81,7 +81,7 @@ def _without_last_vowel(word: str) -> str:
 
 
 def unglued(word: str, known: Container[str], most: int = 4) -> list[str]:
-    """`moviesdatabase` as `movies` and `database`, if it is made of known words; empty if it is not."""
+    """Split `moviesdatabase` into `movies` and `database`, if it is made of known words. Empty if it is not."""
     for at in range(len(word) - 2, 1, -1):
         if (first := word[:at]) not in known:
             continue

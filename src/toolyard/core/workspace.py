@@ -1,4 +1,4 @@
-"""`Workspace`: the files of one session, as those see them who are not in it."""
+"""`Workspace`: the files of one session, as protocols read and write them from outside."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Entry(Protocol):
 
 
 class Workspace(Protocol):
-    """Paths are relative to it; none leads out of it. What is wrong with one is a `WorkspaceError`."""
+    """Paths are relative to the workspace, and none leads out of it. A bad path raises `WorkspaceError`."""
 
     async def read(self, path: str) -> bytes: ...
     async def write(self, path: str, data: bytes) -> None: ...
     async def list(self, path: str = ".") -> Sequence[Entry]: ...
 
     async def stop_programs(self) -> None:
-        """End whatever runs in it, so that nothing changes it but its callers."""
+        """End all programs in it, so that only its callers change it."""
 
     async def save(self) -> bytes:
-        """All of it, as a tar archive made by code that nobody trusts."""
+        """All of its files, as a tar archive. Untrusted code makes the archive."""
 
     async def restore(self, saved: bytes) -> None:
-        """Put into a new workspace what another one saved."""
+        """Put the files that another workspace saved into this new one."""

@@ -1,4 +1,4 @@
-"""Requests that other gateways pass on, and their answers, as ASGI has them."""
+"""Lets the ASGI application answer requests that other gateways pass on."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ SENT = (
     *("http_version", "server", "client", "scheme", "method"),
     *("root_path", "path", "raw_path", "query_string", "headers"),
 )
-"""What goes with a request."""
+"""The keys of the scope that gateways pass on with a request."""
 _KEYS = (*SENT, "type", "asgi", PASSED, ANSWER)
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
 def answering(app: ASGIApp) -> Serve:
-    """Let the application answer requests of other gateways as it does any other."""
+    """Let the application answer requests of other gateways like any other request."""
     return lambda question: Exchange(question).run(app)
 
 
 class Exchange:
-    """One request from another gateway, and its answer. If its client goes away, what was asked for goes on."""
+    """One request from another gateway, and its answer. If its client goes away, the application goes on."""
 
     def __init__(self, question: TheirQuestion) -> None:
-        said, self._body = question.about
+        passed, self._body = question.about
         self._question = question
         question.on_stop = self._leave
         self._gone: asyncio.Event | None = None
-        """Made when somebody first wants to know."""
+        """Set when the client has gone. Made when the application first waits for that."""
         self._left = False
         self._complete = False
-        self._scope: Scope = dict(zip(_KEYS, (*said, "http", _ASGI, True, self.answer), strict=True))
+        self._scope: Scope = dict(zip(_KEYS, (*passed, "http", _ASGI, True, self.answer), strict=True))
 
     async def run(self, app: ASGIApp) -> None:
         try:
             await app(self._scope, self.receive, self.send)
-        except Exception:  # ours: the application makes answers of what it expects
+        except Exception:  # ours: the application itself answers the errors that it expects
             log.exception("%s %s", self._scope["method"], self._scope["path"])
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
@@ -72,7 +72,7 @@ class Exchange:
         (self._question.answer if self._complete else self._question.add_part)(message.get("body", b""))
 
     def _leave(self) -> None:
-        """The client has hung up, or its gateway has gone."""
+        """Called when the client has hung up, or its gateway has gone."""
         self._left = True
         if self._gone is not None:
             self._gone.set()

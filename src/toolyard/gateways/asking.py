@@ -1,4 +1,4 @@
-"""Requests on their way to another gateway, and what comes back of them."""
+"""Passes requests on to another gateway, and brings back the answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolyard.rpc import OurQuestion, PeerLost, RpcConnection
 from toolyard.runtime.owners import GatewayLost
 
 _PROMPT = 0.05
-"""Seconds within which nobody gives up waiting, so that one need not look whether somebody did."""
+"""For this many seconds, no client gives up waiting, so that we need not watch for that."""
 
 _ENDED = "the gateway that had this session has ended, and the session with it"
 
@@ -28,7 +28,7 @@ class Asking:
         self._connection = connection
         self._new: list[PassedOn] = []
         self._recent: list[PassedOn] = []
-        """Those that were new when we looked last for clients that may have gone."""
+        """Requests that were new at the last look."""
         self._looking = False
 
     def ask(self, scope: Scope, body: bytes) -> PassedOn:
@@ -40,7 +40,7 @@ class Asking:
         return asked
 
     def _look(self) -> None:
-        """One timer does for all: from the second look on, a request that is under way is watched."""
+        """One timer serves all requests: from the second look on, watch whether their clients go away."""
         for asked in self._recent:
             asked.watch()
         self._recent, self._new = self._new, []
@@ -50,8 +50,11 @@ class Asking:
 
 
 class PassedOn:
-    """A request that another gateway answers: with status, headers and body; or with status and headers, then with
-    parts of the body, of which the last is the answer; or with None, if it could not."""
+    """A request that another gateway answers.
+
+    The answer is status, headers and body; or a part with status and headers, then parts of the body, the last of which
+    is the answer; or None, if the other gateway failed to answer.
+    """
 
     __slots__ = ("_question", "_receive", "_watching")
 
@@ -78,7 +81,7 @@ class PassedOn:
         raise GatewayLost(_ENDED)
 
     async def bring_back(self, request: Request, receive: Receive, send: Send) -> None:
-        """Send the answer to the client. If that hangs up, the other gateway is told."""
+        """Send the answer to the client. If the client hangs up, tell the other gateway."""
         self._receive = receive
         try:
             while (part := await self._question.part()) is not None:
@@ -86,7 +89,7 @@ class PassedOn:
             if not self._question.cancelled():  # as it is when the client has gone
                 await self._bring_last(self._question.result(), request, send)
         except PeerLost:
-            if not request.started:  # if it is, the answer ends with its connection
+            if not request.started:  # otherwise the answer breaks off, and the server closes its connection
                 raise GatewayLost(_ENDED) from None
         finally:
             self._receive = None
@@ -111,7 +114,7 @@ class PassedOn:
             raise HttpError(500, "Internal Server Error")
 
     def watch(self) -> None:
-        """Hear from now on if the client goes away."""
+        """Watch from now on whether the client goes away."""
         if self._receive is not None and self._watching is None:
             self._watching = asyncio.ensure_future(self._until_gone(self._receive))
 
@@ -122,5 +125,5 @@ class PassedOn:
 
 
 def _pairs(headers: list[list[bytes]]) -> list[Any]:
-    """As ASGI has them, of what came as lists."""
+    """Headers as ASGI has them, from the lists of a message."""
     return [*map(tuple, headers)]

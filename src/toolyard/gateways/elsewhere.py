@@ -1,4 +1,4 @@
-"""The route that comes before those of all protocols: it takes what another gateway has to answer."""
+"""The route before those of all protocols: it takes requests that another gateway has to answer."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from toolyard.gateways.gateway import Gateway
 from toolyard.runtime.owners import GatewayLost
 
 _OWNER, _ROUTE = "toolyard.owner", "toolyard.route"
-"""What was found out of a request: where its session is, and the route that answers it if that is here. Without an
-owner, the body tells where."""
+"""What `matches` found: the owner of the session, and the route that answers if the owner is this gateway. Without an
+owner, the body of the request decides."""
 
 
 @runtime_checkable
 class NamesSession(Protocol):
-    """A route whose requests say in their head which session they are for."""
+    """A route whose requests name their session in the head."""
 
     def session_of(self, scope: Scope) -> str:
-        """As clients know it; empty if it is for none."""
+        """The session, under the name that clients use; empty if the request names none."""
 
 
 @runtime_checkable
 class NamesSessionInBody(Protocol):
-    """A route that has requests which say it in their body."""
+    """A route with requests that name their session in the body."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
@@ -35,7 +35,7 @@ class NamesSessionInBody(Protocol):
         """Whether this is such a request."""
 
     def session_in(self, body: bytes) -> str:
-        """The session, or one of several; empty if there is none."""
+        """The session, or one of several; empty if the body names none."""
 
     async def answer_lost(self, request: Request, body: bytes, why: str) -> None:
         """Answer a request whose sessions are lost."""
@@ -55,7 +55,7 @@ class Elsewhere(BaseRoute):
         self._joined: Gateway | None = None
 
     def join(self, gateway: Gateway) -> None:
-        """There are others from now on, and this is the way to them."""
+        """From now on, pass requests on to other gateways through this one."""
         self._joined = gateway
 
     @property
@@ -114,7 +114,7 @@ def _never(_: Scope) -> bool:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """What is received, with the body that has been read already."""
+    """As `receive`, but first with the body that has been read already."""
     left = [body]
 
     async def again() -> Message:

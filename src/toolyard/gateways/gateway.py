@@ -22,8 +22,8 @@ OK = 200
 
 
 class Mailboxes:
-    """One for each gateway, made before there is any. To connect to a gateway, another one puts an end of a socket in
-    there, where it stays until the gateway of that number takes it."""
+    """One mailbox for each gateway, made before the gateways start. To connect to a gateway, another one puts an end of
+    a socket into its mailbox. It stays there until the gateway of that number takes it."""
 
     def __init__(self, count: int) -> None:
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
@@ -53,18 +53,18 @@ class Gateway:
         self._app: ASGIApp | None = None
 
     def start(self, app: ASGIApp) -> None:
-        """Answer what other gateways ask from now on."""
+        """From now on, answer requests of other gateways."""
         self._app = app
         box = self._mailboxes.boxes[self.owners.number]
         asyncio.get_running_loop().add_reader(box, self._take)
 
     async def pass_on(self, owner: int, request: Request, body: bytes, receive: Receive, send: Send) -> None:
-        """Have a request answered by the gateway that has its session."""
+        """Let the gateway that owns the session answer a request."""
         asking = await self._way_to(owner)
         await asking.ask(request.scope, body).bring_back(request, receive, send)
 
     async def ask(self, owner: int, question: str, about: bytes) -> bytes:
-        """The body of a gateway's answer to a request that we make ourselves: `POST /path`, and its body."""
+        """Send a request of our own to a gateway, `POST /path` and a body. Return the body of the answer."""
         asking = await self._way_to(owner)
         status, answer = await asking.ask(self._scope(*question.split()), about).whole()
         if status != OK:
@@ -103,7 +103,7 @@ class Gateway:
             ours.close()
             self._asking.pop(owner, None)
             raise GatewayLost(f"gateway {owner} cannot be reached: {error}") from error
-        # The next who asks opens another one, which leads to the gateway that has the number then.
+        # The next request opens another connection, to the gateway that has the number then.
         connection.lost.add_done_callback(lambda _: self._asking.pop(owner, None))
         return Asking(connection)
 
@@ -124,7 +124,7 @@ class Gateway:
 
 
 async def all_closed(pipe: int, seconds: float) -> None:
-    """Wait until nobody holds the other end of a pipe any more, but not longer than this."""
+    """Wait until no process holds the other end of a pipe any more, but no longer than this."""
     loop = asyncio.get_running_loop()
     closed = asyncio.Event()
     loop.add_reader(pipe, closed.set)

@@ -1,4 +1,4 @@
-"""What several gateways tell of themselves in Prometheus' text format, as one text: every line says whose it is."""
+"""Merges the metrics of several gateways, in Prometheus' text format. Every sample gets a label with its gateway."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (.*)")
 
 
 def merged(texts: Mapping[int, str]) -> str:
-    """Samples of one family stay together, as the format wants it."""
+    """One text in which the samples of each family stay together, as the format demands."""
     families: dict[str, tuple[list[str], list[str]]] = {}
     for gateway, text in texts.items():
         heads, samples = families.setdefault("", ([], []))

@@ -1,4 +1,4 @@
-"""What several gateways have in common, made before there is any: mailboxes, open ports, and how they all end."""
+"""What several gateways share, made before they start: mailboxes, open ports, and a pipe by which all end together."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from toolyard.gateways.gateway import Gateway, Mailboxes, all_closed
 from toolyard.gateways.supervisor import Supervisor
 
 _MORE = 20.0
-"""Seconds that a gateway has for the rest, when sessions and calls have ended."""
+"""Seconds that a gateway has to end, after its sessions and calls have."""
 
 
 class Several:
-    """`patience` is how long it may take, in seconds, until all sessions of a gateway that is to stop are closed."""
+    """Runs several gateways. `patience`: seconds until all sessions of a gateway that stops are closed."""
 
     def __init__(self, count: int, sockets: Sequence[socket.socket], *, api_key: str, patience: float) -> None:
         self._count = count
@@ -23,15 +23,15 @@ class Several:
         self._patience = patience
         self._mailboxes = Mailboxes(count)
         self._all_drained, self._draining = os.pipe()
-        """The second is held by every process that still has sessions, or may start one that has."""
+        """A pipe. Every process that has sessions, or may start one that has, holds the second end."""
 
     def run(self, live: Callable[[int, Callable[[], None]], None], on_start: Callable[[], None]) -> None:
-        """In the supervisor. `live` is called in each gateway, `on_start` in one of them when all serve."""
+        """Run the supervisor. It calls `live` in each gateway, and `on_start` in one of them when all serve."""
         stop_seconds = 2 * self._patience + _MORE
         Supervisor(self._count, live, on_start=on_start, let_go=self._let_go, stop_seconds=stop_seconds).run()
 
     def become(self, number: int) -> tuple[Gateway, Sequence[socket.socket]]:
-        """In a gateway: it, and the sockets that it serves on. If there is not one for each, they share them all."""
+        """Runs in a gateway. Return the `Gateway` and its sockets; if there are too few for all, they share them."""
         mine = self._sockets[number :: self._count] if len(self._sockets) >= self._count else self._sockets
         for other in self._sockets:
             if other not in mine:
@@ -39,8 +39,8 @@ class Several:
         return Gateway(number, self._mailboxes, self._api_key), mine
 
     async def drained(self) -> None:
-        """In a gateway whose sessions are closed: wait until those of all others are. Until then it passes requests on,
-        so that their clients hear how their calls end."""
+        """Runs in a gateway whose sessions are closed: wait until those of all others are. Until then it still passes
+        requests on, so that clients get the results of their calls."""
         os.close(self._draining)
         await all_closed(self._all_drained, self._patience)
 

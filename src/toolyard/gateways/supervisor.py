@@ -30,7 +30,7 @@ _LONGEST = 65536
 
 
 class GatewayFailed(ToolyardError):
-    """A gateway could not start, and has said why where the log is."""
+    """A gateway could not start, and has logged why."""
 
 
 @dataclass(slots=True)
@@ -38,15 +38,15 @@ class _Running:
     number: int
     pid: int
     report: int
-    """It says here that it is ready, or what keeps it from that."""
+    """A pipe on which the gateway reports that it is ready, or why it cannot start."""
     since: float
     ready: bool = False
 
 
 class Supervisor:
-    """Calls `live(number, ready)` in a process for each number; `ready` is to be called when it serves.
+    """Calls `live(number, ready)` in a process for each number. The process calls `ready` when it serves.
 
-    `on_start` is called in one of them when all do, and `let_go` here when none is going to be started any more.
+    It calls `on_start` in one of them when all serve, and `let_go` here when it will start no more.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Supervisor:
         self._let_go = let_go
         self._stop_seconds = stop_seconds
         self._running: dict[int, _Running] = {}
-        """By process."""
+        """By pid."""
         self._due: dict[int, float] = {}
         """When a gateway that died is to be started again, by its number."""
         self._stopped_by: list[int] = []
@@ -72,7 +72,7 @@ class Supervisor:
         self._serving = False
 
     def run(self) -> None:
-        """Until a signal ends it. Raises what kept a gateway from starting."""
+        """Run until a signal ends it. Raises the error of a gateway that could not start."""
         with _signals() as pipe:
             try:
                 # The first comes last: when it says that it is ready, all are.
@@ -87,18 +87,18 @@ class Supervisor:
             finally:
                 self._kill_all()
         if self._stopped_by:
-            signal.raise_signal(self._stopped_by[0])  # as it would have ended without us
+            signal.raise_signal(self._stopped_by[0])  # end as a process does that handles no signals
 
     def _step(self, pipe: int) -> None:
-        """Wait until something happens, and see to it."""
+        """Wait until something happens, and handle it."""
         now = time.monotonic()
         until = min([*self._due.values(), self._deadline])
         reports = [one.report for one in self._running.values() if not one.ready]
-        told, _, _ = select.select([pipe, *reports], [], [], min(max(0.0, until - now), 3600.0))
-        for one in [one for one in self._running.values() if one.report in told]:
-            if one.pid in self._running:  # still: reading of another may have told that this one has ended too
+        readable, _, _ = select.select([pipe, *reports], [], [], min(max(0.0, until - now), 3600.0))
+        for one in [one for one in self._running.values() if one.report in readable]:
+            if one.pid in self._running:  # still: `_read` of another one may have reaped this one too
                 self._read(one)
-        if pipe in told:
+        if pipe in readable:
             for number in set(os.read(pipe, _LONGEST)) - {signal.SIGCHLD}:
                 self._stop(number)
             self._reap()
@@ -117,7 +117,7 @@ class Supervisor:
             raise pickle.loads(said)
         elif said:
             log.error("gateway %d: %s", one.number, pickle.loads(said))
-        else:  # it has ended, or is about to
+        else:  # it has closed the pipe: it has ended, or is about to
             os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
             self._reap()
 
@@ -131,7 +131,7 @@ class Supervisor:
             os.kill(pid, number)
 
     def _reap(self) -> None:
-        """Also processes that others have left to us, as happens when we are the first of a container."""
+        """Reap processes that have ended. As the first process of a container, we get orphans of others, too."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if (one := self._running.pop(ended[0], None)) is not None:
@@ -151,7 +151,7 @@ class Supervisor:
     def _replace(self, number: int) -> None:
         try:
             self._start(number)
-        except OSError as error:  # as a fork that the kernel refuses: the others serve all the same
+        except OSError as error:  # such as a fork that the kernel refuses: the other gateways go on
             log.error("gateway %d could not be started again: %s", number, error)
             self._due[number] = time.monotonic() + _PAUSE
 
@@ -160,7 +160,7 @@ class Supervisor:
         sys.stderr.flush()
         report, theirs = os.pipe()
         parent = os.getpid()
-        signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)  # the process that is made must not hear them as we do
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)  # the new process must not handle them as we do
         try:
             pid = os.fork()
         except OSError:
@@ -202,12 +202,12 @@ class Supervisor:
 
     def _ready(self, number: int, report: int) -> None:
         _say(report, _READY)
-        if number == 0 and not self._serving:  # it is not there in the place of another
+        if number == 0 and not self._serving:  # it does not replace one that died
             self._on_start()
 
 
 def _say(report: int, what: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody waits for it: the supervisor is about to end us
+    with contextlib.suppress(BrokenPipeError):  # the supervisor waits no more, and is about to end us
         os.write(report, what)
 
 
@@ -222,7 +222,7 @@ _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 @contextlib.contextmanager
 def _signals() -> Iterator[int]:
-    """A pipe from which the signals that come can be read."""
+    """A pipe from which arriving signals can be read."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     before = signal.set_wakeup_fd(write)

@@ -1,4 +1,4 @@
-"""Where an environment instance lives. The runtime sees no more of it than these protocols."""
+"""The protocols of a place where environment instances live. The runtime sees nothing else of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolyard.core.workspace import Workspace
 
 @dataclass(slots=True)  # not frozen: one is made for each session, and that would take twice the time
 class Task:
-    """What one session is about: the author's own JSON, and where it came from if it has a place."""
+    """The task of one session: the author's own JSON and, if it came from a list, its split and index."""
 
     spec: JsonObject
     split: str | None = None
@@ -24,14 +24,14 @@ class Task:
 
 @dataclass(slots=True)
 class SessionSpec:
-    """All that is needed to build the environment of a session, here or on another machine."""
+    """Everything needed to build the environment of a session, here or on another machine."""
 
     session_id: str
     environment: type[Environment]
     task: Task
     secrets: Mapping[str, str] = field(default_factory=dict)
     toolset: type | None = None
-    """A toolset that the client asked for; its tools come before those of the environment."""
+    """A toolset that the client asked for. Its tools win over tools of the environment with the same names."""
 
 
 Strategy: TypeAlias = Literal["process", "hook", "replay"]
@@ -39,7 +39,7 @@ Strategy: TypeAlias = Literal["process", "hook", "replay"]
 
 
 class Placed(Protocol):
-    """One environment instance, wherever it runs. Whatever the author's code raises comes out, except from `call`."""
+    """One environment instance, wherever it runs. Exceptions of the author's code come out, except from `call`."""
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -51,7 +51,7 @@ class Placed(Protocol):
 
     @property
     def lost(self) -> str:
-        """What became of it, if it is no more through no fault of its own."""
+        """Why it no longer exists, if its process or actor ended; empty while it lives."""
 
     async def setup(self) -> None: ...
     async def prompt(self) -> Blocks: ...
@@ -59,13 +59,13 @@ class Placed(Protocol):
     async def list_tools(self) -> ListToolsOutput: ...
     async def has_tool(self, name: str) -> bool: ...
     async def call(self, tool: str, arguments: JsonObject, given: JsonObject) -> Reply:
-        """`given` is what the trainer says with this call; what it does not say, the task may."""
+        """Call a tool. `given` holds values that the trainer sent with this call; the task may hold others."""
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]: ...
     async def workspace(self) -> Workspace: ...
 
     async def fork(self, specs: Sequence[SessionSpec]) -> tuple[Sequence[Placed], Strategy]:
-        """As many that continue from here, while nothing runs in it. Raises `NotSupported` or `CannotFork`."""
+        """Make instances that continue from here, while nothing runs in it. Raises `NotSupported` or `CannotFork`."""
 
     async def teardown(self) -> None: ...
 
@@ -75,7 +75,7 @@ class Placement(Protocol):
 
     @property
     def processes(self) -> int:
-        """How many hold sessions, beside the server's own."""
+        """How many processes hold sessions, beside the server's own."""
 
     @property
     def is_here(self) -> bool:
@@ -83,23 +83,23 @@ class Placement(Protocol):
 
     @property
     def problem(self) -> str:
-        """Why no session can be placed, as far as is known now, in words for everybody; empty if one can."""
+        """Why no session can be placed, as far as is known now, in words for any client; empty if one can."""
 
     def prepare(self) -> None:
-        """Called once before anybody is served, and before there is an event loop if possible."""
+        """Called before the server answers requests and, if possible, before there is an event loop. Safe to repeat."""
 
     async def stop(self) -> None:
-        """Called when nobody is served any more. It can be prepared again."""
+        """Called when the server answers no more requests. `prepare` may follow."""
 
     async def place(self, spec: SessionSpec) -> Placed:
         """Call the author's constructor. `Placed.setup` comes next."""
 
     async def ask(self, hook: Callable[..., Any], *args: object) -> Any:  # the hook's own type
-        """Call a class method of an environment without blocking anybody else."""
+        """Call a class method of an environment without blocking the event loop."""
 
 
 async def list_tools(environment: type[Environment], placement: Placement) -> ListToolsOutput:
-    """The tools that every task has; an author who lists them may take time for it, ours takes none."""
+    """The tools that every task has. Our own `list_tools` runs here; an author's may block."""
     if not overrides(environment, "list_tools"):
         return environment.list_tools()
     listed: ListToolsOutput = await placement.ask(environment.list_tools)
@@ -109,7 +109,7 @@ async def list_tools(environment: type[Environment], placement: Placement) -> Li
 async def list_session_tools(
     environment: type[Environment], tools: Mapping[str, Tool], placement: Placement, own: Sequence[ToolSpec] = ()
 ) -> ListToolsOutput:
-    """Shared tools, then the task's own; one entry a name, and the terminal tool not among them."""
+    """The shared tools, then the task's own: one entry for each name, without the terminal tool."""
     terminal = next((tool for tool in reversed([*tools.values()]) if tool.terminal), None)
     ordered = sorted((tool for tool in tools.values() if not tool.terminal), key=lambda tool: not tool.shared)
     specs = {tool.name: tool.spec for tool in ordered}

@@ -1,7 +1,7 @@
-"""The process that workers are forked from, from the server's side: it has everything loaded that they need.
+"""The fork server, from the server's side: a process that has everything loaded that workers need, and forks them.
 
-It is forked from the server before that serves anybody. It ends when the server does, and its workers with it, however
-that comes about. What happens in it is in `zygote`.
+The server forks it before it answers requests. It ends when the server does, in whatever way, and its workers end with
+it. Its own code is in `fork_server_process`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from toolyard.placement import fork_server_process
 from toolyard.placement.worker_side import Served
 
 _UNANSWERED_MOST = 64
-"""Questions on their way. A socket takes a few hundred, and says then that it is full."""
+"""Questions that may be on their way. A socket is full after a few hundred."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """Of one worker. Zero: none."""
+    """The limits of one worker. Zero means no limit."""
 
     memory_bytes: int = 0
-    """That it may take beside what the fork server has."""
+    """Memory that it may take beyond what it shares with the fork server."""
     cpu_seconds: float = 0
 
 
 class ForkServerLost(Exception):
-    """It has ended, and every worker with it."""
+    """The fork server has ended, and every worker with it."""
 
 
 class ForkServer:
-    """The server's side. Used on one event loop."""
+    """The fork server, as the server sees it. Use it on one event loop."""
 
     def __init__(self, served: Served, limits: ProcessLimits) -> None:
         self._limits = limits
@@ -52,32 +52,32 @@ class ForkServer:
         self._control.setblocking(False)
         self._reading = False
         self._ending: asyncio.Future[int] | None = None
-        """Of a worker that nobody wanted any more."""
+        """Ends a worker whose caller gave up before it was there."""
         self.workers = 0
-        """That it has forked, or adopted, and that have not been ended."""
+        """How many workers it has forked or adopted that have not been ended."""
 
     async def start(self) -> tuple[int, socket.socket, socket.socket]:
-        """Fork a worker: its number, our end of its connection, and our end of what passes more of those."""
-        line, kin, theirs = pair_of_ends()
+        """Fork a worker. Return its pid, our end of its connection, and our end of the socket that passes sockets."""
+        ours, kin, theirs = pair_of_ends()
         try:
             with contextlib.closing(theirs[0]), contextlib.closing(theirs[1]):
                 answer = await self._ask({"op": "start", **asdict(self._limits)}, theirs)
             if "problem" in answer:
                 raise OSError(answer["problem"])
         except BaseException:
-            line.close()
+            ours.close()
             kin.close()
             raise
         self.workers += 1
-        return answer["pid"], line, kin
+        return answer["pid"], ours, kin
 
     async def know(self, pid: int) -> None:
-        """A worker that another one has forked is ended as those that the fork server has."""
+        """Let the fork server adopt a worker that another worker has forked."""
         self.workers += 1
         await self._ask({"op": "know", "pid": pid})
 
     async def end(self, pid: int) -> int:
-        """Kill a worker and whatever it has started; its exit code as in `subprocess`."""
+        """Kill a worker and the processes that it has started. Return its exit code, as `subprocess` has it."""
         self.workers -= 1
         code: int = (await self._ask({"op": "end", "pid": pid}))["code"]
         return code
@@ -88,7 +88,7 @@ class ForkServer:
         self._control.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._guard, signal.SIGTERM)
-        with contextlib.suppress(ChildProcessError):  # somebody reaps all children of this process
+        with contextlib.suppress(ChildProcessError):  # other code in this process may have reaped it
             os.waitpid(self._guard, 0)
 
     async def _ask(self, question: Mapping[str, Any], ends: Sequence[socket.socket] = ()) -> Mapping[str, Any]:
@@ -109,7 +109,7 @@ class ForkServer:
         return await answer
 
     def _read(self) -> None:
-        """It answers one question after the other."""
+        """Read one answer. They come in the order of the questions."""
         try:
             data = self._control.recv(fork_server_process.LONGEST)
         except BlockingIOError:
@@ -117,18 +117,18 @@ class ForkServer:
         except OSError:
             data = b""
         if data:
-            answer, told = self._answers.popleft(), json.loads(data)
+            waiting, answer = self._answers.popleft(), json.loads(data)
             self._room.release()
-            if not answer.done():
-                answer.set_result(told)
-            elif "pid" in told:  # who wanted this worker has given up
+            if not waiting.done():
+                waiting.set_result(answer)
+            elif "pid" in answer:  # a worker whose caller has given up
                 self.workers += 1
-                self._ending = asyncio.ensure_future(self.end(told["pid"]))
+                self._ending = asyncio.ensure_future(self.end(answer["pid"]))
             return
         self._stop_reading()
 
     def _stop_reading(self) -> None:
-        """Nobody will answer any more."""
+        """Fail all questions that wait: no answer will come."""
         asyncio.get_running_loop().remove_reader(self._control)
         self._reading = False
         while self._answers:
@@ -139,7 +139,7 @@ class ForkServer:
 
 
 def pair_of_ends() -> tuple[socket.socket, socket.socket, tuple[socket.socket, socket.socket]]:
-    """Our ends of a connection and of what passes more of those; and the ends for a worker."""
-    line, their_line = socket.socketpair()
+    """Our ends of a connection and of the socket that passes sockets, and both ends for a worker."""
+    ours, theirs = socket.socketpair()
     kin, their_kin = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return line, kin, (their_line, their_kin)
+    return ours, kin, (theirs, their_kin)

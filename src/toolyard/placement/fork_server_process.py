@@ -1,10 +1,10 @@
-"""The fork server's process, and the one above it.
+"""The process of the fork server, and the guard above it.
 
-    server -> guard -> fork server -> workers, and what these have started and let go of
+    server -> guard -> fork server -> workers, and orphans of theirs
 
-The fork server forks workers and ends them. Whatever a worker starts bears its mark; if its parent ends, it becomes a
-child of the fork server, which ends it when its worker has ended. When the fork server itself or the server ends, in
-whatever way, the guard ends what is left.
+The fork server forks workers and ends them. Every process that a worker starts bears the worker's mark. If its parent
+ends, it becomes a child of the fork server, which kills it once its worker has ended. When the fork server or the
+server ends, in whatever way, the guard kills what is left.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from toolyard.sandboxes.native import syscalls
 LONGEST = 4096
 """Bytes of a question to the fork server, or of an answer."""
 _ROUNDS_MOST = 1000
-"""In which what is killed may leave others to us. Somebody who forks without rest must not keep us for ever."""
+"""Rounds of killing. The children of a killed process become ours; a program that forks without rest must not keep us
+busy for ever."""
 _AWAITED = (signal.SIGCHLD, signal.SIGTERM)
 _END_SECONDS = 5
-"""For what is killed to go. The server waits for the guard, and not for something that the kernel cannot end."""
+"""Seconds until the guard gives up on processes that the kernel cannot end: the server waits for the guard."""
 
 
 def start(control: socket.socket, served: Served) -> int:
-    """Fork the guard, which forks the fork server; the guard's number. SIGTERM, or our own end, ends it all."""
+    """Fork the guard, which forks the fork server. Return the guard's pid. SIGTERM to it, or our own end, ends all."""
     server = os.getpid()
-    flush_output()  # or whoever is forked would write it too
+    flush_output()  # or the new processes would write it again
     guard = os.fork()
     if guard == 0:
         with _never_returning():
@@ -63,7 +64,7 @@ def _guard(server: int, control: socket.socket, served: Served) -> None:
     fork_server = os.fork()
     if fork_server == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        _Template(control, served).live()
+        _ForkServerProcess(control, served).live()
     control.close()
     while fork_server not in _reaped():
         if signal.sigwait(_AWAITED) == signal.SIGTERM:
@@ -74,15 +75,15 @@ def _guard(server: int, control: socket.socket, served: Served) -> None:
     _end_all(lambda: [*filter(session_mark.mark_of, _children())])
 
 
-class _Template:
-    """Never returns to who made it."""
+class _ForkServerProcess:
+    """Forks workers and kills them, on the server's orders. `live` never returns."""
 
     def __init__(self, control: socket.socket, served: Served) -> None:
         self._control = control
         self._served = served
         self._workers: set[int] = set()
         self._children_end, self._ends = os.pipe2(os.O_NONBLOCK)
-        """Something can be read from the first when a child has ended."""
+        """A pipe that can be read when a child has ended."""
 
     def live(self) -> None:
         with _never_returning():
@@ -106,7 +107,7 @@ class _Template:
             self._control.send(json.dumps(answer).encode())
 
     def _has_lost_children(self) -> bool:
-        """Since this was asked last."""
+        """Whether a child has ended since the last call."""
         try:
             return bool(os.read(self._children_end, LONGEST))
         except BlockingIOError:
@@ -153,7 +154,7 @@ class _Template:
         Worker(self._served, kin).live(line)
 
     def _end(self, pid: int) -> int:
-        """Also of a worker that another one has forked: it is a child of ours by adoption."""
+        """Kill a worker and return its exit code. A worker that another one has forked is our child by adoption."""
         self._workers.discard(pid)
         if _is_over(pid) is None:
             return 0
@@ -163,7 +164,7 @@ class _Template:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     def _left_behind(self) -> Sequence[int]:
-        """Children of ours by adoption, whose worker is no more. Those that have ended are reaped."""
+        """Find adopted children whose worker has ended. Reap those that have ended themselves."""
         found: list[int] = []
         for pid in _children() - self._workers:
             if _is_over(pid):
@@ -182,15 +183,15 @@ def _limit(limits: Mapping[str, Any]) -> None:
             pages = int(file.read().split()[0])
         size = pages * resource.getpagesize() + most
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
-    if seconds := math.ceil(limits["cpu_seconds"]):  # the kernel counts whole ones
+    if seconds := math.ceil(limits["cpu_seconds"]):  # the kernel counts whole seconds
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
 
 
 def _let_go_of_files(kept: int) -> None:
-    """Point every descriptor of the server's but this one at /dev/null.
+    """Point every descriptor of the server, except `kept`, at /dev/null.
 
-    To close them would free their numbers for our own sockets. But objects of the server, of its author and of the
-    libraries that they use still hold those numbers: they write to them, and close them when nobody needs them.
+    To close them would free their numbers for our own sockets. But objects of the server, of authors and of libraries
+    still hold those numbers. They may write to them, and close them when they are collected.
     """
     with open(os.devnull, "r+b", buffering=0) as null:
         for number in map(int, os.listdir("/proc/self/fd")):
@@ -200,7 +201,7 @@ def _let_go_of_files(kept: int) -> None:
 
 @contextlib.contextmanager
 def _never_returning() -> Iterator[None]:
-    """In a process that has just been forked: what comes after belongs to who forked it."""
+    """End a process that has just been forked, when the block ends: the code after it belongs to the parent."""
     try:
         yield
     except BaseException:
@@ -219,7 +220,7 @@ def _children() -> set[int]:
 
 
 def _is_over(child: int) -> bool | None:
-    """Whether it has ended; None if it is no child of ours, or no more."""
+    """Whether a child has ended. None if it is not our child, or was reaped."""
     try:
         return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -227,7 +228,7 @@ def _is_over(child: int) -> bool | None:
 
 
 def _reaped() -> set[int]:
-    """Every child that has ended."""
+    """Reap every child that has ended, and return their pids."""
     ended: set[int] = set()
     with contextlib.suppress(ChildProcessError):
         while child := os.waitpid(-1, os.WNOHANG)[0]:
@@ -236,7 +237,7 @@ def _reaped() -> set[int]:
 
 
 def _end_all(find: Callable[[], Collection[int]]) -> None:
-    """Kill children until no more are found: with each, those that it leaves behind become ours."""
+    """Kill children until `find` returns none: the children of a killed process become ours."""
     for _ in range(_ROUNDS_MOST):
         found = find()
         for pid in found:

@@ -8,7 +8,7 @@ import inspect
 import logging
 import math
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar
@@ -62,9 +62,9 @@ log = logging.getLogger("toolyard.environment")
 T = TypeVar("T")
 
 _DISCARD_SECONDS = 10.0
-"""At the end, for teardowns of what was given up."""
+"""How long `stop` waits for the teardowns of environments that nobody waited for."""
 _WORDS_MOST = 10_000
-"""So many characters are enough to say what is wrong with the arguments of a call."""
+"""Characters of an error about the arguments of a call."""
 
 
 class LocalPlacement:
@@ -83,8 +83,9 @@ class LocalPlacement:
     async def place(self, spec: SessionSpec) -> LocalEnvironment:
         made, task, secrets = spec.environment, spec.task.spec, spec.secrets
         if overrides(made, "__init__"):
-            env = await self._construct(partial(made, task_spec=task, secrets=secrets))
-        else:  # the constructor of Environment itself only stores two things: not worth a thread
+            build = partial(made, task_spec=task, secrets=secrets)
+            env = await self.construct(build, lambda env: LocalEnvironment(env, self).teardown())
+        else:  # the constructor of Environment itself only stores two values, which is not worth a thread
             env = made(task, secrets)
         placed = LocalEnvironment(env, self)
         if spec.toolset is not None:
@@ -93,36 +94,40 @@ class LocalPlacement:
             except Exception:
                 await placed.teardown()
                 raise
-            except asyncio.CancelledError:  # nobody waits any more, neither for this
-                self._discard([env])
+            except asyncio.CancelledError:  # the caller waits no more, nor would it for the teardown
+                self._discard(placed.teardown())
                 raise
         return placed
 
-    async def _construct(self, build: Callable[[], Environment]) -> Environment:
-        """In a thread, which cannot be stopped: what it makes after it was given up is torn down then."""
+    async def construct(self, build: Callable[[], T], tear_down: Callable[[T], Coroutine[Any, Any, None]]) -> T:
+        """Call a constructor in a thread, which cannot be stopped. If it returns after the caller gave up, tear its
+        instance down."""
         loop = asyncio.get_running_loop()
-        made: list[Environment] = []
+        made: list[T] = []
         given_up = False
+
+        def discard() -> None:
+            while made:  # the thread and the caller may both ask for this
+                self._discard(tear_down(made.pop()))
 
         def construct() -> None:
             made.append(build())
             if given_up:
-                loop.call_soon_threadsafe(self._discard, made)
+                loop.call_soon_threadsafe(discard)
 
         try:
             await self._threads.run(construct)
             return made.pop()
         except BaseException:
             given_up = True
-            self._discard(made)
+            discard()
             raise
 
-    def _discard(self, made: list[Environment]) -> None:
-        """Once, whoever comes first."""
-        while made:
-            discarding = asyncio.ensure_future(LocalEnvironment(made.pop(), self).teardown())
-            self._discarding.add(discarding)
-            discarding.add_done_callback(self._discarded)
+    def _discard(self, teardown: Coroutine[Any, Any, None]) -> None:
+        """Run a teardown for which no caller waits."""
+        discarding = asyncio.ensure_future(teardown)
+        self._discarding.add(discarding)
+        discarding.add_done_callback(self._discarded)
 
     def _discarded(self, discarding: asyncio.Task[None]) -> None:
         self._discarding.discard(discarding)
@@ -135,7 +140,7 @@ class LocalPlacement:
         return await self.plain(partial(hook, *args) if args else hook, always=always)
 
     async def plain(self, function: Callable[[], Any], *, always: bool = False) -> Any:
-        """Run a plain function in a thread; what it returns may still have to be awaited."""
+        """Run a plain function in a thread. If it returns an awaitable, await that here."""
         answer = await self._threads.run(function, always=always)
         return await contained(answer) if inspect.isawaitable(answer) else answer
 
@@ -149,17 +154,18 @@ class LocalPlacement:
 
     @property
     def hung(self) -> int:
-        """How many plain functions were given up and still run."""
+        """How many plain functions still run although their callers gave up."""
         return self._threads.hung
 
     def close(self) -> None:
-        """Let the threads end. Whoever serves again gets new ones."""
+        """Let the threads end. Later calls get new threads."""
         self._threads.close()
         self._threads = Threads(self._most_threads)
 
 
 async def contained(work: Awaitable[T]) -> T:
-    """Await the author's coroutine. What would end the server, or would pass for our own cancelling, is an error."""
+    """Await the author's coroutine. Turn an exception that would end the server, or that looks like our own
+    cancelling, into a usual one."""
     try:
         return await work
     except Exception:
@@ -169,7 +175,7 @@ async def contained(work: Awaitable[T]) -> T:
 
 
 def outside(error: BaseException) -> Exception:
-    """What the author's code raised beside usual exceptions, as one of them. Raises when it is we who cancel it."""
+    """A usual exception for one that the author's code raised and that is none. Raises it if we cancelled the task."""
     if not isinstance(error, asyncio.CancelledError):
         return RuntimeError(describe(error))
     current = asyncio.current_task()
@@ -184,7 +190,7 @@ def _tools_by_name(toolset: type) -> Mapping[str, Tool]:
 
 
 def tools_with(environment: type[Environment], toolset: type | None) -> Mapping[str, Tool]:
-    """Those of an environment, and before them those of a toolset that a client asked for."""
+    """The tools of an environment and of the toolset that a client asked for, which wins where names are equal."""
     tools = environment._definition.tools
     return tools if toolset is None else {**tools, **_tools_by_name(toolset)}
 
@@ -200,7 +206,7 @@ class LocalEnvironment:
         definition = type(env)._definition
         self.tools: Mapping[str, Tool] = definition.tools
         self._instances: dict[type, object] = {}
-        if not definition.sets_up:  # else toolsets may want what setup() made, such as a sandbox
+        if not definition.sets_up:  # else a toolset may need something that setup() makes, such as a sandbox
             for toolset in type(env).toolsets:
                 self._instances[toolset] = build_toolset(toolset, env)
 
@@ -212,10 +218,10 @@ class LocalEnvironment:
         self._place = place
 
     async def prefer(self, toolset: type) -> None:
-        """Put the tools of a toolset before those of the environment."""
+        """Let the tools of a toolset replace those of the environment with the same names."""
         try:
             self._instances[toolset] = await self._built(toolset)
-        except Exception as error:  # the author's toolset, which may want what this environment has not
+        except Exception as error:  # the author's toolset, which may need what this environment does not have
             if isinstance(error, ValueError):
                 raise ToolsetUnavailable(str(error)) from error
             raise
@@ -228,13 +234,17 @@ class LocalEnvironment:
             self._instances[toolset] = await self._built(toolset)
 
     async def _built(self, toolset: type) -> object:
-        """An instance of a toolset. Constructors of ours never block; an author's runs in a thread, for it may."""
+        """An instance of a toolset. Our constructors never block; an author's may, and runs in a thread."""
         if is_built_by_us(toolset):
             return build_toolset(toolset, self._env)
-        return await self._place.ask(build_toolset, toolset, self._env)
+        return await self._place.construct(partial(build_toolset, toolset, self._env), self._tear_down_toolset)
+
+    async def _tear_down_toolset(self, instance: object) -> None:
+        if isinstance(instance, Toolset) and toolset_tears_down(type(instance)):
+            await self._place.ask(instance.teardown, always=True)
 
     async def teardown(self) -> None:
-        """The environment's, then those of its toolsets, each whatever became of the one before."""
+        """Tear down the environment, then its toolsets. Each runs even if the one before has failed."""
         async with AsyncExitStack() as last_first:
             for toolset, instance in self._instances.items():
                 if isinstance(instance, Toolset) and toolset_tears_down(toolset):
@@ -275,18 +285,18 @@ class LocalEnvironment:
             if isinstance(returned, (str, ToolOutput, ToolFailure, AskAgain)):
                 return returned
             return await self._drawn(as_output, returned) if has_image(returned) else as_output(returned)
-        except BaseException as error:  # the author's tool: whatever it raises is its answer
+        except BaseException as error:  # the author's tool: any exception of it is the result of the call
             return failure(tool, error)
 
     def _call_plain(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> Reply | Awaitable[Reply]:
-        """In a thread, with all conversions: validators may take as long as the tool itself."""
+        """Runs in a thread, with all conversions: validators may take as long as the tool itself."""
         returned = self._called(tool, arguments, given)
         if isinstance(returned, (str, ToolFailure)):
             return returned
         return _converted(returned) if inspect.isawaitable(returned) else as_reply(returned)
 
     def _called(self, tool: Tool, arguments: JsonObject, given: JsonObject) -> Any:
-        """What the author's method returns, for a coroutine what to await; or what is wrong with the arguments."""
+        """Call the author's method. Return its result, or an awaitable of it, or the failure of the validation."""
         env = self._env
         owner = self._instances.get(tool.owner, env) if self._instances else env
         try:
@@ -333,7 +343,7 @@ class LocalEnvironment:
         for toolset, instance in self._instances.items():
             if isinstance(instance, Toolset):
                 made._instances[toolset] = await self._place.ask(instance.fork, made._env)
-            else:  # of ORS, which has no such thing
+            else:  # a toolset of ORS, which has no fork()
                 made._instances[toolset] = await made._built(toolset)
 
     async def _dynamic(self) -> Sequence[tuple[Any, ToolSpec]]:
@@ -364,7 +374,7 @@ class LocalEnvironment:
         return as_reply(returned) if not has_image(returned) else await self._drawn(as_output, returned)
 
     async def _drawn(self, make: Callable[[object], T], returned: object) -> T:
-        """What an author returned, made into blocks where it may take its time, as encoding a picture does."""
+        """Make blocks of what an author returned, in a thread, because encoding an image takes time."""
         made: T = await self._place.plain(partial(make, returned))
         return made
 
@@ -378,23 +388,23 @@ def bad_arguments(problems: object) -> ToolFailure:
 
 
 def _problems(error: ValidationError) -> object:
-    """What is wrong with the arguments, with the arguments themselves if they are short."""
+    """The errors of validation, with the arguments themselves if those are short."""
     problems = error.errors(include_url=False)
     return problems if len(str(problems)) <= _WORDS_MOST else error.errors(include_url=False, include_input=False)
 
 
 def failure(tool: str, error: BaseException) -> ToolFailure:
-    """What a tool raised, as an answer. Raises when it is we who cancel it."""
-    if isinstance(error, ToolError | WorkspaceError):  # a path that is not there is for the agent to read
+    """The result of a tool that raised. Raises `error` again if we cancelled the call."""
+    if isinstance(error, ToolError | WorkspaceError):  # the agent should read that a path does not exist
         return ToolFailure(
             "tool_failed", f"Tool {tool!r} failed: {error}", getattr(error, "detail", None) or str(error)
         )
-    if isinstance(error, SandboxError | BrowserError | ServiceUnavailable):  # it has the words itself
+    if isinstance(error, SandboxError | BrowserError | ServiceUnavailable):  # its own message says enough
         log.warning("tool %r could not be run: %s", tool, error)
         return ToolFailure("lost", f"Tool {tool!r} could not be run: {error}")
     if isinstance(error, BaseExceptionGroup):
         _forget_cancelling()
-    if (reason := blame_of(error)) is not None:  # a service that the author's tool asked
+    if (reason := blame_of(error)) is not None:  # a service that the author's tool uses
         return _unanswered(tool, reason, error)
     return raised(tool, error if isinstance(error, Exception) else outside(error))
 
@@ -406,14 +416,14 @@ def _unanswered(tool: str, reason: Blame, error: BaseException) -> ToolFailure:
 
 
 def _forget_cancelling() -> None:
-    """Before Python 3.13 a TaskGroup may leave its task marked as cancelled, and the caller's is the same one."""
+    """Before Python 3.13 a TaskGroup may leave its task marked as cancelled, and our caller runs in the same task."""
     current = asyncio.current_task() if asyncio._get_running_loop() is not None else None
     if sys.version_info < (3, 13) and current is not None and current.cancelling():
         current.uncancel()
 
 
 def _briefly(error: BaseException) -> str:
-    """The first of a group: the others say no more."""
+    """One line about the error. Of a group, the first exception is enough."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return describe(error) if str(error) else type(error).__name__

@@ -1,6 +1,6 @@
-"""Sessions in processes of their own: what one does, or what becomes of it, is nothing to any other.
+"""Sessions in other processes, so that one that crashes or hangs does no harm to the server.
 
-`ProcessPlacement` forks one for each session. `PoolPlacement` has a few, with many sessions in each.
+`ProcessPlacement` forks a process for each session. `PoolPlacement` keeps a few, with many sessions in each.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ log = logging.getLogger("toolyard.placement")
 T = TypeVar("T")
 
 _RECENTLY = 60
-"""Seconds for which a process that could not be started is a reason not to send anybody here. Not for ever: who is
-sent nobody cannot show that it works again."""
-_TEMPLATES_MOST = 3
-"""That are tried for one process. The second is as good as the first, unless something is wrong with all of them."""
+"""For this many seconds after a process could not be started, the server is not ready. Not for ever: without sessions
+the server could not show that it works again."""
+_FORK_SERVERS_MOST = 3
+"""How many fork servers to try for one process. If two end at once, something is wrong with all of them."""
 
 
 class ProcessPlacement:
     """One process for each session."""
 
-    hung = 0
     is_here = False
-    """As in `LocalPlacement`: what does not stop goes with its process."""
+    hung = 0
+    """As in `LocalPlacement`. Here a function that does not stop ends with its process."""
 
     def __init__(self, served: Served, limits: ProcessLimits) -> None:
         self._served = served
         self._limits = limits
         self._here = LocalPlacement(served.threads)
-        """For what is asked of classes, not of sessions."""
+        """Runs class methods, which need no session."""
         self._fork_server: ForkServer | None = None
         self._processes: set[WorkerProcess] = set()
         self._failed = -math.inf
@@ -71,10 +71,8 @@ class ProcessPlacement:
 
     async def stop(self) -> None:
         """End every process that is left."""
-        fork_server, self._fork_server = (
-            self._fork_server,
-            None,
-        )  # at once: whoever starts one meanwhile gets to keep it
+        fork_server = self._fork_server
+        self._fork_server = None  # before any wait: a fork server that starts meanwhile is kept
         self._here.close()
         await asyncio.gather(*(process.end("the server is stopping") for process in list(self._processes)))
         if fork_server is not None:
@@ -93,33 +91,33 @@ class ProcessPlacement:
         return environment
 
     async def _start(self) -> WorkerProcess:
-        """A new process; from a new fork server, if that has ended."""
+        """Start a process; from a new fork server, if the old one has ended."""
         try:
-            for _ in range(_TEMPLATES_MOST):
+            for _ in range(_FORK_SERVERS_MOST):
                 if (process := await self._try()) is not None:
                     self._failed = -math.inf
                     return process
             raise OSError("its fork server ends as soon as it is started")
-        except OSError as error:  # as a fork that the kernel refuses
+        except OSError as error:  # such as a fork that the kernel refuses
             self._failed = time.monotonic()
             raise Overloaded(f"no process for a session could be started: {error}", retry_after=5) from error
 
     async def _try(self) -> WorkerProcess | None:
-        """None if the fork server has ended."""
+        """Start a process. None if the fork server has ended."""
         self.prepare()
         assert self._fork_server is not None
         fork_server = self._fork_server
         try:
             return await WorkerProcess.start(fork_server, self._processes)
         except ForkServerLost as lost:
-            if self._fork_server is fork_server:  # nobody else has seen to it
+            if self._fork_server is fork_server:  # no other caller has replaced it yet
                 log.error("%s, and all sessions in its processes; starting another one", lost)
                 await self.stop()
             return None
 
 
 class PoolPlacement(ProcessPlacement):
-    """A few processes, with many sessions in each. They are there when the first session is."""
+    """A few processes, with many sessions in each. The first session starts them all."""
 
     def __init__(self, served: Served, limits: ProcessLimits, *, size: int = 0) -> None:
         super().__init__(served, limits)
@@ -142,11 +140,11 @@ class PoolPlacement(ProcessPlacement):
         return min(self._pool, key=lambda process: process.sessions)
 
     async def _fill(self) -> None:
-        """As far as that is possible: fewer will do."""
+        """Start the processes that are missing. If the system refuses some, fewer will do."""
         while len(self._pool) < self._size:
             try:
                 process = await self._start()
-                self._pool.append(process)  # to the list as it is now: others have replaced it meanwhile
+                self._pool.append(process)  # to the current list, which others may have replaced meanwhile
             except Overloaded as error:
                 if not self._pool:
                     raise

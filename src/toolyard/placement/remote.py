@@ -30,21 +30,21 @@ from toolyard.sandboxes.template_loan import Lender
 log = logging.getLogger("toolyard.placement")
 
 _GRACE = 0.5
-"""Seconds that a call which is to stop has for it, before its process is ended."""
+"""Seconds that a call has to stop, before we end its process."""
 _numbers = itertools.count()
 
 
 class Host:
-    """Another process with sessions in it, from the server's side: the connection to it, and its end."""
+    """Another process with sessions in it, as the server sees it: the connection to the process, and its end."""
 
     def __init__(self, pid: int, connection: RpcConnection) -> None:
         self.pid = pid
         self.connection = connection
         self.sessions = 0
         self.retired = False
-        """It takes no more sessions: something in it hangs."""
+        """It takes no more sessions: something in it hangs, or it ends with the sessions that it has."""
         self.ended = ""
-        """Why it is no more."""
+        """Why it has ended; empty while it runs."""
         self._ending: asyncio.Task[None] | None = None
         self._watching = asyncio.ensure_future(self._watch())
 
@@ -52,18 +52,18 @@ class Host:
         return await self.connection.ask(what, *about)
 
     async def end(self, why: str) -> None:
-        """Kill it, if it is still there. Whoever waits for it is told why."""
+        """Kill the process, if it still runs. Questions to it then fail, and `ended` says why."""
         if self._ending is None:
             self.ended = why
             self._ending = asyncio.ensure_future(self._end())
         await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
-        """Once; afterwards `ended` says why."""
+        """End the process. Called once; afterwards `ended` says why."""
         raise NotImplementedError
 
     async def _watch(self) -> None:
-        """It may end by itself, which is not as it should be."""
+        """Notice when the process ends by itself."""
         await asyncio.shield(self.connection.lost)
         await self.end("")
 
@@ -81,7 +81,7 @@ class WorkerProcess(Host):
         self.kin = kin
         self._fork_server = fork_server
         self._all = all_
-        """Every process that is there, those too that were forked from others."""
+        """Every process that runs, including those that were forked from others."""
         all_.add(self)
         self._sandboxes = provided()
         self._lenders: list[Lender] = []
@@ -100,7 +100,7 @@ class WorkerProcess(Host):
             raise
 
     async def fork(self, session: str, new: str) -> WorkerProcess:
-        """Another process, in which the session goes on under a new name."""
+        """Fork this process. In the copy the session goes on under a new name."""
         ours, kin, theirs = pair_of_ends()
         try:
             with contextlib.closing(theirs[0]), contextlib.closing(theirs[1]):
@@ -128,7 +128,7 @@ class WorkerProcess(Host):
         return copy
 
     def _lend(self) -> None:
-        """It wants sandboxes, and may have them made as ours are."""
+        """Lend the worker our sandboxes, over the socket that it has sent."""
         try:
             data, ends, _, _ = socket.recv_fds(self.kin, 1, 1)
         except BlockingIOError:
@@ -155,7 +155,7 @@ class WorkerProcess(Host):
 
 
 class RemoteEnvironment:
-    """`alone`: nobody else is in its process, which ends with it."""
+    """An environment in another process. `alone`: no other session lives in that process, which ends with this one."""
 
     holds = True
     grace = _GRACE
@@ -171,11 +171,11 @@ class RemoteEnvironment:
 
     @property
     def lost(self) -> str:
-        """Why it is no more; empty as long as it is."""
+        """Why its process has ended; empty while it runs."""
         return self.process.ended
 
     def place(self, task: Task, secrets: Mapping[str, str]) -> OurQuestion:
-        """Have the author's constructor called."""
+        """Call the author's constructor there."""
         about = self._session, self._name, asdict(task), dict(secrets), self._toolset
         return self.process.connection.ask("place", *about)
 
@@ -207,7 +207,7 @@ class RemoteEnvironment:
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
         scores = await self._ask("score_group", [candidate.model_dump() for candidate in candidates])
-        return [GroupScore.model_construct(**score) for score in scores]  # one that is no number came as null
+        return [GroupScore.model_construct(**score) for score in scores]  # unvalidated: NaN arrives as null
 
     async def workspace(self) -> Workspace:
         return RemoteWorkspace(self._ask)
@@ -219,13 +219,13 @@ class RemoteEnvironment:
         names = [name_for(spec) for spec in specs]
         strategy = await self._fork_there(names)
         process.sessions += len(specs)
-        if self.alone:  # from now on, ending its process would end others: it ends with the last of them
+        if self.alone:  # its process holds other sessions from now on, and ends with the last of them
             self.alone, process.retired = False, True
         made = zip(specs, names, strict=True)
         return [RemoteEnvironment(spec, process, alone=False, called=name) for spec, name in made], strategy
 
     async def _fork_there(self, names: Sequence[str]) -> Strategy:
-        """In the same process, as the placement there can."""
+        """Fork within the same process, in whatever way the placement there can."""
         strategy: Strategy = await self._ask("fork_here", self._name, self._toolset, names)
         return strategy
 
@@ -244,7 +244,8 @@ class RemoteEnvironment:
         return made
 
     async def give_up(self) -> None:
-        """Its constructor has not returned, and may never; if it does, what it made is torn down there."""
+        """Give up an environment whose constructor has not returned, and may never. If it does return, the process
+        tears the environment down."""
         self._is_over = True
         if self.process.connection.lost.done():
             await self.process.end("")
@@ -252,7 +253,7 @@ class RemoteEnvironment:
         await self._leave()
 
     async def teardown(self) -> None:
-        """The author's, then the process, whatever becomes of the first."""
+        """Run the author's teardown(), then leave the process, even if the first fails."""
         if self._is_over:
             return
         self._is_over = True
@@ -278,7 +279,7 @@ class RemoteEnvironment:
         return SessionFailed(f"the session is lost: {self.lost}")
 
     async def _stop(self, tool: str, asked: OurQuestion) -> None:
-        """Stop a call for real. If it does not let itself be stopped, its process is; unless others are in that."""
+        """Stop a call for real. If it does not stop, end its process, unless other sessions live there."""
         asked.stop()
         await asyncio.wait((asked,), timeout=self.grace)
         if asked.done() and not asked.exception():
@@ -291,12 +292,12 @@ class RemoteEnvironment:
             await self.process.end(f"its process was ended, because {tool!r} did not stop when it was told to")
         else:
             self.process.retired = True
-            log.error("%r does not let itself be stopped; process %d gets no new sessions", tool, self.process.pid)
+            log.error("%r does not stop; process %d gets no new sessions", tool, self.process.pid)
 
 
 def name_for(spec: SessionSpec) -> str:
-    """What a session is called in its process. Its id would not do: another may be opened under it before this one,
-    or what was given up of it, has gone."""
+    """A name for a session in its process. Its id is not enough: a client may open another session under the same id
+    before this one has gone."""
     return f"{spec.session_id}/{next(_numbers)}"
 
 

@@ -1,9 +1,9 @@
-"""Plain functions off the event loop, in threads that stay warm.
+"""Runs plain functions off the event loop, in threads that stay warm.
 
-anyio's worker threads lack three things. Here a function that is given up keeps its thread, since a thread cannot be
-killed, but another thread takes its place, so that hung functions do not starve the others. A burst of quick functions
-is left to one thread, and more help only while hardly anything gets done. And the loop is woken once for all functions
-that end together.
+It does three things that anyio's worker threads do not. When a caller gives up on a function, the function keeps its
+thread, because a thread cannot be killed; but another thread takes its place, so that hung functions do not starve the
+others. One thread runs a burst of quick functions; more threads help only while hardly any function ends. And the pool
+wakes the event loop once for all functions that end together.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from toolyard.core.errors import ServiceUnavailable, describe
 T = TypeVar("T")
 
 _PATIENCE = 0.001
-"""Seconds that functions wait before the pool looks whether more threads are to help."""
+"""Seconds that functions wait before the pool checks whether more threads should help."""
 _QUICKLY = 4
-"""Functions done in that time are quick: one thread does them faster than several that take turns at Python's lock."""
+"""If this many functions end in that time, they are quick: one thread is faster than several that take the GIL in turn.
+"""
 
 
 class _Job:
-    """One function, who waits for it, and what came of it."""
+    """One function, the future that waits for it, and its outcome."""
 
     __slots__ = ("always", "begun", "context", "error", "function", "future", "given_up", "loop", "over", "result")
 
@@ -34,7 +35,7 @@ class _Job:
         self.function = function
         self.loop = loop
         self.always = always
-        """The function runs even if nobody waits for it any more, as a teardown does."""
+        """The function runs even if its caller gave up before it began, as a teardown must."""
         self.context = contextvars.copy_context()
         self.future: asyncio.Future[Any] | None = loop.create_future()
         self.begun = self.over = self.given_up = False
@@ -42,15 +43,15 @@ class _Job:
         self.error: Exception | None = None
 
     def perform(self) -> None:
-        """In a thread."""
+        """Runs in a thread."""
         try:
             self.result = self.context.run(self.function)
-        except BaseException as error:  # the author's code, SystemExit included: it belongs to the caller
+        except BaseException as error:  # the author's code, SystemExit included: the caller gets it
             usual = isinstance(error, Exception) and not isinstance(error, StopIteration)
             self.error = error if usual else RuntimeError(describe(error))  # type: ignore[assignment]
 
     def settle(self) -> None:
-        """On the loop. The job lets go of everything, or a traceback would keep itself alive."""
+        """Runs on the loop. The job drops its references, or a traceback would keep itself alive."""
         future, self.future = self.future, None
         error, self.error = self.error, None
         if future is not None and not future.done():
@@ -62,37 +63,37 @@ class _Job:
 
 
 class Threads:
-    """At most `most` threads, beside those in which functions hang that were given up."""
+    """At most `most` threads, not counting those that run functions whose callers gave up."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._changed = threading.Condition()
-        """Guards all of the following. Idle threads wait for it."""
+        """Guards all fields below. Idle threads wait for it."""
         self._jobs: deque[_Job] = deque()
         self._done: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
-        """What each loop has been woken to collect."""
+        """Finished jobs that each loop has been woken to collect."""
         self._hung: set[_Job] = set()
         self._alive = 0
         self._idle = 0
         self._closed = False
         self._performed = self._seen = 0
-        """How many functions have been run, and how many had been when the pool last looked."""
+        """How many functions have ended, and how many had at the last check."""
         self._looking: asyncio.AbstractEventLoop | None = None
-        """The loop that is about to look whether more threads are needed."""
+        """The loop that will check next whether more threads are needed."""
 
     @property
     def hung(self) -> int:
-        """How many functions were given up and still run."""
+        """How many functions still run although their callers gave up."""
         return len(self._hung)
 
     async def run(self, function: Callable[[], T], *, always: bool = False) -> T:
-        """Run a function in a thread. Whoever is cancelled while it runs leaves it there."""
+        """Run a function in a thread. If the caller is cancelled, the function goes on there."""
         job = _Job(function, asyncio.get_running_loop(), always=always)
         future = job.future
         assert future is not None
         with self._changed:
             self._jobs.append(job)
-            if self._alive - self._idle > len(self._hung):  # somebody works, and may soon be free
+            if self._alive - self._idle > len(self._hung):  # a thread works, and may soon be free
                 self._look_later(job.loop)
             elif not self._summon(1):
                 self._refuse_all()
@@ -112,24 +113,24 @@ class Threads:
             self._idle = 0
             self._changed.notify_all()
 
-    # How many threads work. With the lock held.
+    # How many threads work. All of this runs with the lock held, except `_look` and `_give_up`, which take it.
 
     def _summon(self, wanted: int) -> bool:
-        """Wake idle threads, then start new ones. Return whether any comes."""
+        """Wake idle threads, then start new ones. Return whether there was any."""
         woken = min(wanted, self._idle)
         self._idle -= woken
         self._changed.notify(woken)
         for begun in range(min(wanted - woken, self._most + len(self._hung) - self._alive)):
             try:
                 threading.Thread(target=self._work, name="toolyard-plain", daemon=True).start()
-            except RuntimeError:  # the system has no more of them now
+            except RuntimeError:  # the system can start no more threads now
                 return woken + begun > 0
             self._alive += 1
             woken += 1
         return woken > 0
 
     def _refuse_all(self) -> None:
-        """Nobody can do what waits. What must always run stays for a thread to come."""
+        """Fail all waiting callers, because there is no thread. Functions that must run stay for a later thread."""
         for job in self._jobs:
             job.error = ServiceUnavailable("no thread can be started for a plain function")  # ours: the call is lost
             job.loop.call_soon_threadsafe(job.settle)
@@ -142,7 +143,7 @@ class Threads:
             loop.call_later(_PATIENCE, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On the loop: while functions wait and hardly any gets done, double the threads that work on them."""
+        """Runs on the loop: while functions wait and hardly any ends, double the threads that work."""
         with self._changed:
             if self._looking is loop:
                 self._looking = None
@@ -153,7 +154,7 @@ class Threads:
                 self._look_later(loop)
 
     def _give_up(self, job: _Job) -> None:
-        """Nobody waits for this any more. If a thread is in it, another takes that one's place."""
+        """The caller waits no more. If a thread runs the function, another thread takes its place."""
         with self._changed:
             job.given_up = True
             if job.begun and not job.over:
@@ -167,10 +168,10 @@ class Threads:
         while (job := self._next()) is not None:
             job.perform()
             self._report(job)
-            del job  # or an idle thread would keep the environment it last worked for
+            del job  # or an idle thread would keep the environment of its last function alive
 
     def _next(self) -> _Job | None:
-        """Wait for a function; None when this thread is to end."""
+        """Wait for a function. None tells the thread to end."""
         with self._changed:
             while True:
                 if self._alive > self._most + len(self._hung):
@@ -183,12 +184,12 @@ class Threads:
                 if self._closed:
                     break
                 self._idle += 1
-                self._changed.wait()  # who wakes us has taken us off the idle ones
+                self._changed.wait()  # `_summon` or `close` counts us as no longer idle
             self._alive -= 1
             return None
 
     def _report(self, job: _Job) -> None:
-        """Wake the loop that waits, unless it has been already and has not looked yet."""
+        """Wake the caller's loop, unless it was woken before and has not collected yet."""
         with self._changed:
             self._performed += 1
             job.over = True
@@ -199,11 +200,11 @@ class Threads:
                 return
             try:
                 job.loop.call_soon_threadsafe(self._collect, job.loop)
-            except RuntimeError:  # it is closed, and nobody waits any more
+            except RuntimeError:  # the loop is closed, so nothing waits for the job
                 del self._done[job.loop]
 
     def _collect(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On the loop."""
+        """Runs on the loop."""
         with self._changed:
             done = self._done.pop(loop)
         for job in done:

@@ -1,4 +1,4 @@
-"""A process that holds one session, or many: environments as in `local`, driven over an `RpcConnection`."""
+"""A process that holds one session or many: environments as in `local`, controlled over an `RpcConnection`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from toolyard.sandboxes.native import syscalls
 from toolyard.sandboxes.provider import provided
 
 _THREADS_END = 1.0
-"""Seconds that threads without work are given to end before a fork."""
+"""Seconds that threads without work have to end before a fork."""
 
 
 class Worker(Hosting):
@@ -34,13 +34,14 @@ class Worker(Hosting):
         self._local = LocalPlacement(served.threads)
         super().__init__(served, self._local)
         self._kin = kin
-        """Where the ends of new connections come from, and the end of one to the server's sandboxes goes."""
+        """The socket that passes sockets: the server sends the ends of new connections, and we send the end of one to
+        the server's sandboxes."""
         self._sock: socket.socket | None = None
         self._selector: selectors.EpollSelector | None = None
         self._doing = {**self._doing, "fork": self._fork, "pid": self._pid}
 
     def live(self, sock: socket.socket) -> NoReturn:
-        """Until the server hangs up."""
+        """Serve until the server hangs up."""
         self._sock, self._selector = sock, selectors.EpollSelector()
         loop = asyncio.SelectorEventLoop(self._selector)
         asyncio.set_event_loop(loop)
@@ -48,7 +49,7 @@ class Worker(Hosting):
             loop.run_until_complete(self._live(sock))
         finally:
             flush_output()
-            os._exit(0)  # threads of the author's must not keep it
+            os._exit(0)  # the author's threads must not keep the process alive
 
     async def _live(self, sock: socket.socket) -> None:
         self._served.enter()
@@ -62,11 +63,11 @@ class Worker(Hosting):
     # Forking this process, with the one session that is in it.
 
     async def _fork(self, session: str, new: str) -> None:
-        """The copy goes on as session `new`, at the end of a connection that lies ready in `kin`."""
+        """Fork. The copy goes on as session `new`, on a connection whose end the server has sent through `kin`."""
         _, ends, _, _ = socket.recv_fds(self._kin, 1, 2)
         try:
             placed = self._placed[session]
-            if len(ends) != 2:  # the system leaves out what there is no room for
+            if len(ends) != 2:  # the system drops descriptors for which there is no room
                 raise _without_room(errno.EMFILE)
             if len(self._placed) != 1:
                 raise NotSupported("this process has several sessions")
@@ -86,7 +87,8 @@ class Worker(Hosting):
                 os.close(end)
 
     def _make_copy(self, placed: Placed, new: str, end: int, kin: int) -> NoReturn:
-        """In a process between this one and the copy, which must lose its parent to become the fork server's child."""
+        """Runs in a process between this one and the copy. The copy must lose its parent, to become a child of the fork
+        server."""
         code = errno.EIO
         try:
             between = os.getpid()
@@ -98,14 +100,14 @@ class Worker(Hosting):
         except OSError as error:
             code = error.errno or code
         finally:
-            os._exit(code)  # whatever happened: the loop, with everything on it, is the original's
+            os._exit(code)  # in any case: the event loop and all tasks belong to the original
 
     def _go_on_as_copy(self, placed: Placed, new: str, end: int, kin: int) -> NoReturn:
-        """In the copy. The old loop, with everything that waits on it, is the original's: it is left as it is."""
+        """Runs in the copy. The old event loop and its tasks belong to the original, so the copy leaves them alone."""
         become_session()
         assert self._selector is not None
         assert self._sock is not None
-        self._selector.close()  # the original's goes on; to change it from here would change that too
+        self._selector.close()  # only closed: to unregister from it here would change the original's, too
         self._sock.close()
         self._kin.close()
         asyncio._set_running_loop(None)
@@ -116,16 +118,16 @@ class Worker(Hosting):
         copy.live(socket.socket(fileno=end))
 
     async def _unforkable(self) -> str:
-        """What keeps this process from being copied."""
+        """Why this process cannot be forked; empty if it can."""
         if self._calls:
             return f"{self._calls} calls are running in it"
         if (sandboxes := provided()) is not None and (count := await sandboxes.let_go()):
             return f"it has {count} sandboxes open"
         self._local.close()  # threads that wait for work end; there will be new ones
         ends = time.monotonic() + _THREADS_END
-        # Asked of the system: for Python a thread has ended a moment before it is gone.
+        # Ask the kernel: for Python a thread has ended a moment before it is gone.
         while (threads := len(os.listdir("/proc/self/task"))) > 1 and time.monotonic() < ends:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)  # they tell nobody
+            await asyncio.sleep(0.001)  # no event tells when a thread has gone
         if threads > 1:
             return f"{threads - 1} other threads are running in it"
         return f"it has child processes: {', '.join(children)}" if (children := _children()) else ""
@@ -140,16 +142,16 @@ def _children() -> Sequence[str]:
 
 
 def become_session() -> None:
-    """What a process does that has just been forked to hold sessions."""
+    """Prepare a process that has just been forked to hold sessions."""
     syscalls.die_with_parent()
     session_mark.mark(os.getpid())
     os.setsid()
     random.seed()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # it is killed when its session is over, with what it held back
+        sys.stdout.reconfigure(line_buffering=True)  # the process is killed in the end, and its buffers are lost
 
 
 def flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # as it is in some services
+        if stream is not None:  # it is None in some services
             stream.flush()

@@ -1,6 +1,6 @@
-"""The other side of sessions that live elsewhere: environments in some placement there, driven over an `RpcConnection`.
+"""The worker's side of remote sessions: environments in some placement there, controlled over an `RpcConnection`.
 
-Everything that an author wrote runs on this side.
+All code of authors runs on this side.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from toolyard.rpc import TheirQuestion
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What every worker of a server has, loaded before it was forked."""
+    """Everything that a worker needs, loaded before the worker is forked."""
 
     environments: Mapping[str, type[Environment]]
     toolsets: Mapping[str, type]
     threads: int
     enter: Callable[[], object]
-    """Called on the loop of a worker, before anything of an environment is."""
+    """Called on the event loop of a worker, before any code of an environment."""
 
 
 class InnerPlacement(Placement, Protocol):
-    """One that says what does not let itself be stopped."""
+    """A placement that counts the functions that do not stop."""
 
     @property
     def hung(self) -> int:
-        """How many plain functions were given up and still run."""
+        """How many plain functions still run although their callers gave up."""
 
 
 class Hosting:
-    """Answers what is asked over a connection, one question after the other or many at once."""
+    """Answers the server's questions about the sessions of this process, any number of them at once."""
 
     def __init__(self, served: Served, placement: InnerPlacement) -> None:
         self._served = served
         self._placement = placement
         self._placed: dict[str, Placed] = {}
         self._placing: dict[str, bool] = {}
-        """Whose constructor runs now, and whether somebody still waits for it."""
+        """Sessions whose constructor runs now, and whether the server still waits for it."""
         self._workspaces: dict[str, HostedWorkspace] = {}
-        """Of sessions whose files somebody wanted."""
+        """Workspaces of sessions whose files the server has asked for."""
         self._calls = 0
         self._doing: Mapping[str, Callable[..., Any]] = {
             "place": self._place,
@@ -104,7 +104,8 @@ class Hosting:
         return await self._placed[session].has_tool(name)
 
     async def _call(self, session: str, tool: str, arguments: Any, given: Any) -> Any:
-        """If it is cancelled, the answer comes when nothing of it runs any more, or says that something does."""
+        """Call a tool. If the server stops the call, the answer comes once the tool has stopped, and says how many
+        functions in this process still hang."""
         self._calls += 1
         try:
             return write_reply(await self._placed[session].call(tool, arguments, given))
@@ -134,7 +135,7 @@ class Hosting:
         return self._placed[session].lost
 
     async def _fork_here(self, session: str, environment: str, toolset: str | None, new: Sequence[str]) -> Strategy:
-        """The copies live here too; how they were made."""
+        """Fork a session within this process. Return how the copies were made."""
         specs = [self._spec(each, environment, Task({}), {}, toolset) for each in new]
         made, strategy = await self._placed[session].fork(specs)
         self._placed |= dict(zip(new, made, strict=True))

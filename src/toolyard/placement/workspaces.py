@@ -1,6 +1,6 @@
-"""Files of a session in another process, over its connection: in pieces, so that no message is long and nobody waits.
+"""Moves files of a session in another process over its connection, in pieces, so that no long message holds up others.
 
-`RemoteWorkspace` is the server's side, `HostedWorkspace` the one where the session lives.
+`RemoteWorkspace` is the server's side, `HostedWorkspace` the side where the session lives.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from toolyard.core.errors import WorkspaceError
 from toolyard.placement.base import Placed
 
 _PIECE = 2**20
-"""Bytes that are carried at once."""
+"""Bytes of one piece."""
 _HELD_MOST = 64
-"""Of one session, on their way. Who gives up half way says nothing: then the oldest make room."""
+"""Files of one session that may be on their way. A caller that gives up half-way sends nothing more, so beyond this
+number the oldest is dropped."""
 _NOTHING = -1
-"""The number of nothing that is held."""
+"""Instead of a number: nothing is held, because one piece was enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteEntry:
-    """One name in a folder of a workspace that is elsewhere."""
+    """One name in a folder of a workspace in another process."""
 
     name: str
     kind: Literal["file", "directory", "link", "other"]
@@ -62,7 +63,7 @@ class RemoteWorkspace:
         return b"".join(pieces)
 
     async def _handed_over(self, data: bytes) -> tuple[int, bytes]:
-        """The number of what is there already, and the last piece, which may be all of it."""
+        """Send all pieces but the last. Return the number under which they are held, and the last piece."""
         number, start = _NOTHING, 0
         while len(data) - start > _PIECE:
             number = await self._ask("workspace", "add", number, data[start : start + _PIECE])
@@ -101,7 +102,7 @@ class HostedWorkspace:
     # What is fetched.
 
     def _laid_out(self, data: bytes) -> tuple[int, int, bytes]:
-        """Its number, its size, and the first piece. If that is all of it, nothing has to be held."""
+        """Return a number, the size and the first piece. If there are more, hold the data under that number."""
         number = self._hold(data) if len(data) > _PIECE else _NOTHING
         return number, len(data), data[:_PIECE]
 
@@ -114,7 +115,7 @@ class HostedWorkspace:
     # What is handed over.
 
     def _add(self, number: int, piece: bytes) -> int:
-        """One more piece of it; the first gets a number for all."""
+        """Hold one more piece. The first piece gets a number, which the others name."""
         if number == _NOTHING:
             return self._hold(bytearray(piece))
         data = self._of(number)

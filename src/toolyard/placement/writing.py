@@ -1,4 +1,4 @@
-"""What crosses an `RpcConnection`, as plain values and back."""
+"""Writes replies of tools as plain values, which an `RpcConnection` can carry, and reads them back."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One module per wire protocol. Each has a function `routes(runtime, options) -> list[BaseRoute]`, and `Options`, the
-settings that it wants to know.
+settings that it needs.
 
-To add a protocol, write `protocols/<name>.py` with these and add its line below, above ORS, which takes every path
-that nobody else wants.
+To add a protocol, write `protocols/<name>.py` with both, and add its line below, above ORS, which takes every path
+that no other protocol takes.
 """
 
 PROTOCOLS = {
@@ -13,7 +13,6 @@ PROTOCOLS = {
     "ors": "toolyard.protocols.ors",
 }
 ALWAYS = frozenset({"metrics"})
-"""Served beside whatever is asked for: they are for who runs the server. A path that a protocol above them wants is
-that protocol's."""
+"""Always served, for the server's operator. If a protocol above them takes the same path, that protocol gets it."""
 RUN_CODE = frozenset({"fusion"})
-"""They run whatever code they are sent. So they are served where tools do so as well, or when asked for."""
+"""They run any code that a client sends. So they are served only if tools of the server do so too, or on request."""

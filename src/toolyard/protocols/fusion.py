@@ -1,4 +1,4 @@
-"""SandboxFusion's endpoint: one POST carries a program in one of many languages, and brings back what it wrote."""
+"""SandboxFusion's endpoint: one POST carries a program in one of many languages, and its answer what it wrote."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from toolyard.sandboxes.provider import open_once, usual_limits
 log = logging.getLogger("toolyard.fusion")
 
 SECONDS_MOST = 300.0
-"""Of one step, whatever is asked for."""
+"""The limit of one step, even if a client asks for more."""
 FETCHED_MOST = 16 * 2**20
-"""Bytes of all files that are fetched."""
+"""Bytes of all fetched files together."""
 FILES_MOST = 1000
 
 _IGNORED = "IGNORE_THIS_FILE"
-"""In the name of a file that clients send and nobody wants."""
+"""Clients send files with this in the name that are not to be written."""
 
 Language: TypeAlias = Literal[
     "python", "python2", "cpp", "nodejs", "go", "go_test", "java", "php", "csharp", "bash", "typescript", "sql", "rust",
     "cuda", "lua", "R", "perl", "D_ut", "ruby", "scala", "julia", "pytest", "junit", "kotlin_script", "jest",
     "verilog", "python_gpu", "lean", "swift", "racket", "gtest", "react",
 ]  # fmt: skip
-"""All that clients know."""
+"""All languages that clients know."""
 
 Outcome: TypeAlias = dict[str, Any]
 """A step, or all of them, as JSON."""
@@ -56,7 +56,7 @@ class RunCode(BaseModel):
     run_timeout: float = Field(10, allow_inf_nan=False)
     memory_limit_MB: int = -1
     files: dict[str, str | None] = Field({}, max_length=FILES_MOST)
-    """By path: base64."""
+    """Contents in base64, by path."""
     fetch_files: list[str] = Field([], max_length=FILES_MOST)
 
 
@@ -66,7 +66,7 @@ class Unusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options(HttpOptions):
-    """Settings say what each is for."""
+    """`settings.py` explains each."""
 
     protocol: tuple[str, ...]
     max_concurrent_calls: int
@@ -86,7 +86,7 @@ class Fusion(BaseRoute):
         self._requests = 0
         self._languages = Languages()
         endpoints: dict[str, tuple[str, Callable[[Request], Awaitable[None]]]] = {"/run_code": ("POST", self.run_code)}
-        if options.protocol == ("fusion",):  # alone at the root, as the original
+        if options.protocol == ("fusion",):  # the only protocol has the paths of the original
             endpoints |= {"/health": ("GET", self.health), "/v1/ping": ("GET", self.ping)}
         self._endpoints: Mapping[str, tuple[str, Callable[[Request], Awaitable[None]]]] = endpoints
 
@@ -124,8 +124,7 @@ class Fusion(BaseRoute):
         await request.answer_json(outcome)
 
     async def _wanted(self, request: Request, asked: RunCode) -> Outcome:
-        """Its outcome, unless that takes too long, and unless the client hangs up: then the program ends, or leaves the
-        queue."""
+        """Run the program. If that takes too long, or the client hangs up, end the program or take it off the queue."""
         seconds = self._options.call_seconds
         running = asyncio.ensure_future(self._in_turn(asked))
         leaving = asyncio.ensure_future(request.until_gone())
@@ -146,7 +145,7 @@ class Fusion(BaseRoute):
             return await self._answer(asked)
 
     async def _answer(self, asked: RunCode) -> Outcome:
-        """What is not the program's fault is a SandboxError: clients then try again, and say so in the end."""
+        """Answer a failure that is not the program's fault as SandboxError: clients try again, then report it."""
         try:
             return await self._run(asked)
         except (SandboxError, WorkspaceError, LanguageUnavailable, Unusable) as error:
@@ -181,7 +180,7 @@ def decoded(files: Mapping[str, str | None]) -> dict[str, bytes]:
 
 
 async def run(sandbox: Sandbox, toolchain: Toolchain, asked: RunCode) -> Outcome:
-    """Run the program, and fetch what it left behind."""
+    """Run the program, and fetch the files that it left."""
     program = languages.LanguageProgram(
         source(asked),
         stdin=(asked.stdin or "").encode(errors="surrogatepass"),
@@ -197,7 +196,7 @@ async def run(sandbox: Sandbox, toolchain: Toolchain, asked: RunCode) -> Outcome
 
 
 def free_name(toolchain: Toolchain, files: Collection[str]) -> str:
-    """Clients' files may be called as they like."""
+    """A name for the program that no file of the client has."""
     name = toolchain.name
     while toolchain.name == "main" and f"{name}{toolchain.ending}" in files:
         name += "_"
@@ -211,7 +210,7 @@ def source(asked: RunCode) -> str:
 
 
 def limits(asked: RunCode) -> Limits | None:
-    """Less memory than usual, if that is asked for. Compilers are not meant."""
+    """Limits with less memory than usual, if the client asks for that. They do not apply to compilers."""
     if asked.memory_limit_MB <= 0:
         return None
     usual = usual_limits()
@@ -223,14 +222,14 @@ def within(seconds: float) -> float:
 
 
 async def fetched(sandbox: Sandbox, paths: Sequence[str]) -> tuple[Mapping[str, str], Sequence[str]]:
-    """The files that are there, as base64; and what is to be said of those that are too large."""
+    """The files that exist, as base64, and a message for each that is too large."""
     files: dict[str, str] = {}
     left_out: list[str] = []
     room = FETCHED_MOST
     for path in dict.fromkeys(paths):
         try:
             data = await sandbox.read(path)
-        except WorkspaceError:  # as the original: who misses it will see that
+        except WorkspaceError:  # left out, as in the original
             continue
         if len(data) > room:
             left_out.append(f"{path} is left out: the files have more than {FETCHED_MOST} bytes together")

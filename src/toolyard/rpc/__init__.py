@@ -1,4 +1,4 @@
-"""Questions and answers between two processes of ours over one socket: both ways, many at once, whole or in parts."""
+"""Questions and answers between two of our processes over one socket: in both directions, many at once, in parts."""
 
 from toolyard.rpc.connection import OurQuestion, PeerLost, RpcConnection, Serve, TheirQuestion, look_at
 

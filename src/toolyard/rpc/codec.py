@@ -1,6 +1,6 @@
-"""Messages as bytes and back. A frame is its length and a list of messages: MessagePack, with what it does not have.
+"""Messages as bytes and back. A frame is its length and a list of messages, in MessagePack with three extensions.
 
-Whatever arrives is only ever turned into plain values, so the other side may be anybody.
+Decoding only makes plain values, so the other side need not be trusted.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from toolyard.core.encoding import plain
 LONGEST = 512 * 2**20
 """Bytes of one frame."""
 _HEAD = struct.Struct("!IBI")
-"""Its length after these four bytes; then that it is a list, of so many messages."""
+"""The head of a frame: four bytes with the length of the rest, then MessagePack's mark of a list and its length."""
 _LENGTH_SIZE, _LIST = 4, 0xDD
 _REST_OF_HEAD = _HEAD.size - _LENGTH_SIZE
 
 _TEXT, _INTEGER, _PAIRS = range(3)
-"""What MessagePack does not have: text with lone surrogates, long integers, and dictionaries that have such keys."""
+"""The extensions: text with lone surrogates, integers beyond 64 bits, and dictionaries with such keys."""
 
 
 class TooLong(Exception):
-    """What arrives is longer than we ever send."""
+    """A frame is longer than any that we send."""
 
 
 def written(message: Sequence[Any]) -> bytes:
-    """One message of a frame. Raises `TypeError` or `ValueError` if it cannot be written."""
+    """Encode one message of a frame. Raises `TypeError` or `ValueError` if it cannot be written."""
     try:
         try:
             data = _encoder.encode(message)
         except (UnicodeEncodeError, OverflowError):
             data = _encoder.encode(_in_full(message))
-    except (TypeError, ValueError, RecursionError) as error:  # what an author put into it
+    except (TypeError, ValueError, RecursionError) as error:  # the author's values
         raise TypeError(f"it cannot be written as JSON: {error}") from error
     if len(data) > LONGEST - _REST_OF_HEAD:  # the other side would hang up
         raise ValueError(f"it takes more than {LONGEST} bytes")
@@ -43,7 +43,7 @@ def written(message: Sequence[Any]) -> bytes:
 
 
 def frame(messages: Sequence[bytes]) -> bytes:
-    """All these messages; those that are too much for one frame have one each."""
+    """One frame with all these messages, or one frame for each if they are too long together."""
     size = _REST_OF_HEAD + sum(map(len, messages))
     if size > LONGEST:
         return b"".join(frame([message]) for message in messages)
@@ -51,7 +51,7 @@ def frame(messages: Sequence[bytes]) -> bytes:
 
 
 def taken(arrived: bytearray) -> Iterator[Sequence[Any]]:
-    """The frames that have arrived as a whole. They are taken out."""
+    """Decode the frames that have arrived whole, and remove them from the buffer."""
     start = 0
     with memoryview(arrived) as view:
         while (begin := start + _LENGTH_SIZE) <= len(view):
@@ -66,7 +66,7 @@ def taken(arrived: bytearray) -> Iterator[Sequence[Any]]:
 
 
 def _in_full(value: Any) -> Any:
-    """The same without what MessagePack does not have."""
+    """The same value, with extensions where MessagePack cannot write it."""
     match value:
         case None | bool() | float() | bytes():
             return value

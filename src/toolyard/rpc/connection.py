@@ -1,6 +1,6 @@
 """`RpcConnection`: one end of a connection to another process of ours, and the questions and answers on it.
 
-A message is its length and MessagePack. Nothing that arrives is executed or unpickled: the code of whoever wrote an
+A message is its length and MessagePack. Nothing that arrives is executed or unpickled, because untrusted code of an
 environment may run on the other side.
 """
 
@@ -19,23 +19,23 @@ from toolyard.core.errors import NotSupported
 from toolyard.rpc import codec
 
 _WAITING_MOST = 4 * 2**20
-"""Bytes of one answer that may wait here for their reader. Then the side that answers waits, too."""
+"""Bytes of one answer that may wait here for their reader. Beyond that, the side that answers waits, too."""
 _ASKS, _ANSWERS, _REFUSES, _CANCELS, _ADDS_PART, _HAS_ROOM = range(6)
 _OURS = {name: value for name, value in vars(errors).items() if isinstance(value, type)}
 
 
 class PeerLost(Exception):
-    """The other side has gone; the message says why, as far as that is known."""
+    """The other side has gone. The message says why, as far as we know."""
 
 
 class OurQuestion(asyncio.Future[Any]):
-    """A question to the other side. Awaiting it gives the answer, or raises what was raised there.
+    """A question to the other side. Await it for the answer. If the other side raised, it raises the same here.
 
-    `asyncio.Future.cancel` only says that nobody waits here any more; `stop` reaches the other side.
+    `cancel` only ends the waiting on this side. `stop` stops the work on the other side.
     """
 
     _parts: deque[Any] | None = None
-    """Made when the first comes: most answers are whole."""
+    """Parts of the answer that nobody has read yet. Made when the first comes: most answers are whole."""
     _size = 0
     """Bytes in these parts."""
     _is_held = False
@@ -47,13 +47,13 @@ class OurQuestion(asyncio.Future[Any]):
         self._number = number
 
     def stop(self) -> None:
-        """Let the other side stop its work on this. It answers all the same, once it has stopped."""
+        """Tell the other side to stop its work on this question. It still answers, once it has stopped."""
         if not self.done():
             self._connection.send(_CANCELS, self._number)
-            self.add_done_callback(look_at)  # nobody may be waiting for it any more
+            self.add_done_callback(look_at)  # perhaps nobody waits for the answer any more
 
     def leave(self) -> None:
-        """Stop it, and do not wait for the answer."""
+        """Stop the work, and do not wait for the answer."""
         if not self.done():
             self.stop()
             self.cancel()
@@ -80,7 +80,7 @@ class OurQuestion(asyncio.Future[Any]):
                 self._connection.close("it sent more parts than there is room for")
 
     def wake(self) -> None:
-        """Tell `part` that there is something new."""
+        """Let `part` look again."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
@@ -92,9 +92,9 @@ class OurQuestion(asyncio.Future[Any]):
 
 
 class TheirQuestion:
-    """A question from the other side: its name, and what it is about.
+    """A question from the other side: its name `what`, and its arguments `about`.
 
-    What `Serve` returns is the answer, unless that gives it with `answer`, perhaps after some parts.
+    The return value of `Serve` is the answer, unless `Serve` has sent it with `answer`, perhaps after some parts.
     """
 
     __slots__ = ("_connection", "_is_answered", "_number", "_room", "_task", "about", "on_stop", "what")
@@ -103,12 +103,12 @@ class TheirQuestion:
         self.what = what
         self.about = about
         self.on_stop: Callable[[], object] | None = None
-        """Called when nobody waits for the answer any more. Without it, the work is cancelled."""
+        """Called when the other side stops the question or has gone. Without it, the work is cancelled."""
         self._connection = connection
         self._number = number
         self._is_answered = False
         self._room: asyncio.Event | None = None
-        """Whether the other side has room for more parts. Made when it first has none."""
+        """Set while the other side has room for more parts. Made when it first has none."""
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> None:
         self._task = self._connection.loop.create_task(self._do(work))
@@ -121,7 +121,7 @@ class TheirQuestion:
         self._connection.send(_ADDS_PART, self._number, part)
 
     async def room(self) -> None:
-        """Wait until the other side reads, if there is much that it has not read."""
+        """Wait until the other side has room for more parts of this answer."""
         await self._connection.room()
         if self._room is not None:
             await self._room.wait()
@@ -143,9 +143,9 @@ class TheirQuestion:
             answer = await work
             if not self._is_answered:
                 self.answer(answer)
-        except BaseException as error:  # the author's, or our own cancelling: it is the answer
-            told = "".join(traceback.format_exception(error))
-            self._connection.send(_REFUSES, self._number, type(error).__name__, str(error), told)
+        except BaseException as error:  # the author's, or our own cancelling: the other side gets it as the answer
+            trace = "".join(traceback.format_exception(error))
+            self._connection.send(_REFUSES, self._number, type(error).__name__, str(error), trace)
         finally:
             self._connection.forget(self._number)
             self.on_stop = None  # it may refer to this
@@ -161,12 +161,12 @@ async def nothing(question: TheirQuestion) -> Any:
 
 
 class RpcConnection(asyncio.Protocol):
-    """One end. What is sent in one turn of the event loop leaves together."""
+    """One end of a connection. Messages that are sent in one turn of the event loop leave together."""
 
     def __init__(self, serve: Serve = nothing) -> None:
         self.loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self.loop.create_future()
-        """Done when the other side is gone."""
+        """Done when the other side has gone."""
         self._serve = serve
         self._transport: asyncio.Transport | None = None
         self._numbers = itertools.count()
@@ -180,12 +180,12 @@ class RpcConnection(asyncio.Protocol):
 
     @classmethod
     async def on(cls, sock: socket.socket, serve: Serve = nothing) -> RpcConnection:
-        """The connection closes the socket, even if the caller is cancelled before it has the connection."""
+        """Make a connection on a socket. The connection owns the socket, even if the caller is cancelled meanwhile."""
         sock.setblocking(False)
         connection = cls(serve)
         opening = asyncio.ensure_future(connection.loop.create_connection(lambda: connection, sock=sock))
         try:
-            await asyncio.shield(opening)  # to cancel this makes uvloop before 0.23 close a descriptor twice
+            await asyncio.shield(opening)  # cancelling it would make uvloop before 0.23 close a descriptor twice
         except asyncio.CancelledError:
             await asyncio.wait((opening,))
             connection.close()
@@ -193,7 +193,7 @@ class RpcConnection(asyncio.Protocol):
         return connection
 
     def ask(self, what: str, *about: Any) -> OurQuestion:
-        """Ask now. Raises `TypeError` or `ValueError` if the question cannot be written."""
+        """Send a question now. Raises `TypeError` or `ValueError` if it cannot be written."""
         question = OurQuestion(self, number := next(self._numbers))
         if self.lost.done():
             question.set_exception(PeerLost("it has ended"))
@@ -203,25 +203,25 @@ class RpcConnection(asyncio.Protocol):
         return question
 
     def close(self, why: str = "it was closed") -> None:
-        """Send what is on its way, and hang up. Whoever waits for an answer hears why there is none."""
+        """Send the messages that wait, and hang up. Questions without an answer raise `PeerLost` with this reason."""
         if self._transport is not None:
             self._flush()
             self._transport.close()
         self._fail(why)
 
     async def room(self) -> None:
-        """Wait until the other side reads, if there is much that it has not read."""
+        """Wait until the transport's buffer has room."""
         await self._room.wait()
 
     def send(self, *message: Any) -> None:
-        """For questions: one message, to nobody if the other side has gone."""
+        """For questions: send one message. It is dropped if the other side has gone."""
         written = codec.written(message)
         if not self._leaving:
             self.loop.call_soon(self._flush)
         self._leaving.append(written)
 
     def forget(self, number: int) -> None:
-        """For questions: the work on one of theirs is over."""
+        """For questions: forget one of the other side's, when its work is over."""
         del self._serving[number]
 
     def _flush(self) -> None:
@@ -235,7 +235,7 @@ class RpcConnection(asyncio.Protocol):
             if not question.done():
                 question.set_exception(PeerLost(why))
                 question.wake()
-                question.exception()  # looked at: nobody may be waiting for it any more
+                question.exception()  # so that asyncio does not complain if nobody waits for it any more
 
     # What the event loop calls.
 
@@ -285,17 +285,17 @@ class RpcConnection(asyncio.Protocol):
 
 
 def look_at(future: asyncio.Future[Any]) -> None:
-    """A callback for a future that nobody may be waiting for any more: what it raised is no news."""
+    """A callback that keeps asyncio from complaining about an exception that perhaps nobody waits for any more."""
     if not future.cancelled():
         future.exception()
 
 
-def _error_of(name: str, message: str, told: str) -> BaseException:
-    """What the other side raised: one of our own errors as itself, anything else as an error of that name."""
+def _error_of(name: str, message: str, trace: str) -> BaseException:
+    """The exception that the other side raised: our own errors as their class, any other as a new class of its name."""
     if name == asyncio.CancelledError.__name__:
         return PeerLost("it was cancelled there")
     known = _OURS.get(name, Exception)
     kind: type[BaseException] = known if issubclass(known, errors.ToolyardError) else type(name, (Exception,), {})
     error = kind(message)
-    error.add_note(told)
+    error.add_note(trace)
     return error

@@ -1,4 +1,4 @@
-"""Every background task has this owner: none is forgotten, and none that breaks takes another with it."""
+"""`Background` owns the background tasks of the runtime: it logs those that break, and waits for all at the end."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Background:
         return task
 
     def own(self, task: asyncio.Task[None]) -> None:
-        """Look after a task that runs already."""
+        """Own a task that runs already."""
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     async def stop(self, seconds: float) -> None:
-        """Wait for what still runs, such as teardowns, but not longer than this; then cancel it."""
+        """Wait for tasks that still run, such as teardowns, but no longer than this. Then cancel them."""
         if not self._tasks:
             return
         _, late = await asyncio.wait(self._tasks, timeout=seconds)

@@ -16,8 +16,8 @@ _numbers = itertools.count()
 
 
 class _Process:
-    """The first half of the ids that this process makes. They are unique, not secret: an id is only ever looked up
-    among the calls of its own session."""
+    """The first half of the call ids that this process makes. They are unique, not secret: the server only looks up an
+    id among the calls of its own session."""
 
     prefix = ""
 
@@ -31,15 +31,15 @@ os.register_at_fork(after_in_child=_Process.renew)
 
 
 def is_ours(call_id: str) -> bool:
-    """Whether an id looks like one that we made. Such an id never starts a call: it must already name one."""
+    """Whether an id looks like one that we made. Such an id never starts a call; it must already name one."""
     return call_id.startswith(_OURS) and len(call_id) == len(_OURS) + 32
 
 
 class Call(Generic[R]):
-    """A ticket for one call. Many may wait for it, any number of times.
+    """A ticket for one call. Any number of tasks may wait for it, any number of times.
 
-    The call runs in a task of its own: cancelling whoever waits for it does not stop it, and stopping it cancels nobody
-    else.
+    The call runs in a task of its own. Cancelling a task that waits for the call does not stop it, and stopping the
+    call cancels no task that waits.
     """
 
     __slots__ = (
@@ -63,16 +63,17 @@ class Call(Generic[R]):
         self.id = call_id or f"{_Process.prefix}{next(_numbers):016x}"
         self.deadline = deadline
         self.excused = 0.0
-        """Seconds that do not count, since this process stood still."""
+        """Seconds that do not count, because this process stood still."""
         self.kept = kept
         """The replay cache keeps its result, so that a client can ask for it again."""
         self.asked: int | None = None
-        """If the client chose the id: a hash of tool and arguments, which a second call with that id must have too."""
+        """If the client chose the id: a hash of tool and arguments, which a second call with that id must match."""
         self.size = 0
+        """Bytes of its result, about."""
         self.began = 0.0
-        """When its tool began to run; 0 if that has not, or if nobody listens."""
+        """When its tool began to run; 0 before that, or if nothing listens to the journal."""
         self.stopped: Reason | None = None
-        """Why we ended it, if we did."""
+        """Why the runtime stopped it; None if it did not."""
         self._task: asyncio.Task[Any] | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
         self.done = False
@@ -89,7 +90,7 @@ class Call(Generic[R]):
         return self._result  # type: ignore[return-value]  # a result by now
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end, but no longer than `seconds`. Return whether it is there. Cancelling this stops nothing."""
+        """Wait until the call is done, or for `seconds`. Return whether it is done. Cancelling this stops nothing."""
         if not self.done:
             if seconds is None:
                 await self.ended()
@@ -105,7 +106,7 @@ class Call(Generic[R]):
         elif self._waiters is None:
             self._waiters = [waiter]
         else:
-            self._waiters = [other for other in self._waiters if not other.done()]  # who gave up waiting
+            self._waiters = [other for other in self._waiters if not other.done()]  # drop those that were cancelled
             self._waiters.append(waiter)
         return waiter
 
@@ -114,13 +115,13 @@ class Call(Generic[R]):
         return self.result
 
     def run_by(self, task: asyncio.Task[Any]) -> None:
-        """Say which task runs the call, which has begun."""
+        """Note the task that runs the call, after its first step."""
         self._task = task
         if self.stopped is not None:
             task.cancel()
 
     def stop(self, reason: Reason) -> None:
-        """End it now; its result says why."""
+        """Stop the call; its result says why."""
         if not self.done and self.stopped is None:
             self.stopped = reason
             if self._task is not None:

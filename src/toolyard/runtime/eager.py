@@ -1,8 +1,8 @@
 """`eagerly`: start a coroutine as a task whose first step runs at once, so that work that never waits is done already.
 
-Python 3.12 can do this itself. On 3.11 we make the first step by hand, in the name of the task that makes all later
-ones: code that asks for its task, such as `asyncio.timeout`, always sees the same. Most work is over after that step.
-So its task is not brought to life, which would take longer than the work, until it has to wait or somebody uses it.
+Python 3.12 can do this itself. On 3.11 we run the first step by hand, as the same task that runs all later ones: code
+that asks for its task, such as `asyncio.timeout`, always sees one task. Most work is over after that step. Making a
+real task of it would take longer than the work, so we only do that when the work has to wait or somebody uses the task.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, NoReturn, TypeVar
 T = TypeVar("T")
 
 BREATH = 0.001
-"""Whoever starts many tasks in a loop yields to the event loop after this many seconds."""
+"""A loop that starts many tasks yields to the event loop after this many seconds."""
 
 
 async def breathe() -> float:
-    """Yield to the event loop. Return when to do so again."""
+    """Yield to the event loop. Return the time at which to do so again."""
     await asyncio.sleep(0)
     return time.monotonic() + BREATH
 
@@ -62,11 +62,12 @@ else:
         return task
 
     class _Task(asyncio.Task[Any]):
-        """Nothing but its identity until it lives: before that, asyncio and the event loop do not know of it."""
+        """A task that asyncio and the event loop do not know of until `live` initializes it. Before that it is only an
+        identity."""
 
         __slots__ = ("begun",)
         begun: _Begun[Any] | None
-        """What it runs; None once it lives."""
+        """The work that it runs; None once `live` was called."""
 
         def live(self) -> None:
             begun, self.begun = _begun_of(self), None
@@ -85,13 +86,13 @@ else:
     _begun_of = vars(_Task)["begun"].__get__  # the slot itself, past __getattribute__
 
     class _Begun(Coroutine[Any, Any, T]):
-        """A coroutine whose first step comes before its task lives. It repeats to the task what came of that."""
+        """A coroutine whose first step runs before its task lives. It replays the outcome of that step to the task."""
 
         waits_for: Any = None
         result: Any = None
         error: BaseException | None = None
         is_over = True
-        _is_told = False
+        _was_replayed = False
 
         def __init__(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, context: Context) -> None:
             self.work = work
@@ -99,22 +100,22 @@ else:
             self.context = context
 
         def send(self, value: Any) -> Any:
-            if self._is_told:
+            if self._was_replayed:
                 return self.work.send(value)
-            self._is_told = True
+            self._was_replayed = True
             if self.is_over:
                 self._end()
             return self.waits_for
 
         def throw(self, error: Any, *more: Any) -> Any:
-            """The task was cancelled; perhaps before it could learn what the first step waits for."""
-            if self._is_told:
+            """The task was cancelled, perhaps before `send` gave it the future that the first step waits for."""
+            if self._was_replayed:
                 return self.work.throw(error, *more)
-            self._is_told = True
+            self._was_replayed = True
             if self.is_over:  # so there is nothing to cancel
                 self._end()
             if self.waits_for is not None and self.waits_for.cancel():
-                return self.waits_for  # as a task does it: the work learns of it from what it waits for
+                return self.waits_for  # as a task does it: the cancelled future raises in the work
             return self.work.throw(error, *more)
 
         def _end(self) -> NoReturn:

@@ -1,7 +1,7 @@
-"""What happens on a server, told to whoever listens: metrics and logs.
+"""`Journal`: calls listeners, such as metrics and logs, when something happens on a server.
 
-To listen, add a function to the list of what you want to hear. It is called at once, on the event loop, in everybody's
-way: it must be quick, and it must not raise. A list that is empty costs a call no more than a look at it.
+To listen, add a function to the list of an event. The runtime calls it on the event loop, before it goes on: the
+function must be quick and must not raise. An empty list costs a call almost nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from toolyard.placement.base import SessionSpec
 Outcome: TypeAlias = Literal["ok"] | Reason
 
 Why: TypeAlias = Literal["deleted", "idle", "drained", "replaced", "failed"]
-"""Why a session was closed: its client wanted that, nobody used it, the server ends, its client meant another
+"""Why a session was closed: its client deleted it, nobody used it, the server ends, its client meant another
 environment, or it could not be built."""
 
 Opened: TypeAlias = Callable[[SessionSpec], None]
@@ -32,17 +32,17 @@ class Journal:
 
     def __init__(self) -> None:
         self.opened: list[Opened] = []
-        """Its environment is about to be built."""
+        """A session's environment is about to be built."""
         self.settled: list[Settled] = []
-        """It is set up, or what went wrong with that; and how many seconds after it was opened."""
+        """A session is set up, or has failed: the problem, empty if there is none, and seconds since it was opened."""
         self.rebuilt: list[Rebuilt] = []
-        """Its environment was lost, and has been made again."""
+        """A session's environment was lost, and the runtime has made it again."""
         self.started: list[Started] = []
-        """A call of this tool was taken, though it may have to wait."""
+        """A session has taken a call of this tool, which may still have to wait."""
         self.answered: list[Answered] = []
-        """A call of this tool is over: its outcome, the seconds that it waited, and those that it ran; None if it never
-        did."""
+        """A call of this tool is over: its outcome, the seconds that it waited and the seconds that it ran; None if it
+        never ran."""
         self.closed: list[Closed] = []
-        """And why, and how many seconds after it was opened. Its teardown comes now."""
+        """A session is closed: why, and the seconds since it was opened. Its teardown comes next."""
         self.swept: list[Swept] = []
         """The server's clock ticked, so many seconds late: as late as everything else on the event loop."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -29,11 +31,11 @@ class State(Enum):
 
 
 _STARTING, _READY, _FAILED, _CLOSED = State.STARTING, State.READY, State.FAILED, State.CLOSED
-"""Every call asks for these, and looking up a member of an Enum is slow."""
+"""Looked up once: every call compares with these, and looking up a member of an Enum is slow."""
 
 
 class Asked(NamedTuple):
-    """A call that was made."""
+    """A call that a session has made, so that it can be repeated."""
 
     tool: str
     arguments: JsonObject
@@ -48,6 +50,7 @@ class Lifecycle:
         "_settled",
         "_shared",
         "_spec",
+        "_task",
         "_teardown",
         "history",
         "opened",
@@ -59,24 +62,26 @@ class Lifecycle:
     def __init__(self, spec: SessionSpec, shared: Shared) -> None:
         self.state = _STARTING
         self.placed: Placed | None = None
-        """The environment, from its constructor on until it is torn down."""
+        """The environment, from its constructor until its teardown."""
         self.history: list[Asked] | None = [] if spec.environment.replayable else None
-        """The calls that led to its state, if they can be repeated."""
+        """The calls that led to its state; None if they cannot be repeated."""
+        self._task = copy.deepcopy(spec.task) if spec.environment.replayable else spec.task
+        """The task as it was before the author's code could change it: repeated calls begin from it."""
         self.opened = time.monotonic()
         self._spec = spec
         self._shared = shared
         self._placement: Placement | None = None
         self._rebuilding: asyncio.Task[None] | None = None
         self.setup: asyncio.Task[None] | None = None
-        """While it runs."""
+        """The task of setup(), while it runs."""
         self._teardown: asyncio.Task[None] | None = None
-        """Under way already, because setup() failed."""
+        """The task of teardown(), if setup() failed."""
         self._settled: asyncio.Event | None = None
         self._error = ""
 
     @property
     def condition(self) -> str:
-        """Its state, or that its environment is lost."""
+        """The name of its state, or `lost` if its environment is."""
         return "lost" if self.placed is not None and self.placed.lost else self.state.value
 
     # From the constructor to the end.
@@ -88,9 +93,9 @@ class Lifecycle:
             spec = self._spec
             if overrides(spec.environment, "__init__") or spec.toolset is not None:
                 placed = await self._construct(placement)
-            else:  # there is nothing of the author's in it that could hang
+            else:  # no constructor of an author's runs, so nothing can hang
                 placed = await placement.place(spec)
-        except BaseException as error:  # whoever waits on the session already must not wait for ever
+        except BaseException as error:  # requests that wait for the session already must not wait for ever
             self._error = str(error) if isinstance(error, SessionFailed) else describe(error)
             if self.state is _STARTING:
                 self._settle(_FAILED)
@@ -123,7 +128,7 @@ class Lifecycle:
         try:
             async with asyncio.timeout(seconds) as limit:
                 await placed.setup()
-        except Exception as error:  # the author's setup(): reported to whoever waits on the session
+        except Exception as error:  # the author's setup(): requests that wait for the session get the error
             late = isinstance(error, TimeoutError) and limit.expired()
             self._error = f"setup() took more than {seconds:g} s" if late else describe(error)
             log.warning(
@@ -140,14 +145,15 @@ class Lifecycle:
             self.setup = None
 
     def continue_from(self, other: Lifecycle, placed: Placed) -> None:
-        """Begin where another session is, with a copy of its environment."""
+        """Continue from where another session is, with a copy of its environment."""
         self.placed, self._placement = placed, other._placement
         self.history = None if other.history is None else [*other.history]
+        self._task = other._task
         self._tell_opened()
         self._settle(_READY)
 
     def close(self, why: Why) -> None:
-        """Let nobody in any more and stop setup()."""
+        """Refuse new calls and stop setup()."""
         self._settle(_CLOSED)
         self._tell_closed(why)
         if self.setup is not None:
@@ -162,7 +168,7 @@ class Lifecycle:
     async def end(self) -> None:
         """Run the author's teardown(), once and for a bounded time."""
         if self._teardown is not None:
-            await asyncio.wait((self._teardown,))  # bounded by itself
+            await asyncio.wait((self._teardown,))  # `_give_back` bounds it
         if (placed := self.placed) is not None:
             self.placed = None
             await self._give_back(placed)
@@ -192,16 +198,16 @@ class Lifecycle:
             await self._settled.wait()
         if self.state is _FAILED:
             raise SessionFailed(self._error)
+        if self.state is _READY and self.history is not None and self.placed is not None and self.placed.lost:
+            await self._rebuilt()
         if self.state is _CLOSED or self.placed is None:
             raise SessionClosed("Session deleted")
-        if self.placed.lost and self.history is not None:
-            await self._rebuilt()
         return self.placed
 
     async def tools_before_setup(self) -> ListToolsOutput | None:
-        """The tools of a session whose setup() still runs, read off its classes. None if only an instance knows them.
+        """The tools of a session whose setup() still runs, read from its classes. None if only an instance has them.
 
-        Nothing is asked of an instance before its setup() is over: it may list tools that setup() makes.
+        The instance is not asked before its setup() is over, because it may list tools that setup() makes.
         """
         environment, placed = self._spec.environment, self.placed
         owners = [environment, *environment.toolsets, *filter(None, [self._spec.toolset])]
@@ -213,7 +219,7 @@ class Lifecycle:
     # Again, by repeating its calls.
 
     async def _rebuilt(self) -> None:
-        """Rebuild an environment that was lost. Many callers may wait for that."""
+        """Rebuild an environment that was lost. Any number of callers may wait for one rebuild."""
         if self._rebuilding is None or self._rebuilding.done():
             self._rebuilding = self._shared.background.start(self._rebuild())
         await asyncio.shield(self._rebuilding)
@@ -232,14 +238,15 @@ class Lifecycle:
             hear(self._spec)
 
     async def repeated(self, specs: Sequence[SessionSpec]) -> Sequence[Placed]:
-        """New environments, brought to where this one is by repeating its calls."""
+        """Make new environments, and bring them to the state of this one by repeating its calls."""
         assert self._placement is not None
         made: list[Placed] = []
         seconds = self._shared.limits.setup_seconds
         try:
             async with asyncio.timeout(seconds) as limit:
                 for spec in specs:
-                    made.append(placed := await self._placement.place(spec))
+                    unchanged = replace(spec, task=copy.deepcopy(self._task))
+                    made.append(placed := await self._placement.place(unchanged))
                     if spec.environment._definition.sets_up:
                         await placed.setup()
                     for asked in self.history or ():
@@ -252,7 +259,7 @@ class Lifecycle:
             raise
         return made
 
-    # What is told.
+    # For the log and the journal.
 
     @property
     def about(self) -> dict[str, dict[str, str]]:
@@ -277,6 +284,6 @@ class Lifecycle:
 
 
 def _check_repeated(asked: Asked, reply: Reply) -> None:
-    """A call that was lost when it was repeated leaves the session somewhere else, and no reward may come of that."""
+    """Raise if a repeated call was lost: the session would be in another state, from which no reward may come."""
     if isinstance(reply, ToolFailure) and reply.retryable:
         raise SessionFailed(f"{asked.tool!r} could not be repeated: {reply.message}")

@@ -1,4 +1,4 @@
-"""How long and how much: the values the runtime is handed. Settings say what each is for."""
+"""The limits of the runtime: how long, how much, how many. `settings.py` explains each."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How the ids of sessions begin that a protocol names itself. No client may choose such an id, or ask for one."""
+"""Prefixes of session ids that a protocol makes itself. No client may choose such an id, or send one."""
 
 from __future__ import annotations
 
 TRAJECTORY = "verl:"
-"""Before a trainer's own name for a trajectory."""
+"""The prefix before a trainer's own name of a trajectory."""
 NODE = "node:"
-"""Before the name of a ToolServer's node."""
+"""The prefix before the name of a ToolServer's node."""
 RESERVED = (TRAJECTORY, NODE)

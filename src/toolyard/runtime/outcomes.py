@@ -1,4 +1,4 @@
-"""What is told of a call: its output within limits, or why there is none."""
+"""The result of a call: its output cut to the limits, or why there is none."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ log = logging.getLogger("toolyard.environment")
 
 
 def fitted(returned: ToolOutput | str, most: int) -> tuple[Returned, int]:
-    """An output as it is now, and its size; cut if that is more than `most`."""
+    """A copy of the output, cut if it is larger than `most`, and its size."""
     output = as_output(returned)
-    if output.reward is not None and not math.isfinite(output.reward):  # JSON has no word for it but null
+    if output.reward is not None and not math.isfinite(output.reward):  # in JSON it would become null
         return _unusable(f"its reward is {output.reward}, and a reward is a finite number or None"), 0
     try:
         result, size = snapshot(output)
@@ -39,7 +39,7 @@ def _unusable(why: str) -> ToolFailure:
 
 
 def within(result: ToolFailure, most: int) -> ToolFailure:
-    """The same failure with its words cut."""
+    """The same failure, with its words cut to `most` characters."""
     said = result.said
     if isinstance(said, str):
         said = cut_text(said, most)

@@ -1,4 +1,4 @@
-"""Which of several gateways a session belongs to: its id alone tells, and all of them agree."""
+"""Which of several gateways owns a session. The session's id alone decides, so that all gateways agree."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TypeAlias
 from zlib import crc32
 
 Ask: TypeAlias = Callable[[int, str, bytes], Awaitable[bytes]]
-"""Ask another gateway a question, which some protocol there understands, and hear what it answers. Raises
-`GatewayLost`."""
+"""Send a question to a gateway, where the route of some protocol answers it. Raises `GatewayLost`."""
 
 
 class GatewayLost(Exception):
@@ -20,7 +19,7 @@ async def _nobody(owner: int, question: str, about: bytes) -> bytes:
 
 
 class Owners:
-    """Of `count` gateways, which are numbered from 0, this is the one with that number."""
+    """Finds the owner of a session among `count` gateways, numbered from 0. This gateway is `number`."""
 
     def __init__(self, number: int = 0, count: int = 1, ask: Ask = _nobody) -> None:
         self.number = number
@@ -32,11 +31,11 @@ class Owners:
         return self.count == 1
 
     def of(self, name: str) -> int:
-        """The owner of the session that clients know by this name, whoever chose it."""
+        """The gateway that owns the session of this name, as clients know it."""
         return crc32(name.encode(errors="surrogatepass")) % self.count
 
     def draw(self, make: Callable[[], str]) -> str:
-        """A name for a session that is to live here: names are made until one is ours."""
+        """Make names until this gateway owns one, for a new session that is to live here."""
         name = make()
         while self.count > 1 and self.of(name) != self.number:
             name = make()

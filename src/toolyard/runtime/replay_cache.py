@@ -1,4 +1,4 @@
-"""Results kept for clients that lost their connection: for a while after the end, and never more than so many bytes."""
+"""Keeps results for clients that lost their connection: for a while after the call, and at most so many bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from toolyard.runtime.call import Call
 
 OVERHEAD = 1536
-"""About how many bytes a kept call takes beside its text."""
+"""Bytes that a kept call takes beside its text, about."""
 
 
 class ReplayCache:
@@ -23,7 +23,7 @@ class ReplayCache:
         return len(self._calls)
 
     def add(self, call: Call[Any], forget: Callable[[Call[Any]], None], now: float) -> None:
-        """Keep a call from now on; `forget` is told when it goes."""
+        """Keep a call from now on. `forget` is called when it is evicted."""
         self._calls[call] = (now + self._seconds, forget)
         self._bytes += call.size + OVERHEAD
         while self._bytes > self._most and len(self._calls) > 1:

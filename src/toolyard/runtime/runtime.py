@@ -1,4 +1,4 @@
-"""`Runtime`: the kernel every protocol talks to."""
+"""`Runtime`: the kernel that every protocol uses. It opens, finds, forks and closes sessions and keeps their limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger("toolyard.runtime")
 _STALL_SECONDS = 1.0
 """A sweep that is later than this shows that the whole process stood still."""
 _GOOD_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
-"""What an environment may be called; clients take . and .. out of an address."""
+"""Names that an environment may have. Not `.` and `..`, which clients take out of an address."""
 
 
 class Runtime:
@@ -56,15 +56,17 @@ class Runtime:
         self.sessions: dict[str, Session] = {}
         self.owners = Owners()
         self.at_start: list[Callable[[], object]] = []
-        """What is done when a session is opened on an event loop of which no lifespan has told."""
+        """Called when the first session is opened on an event loop on which no lifespan has started this runtime."""
         self.at_end: list[Callable[[], None]] = []
-        """What protocols want to be done when every session is closed for good."""
+        """Called on the way out, when every session is closed. Protocols add their own."""
+        self._forking = 0
+        """How many sessions forks are making now. They count as open, so that several forks at once keep the limit."""
         self._sweeping: asyncio.Task[None] | None = None
         self._tasks = {name: Tasks(env, placement) for name, env in self.environments.items()}
 
     @property
     def calls(self) -> int:
-        """How many are running or waiting to run."""
+        """How many calls are running or waiting to run."""
         return len(self.shared.calls)
 
     @property
@@ -78,7 +80,7 @@ class Runtime:
     # What is served.
 
     def environment(self, name: str | None = None) -> type[Environment]:
-        """By name, whatever its case; the first one served when no name is given."""
+        """The environment of this name, in any case; without a name, the first one served."""
         if name is None:
             return next(iter(self.environments.values()))
         try:
@@ -96,7 +98,7 @@ class Runtime:
         return self._tasks[environment.name().lower()]
 
     def opens_at_once(self, environment: type[Environment]) -> bool:
-        """Whether nothing has to be waited for when a session is opened: no other process, and no code of an author."""
+        """Whether `open` never waits: no other process takes part, and no code of an author runs."""
         own = environment._definition
         return self.placement.is_here and not own.sets_up and not overrides(environment, "__init__")
 
@@ -111,11 +113,11 @@ class Runtime:
     ) -> Session:
         """Build the environment of a new session; setup() goes on in the background. On failure the id stays free.
 
-        `on_idle` is called in the place of closing it when nobody has used it for long.
+        If nobody uses the session for long, the runtime calls `on_idle` instead of closing it.
         """
         if spec.session_id in self.sessions:
             raise SessionExists("Session already exists")
-        if not self._is_looked_after():
+        if not self._is_sweeping():
             log.warning("started without a lifespan: when the process ends, sessions are not torn down")
             self._sweeping = self.shared.background.start(self._sweep())
             for function in self.at_start:
@@ -126,18 +128,19 @@ class Runtime:
         return session
 
     async def replace(self, session: Session, spec: SessionSpec) -> Session:
-        """Another environment under the same id, which never is without one; the old instance is torn down."""
+        """Open a session with another environment under the same id, at once, and tear down the old instance."""
         self._end(session, "replaced")
         made = Session(spec, self.shared)
         await self._build(made)
         return made
 
     async def fork(self, session: Session, ids: Sequence[str]) -> Strategy:
-        """Sessions with these ids that continue from where this one is; how they were made.
+        """Open sessions with these ids that continue from where this one is. Return how they were made.
 
-        Who stops waiting for them leaves none behind, however far they have come: no place is cut off in the middle."""
+        If the caller is cancelled, forking goes on to its end, so that no placement is interrupted half-way. Then the
+        runtime closes the new sessions."""
         self._check_room(len(ids))
-        forking = asyncio.ensure_future(self._fork(session, ids))
+        forking = eagerly(self._fork(session, ids))  # which counts them before anybody else can ask for room
         try:
             return await asyncio.shield(forking)
         except asyncio.CancelledError:
@@ -151,9 +154,13 @@ class Runtime:
 
     async def _fork(self, session: Session, ids: Sequence[str]) -> Strategy:
         spec = session.spec
-        made, strategy = await session.fork([dataclasses.replace(spec, session_id=each) for each in ids])
+        self._forking += len(ids)
+        try:
+            made, strategy = await session.fork([dataclasses.replace(spec, session_id=each) for each in ids])
+        finally:
+            self._forking -= len(ids)
         self.sessions |= {each.id: each for each in made}
-        if self.shared.draining:  # which has closed all others meanwhile
+        if self.shared.draining:  # `drain` has closed all other sessions meanwhile
             await asyncio.gather(*map(self.close, ids))
             raise Overloaded("the server is shutting down")
         return strategy
@@ -161,7 +168,7 @@ class Runtime:
     def _check_room(self, wanted: int) -> None:
         if self.shared.draining:
             raise Overloaded("the server is shutting down")
-        if len(self.sessions) + wanted > self.limits.max_sessions:
+        if len(self.sessions) + self._forking + wanted > self.limits.max_sessions:
             raise Overloaded(f"all {self.limits.max_sessions} sessions of this server are in use", retry_after=5)
 
     async def _build(self, session: Session) -> None:
@@ -182,10 +189,10 @@ class Runtime:
     async def close(self, session_id: str, why: Why = "deleted") -> None:
         """End a session and wait until its teardown is over. Unknown ids are ignored."""
         if (closing := self.close_soon(session_id, why)) is not None:
-            await asyncio.wait((closing,))  # who gives up waiting does not give up the teardown
+            await asyncio.wait((closing,))  # cancelling this does not cancel the teardown
 
     def close_soon(self, session_id: str, why: Why = "deleted") -> asyncio.Task[None] | None:
-        """Begin to end a session. Return the task that does it; None if it is over already."""
+        """Begin to end a session. Return the task that does it; None if nothing is left to wait for."""
         session = self.sessions.pop(session_id, None)
         return self._end(session, why) if session is not None else None
 
@@ -200,7 +207,7 @@ class Runtime:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
-        """Own every background task; on the way out let calls end, then close every session."""
+        """Keep deadlines and leases. On the way out, let calls end, close every session and stop background tasks."""
         self.shared.draining = False
         sweeping = self._sweeping = self.shared.background.start(self._sweep())
         try:
@@ -217,7 +224,7 @@ class Runtime:
         return self.shared.draining
 
     async def drain(self) -> None:
-        """Take nothing new, give running calls time to end, then close every session. Doing it twice is fine."""
+        """Take no new sessions or calls, give running calls time to end, then close every session. Safe to repeat."""
         self.shared.draining = True
         if running := [call.ended() for call in self.shared.calls]:
             await asyncio.wait(running, timeout=self.limits.drain_seconds)
@@ -227,13 +234,13 @@ class Runtime:
         for call in list(self.shared.calls):
             call.stop("cancelled")
 
-    def _is_looked_after(self) -> bool:
-        """Whether deadlines and leases are kept on this event loop; without a lifespan, loops may change."""
+    def _is_sweeping(self) -> bool:
+        """Whether `_sweep` runs on this event loop; without a lifespan, loops may change."""
         sweeping = self._sweeping
         return sweeping is not None and not sweeping.done() and sweeping.get_loop() is asyncio.get_running_loop()
 
     async def _sweep(self) -> None:
-        """The one clock of the server: deadlines, leases and kept results."""
+        """The one clock of the server: keeps deadlines and leases, and drops kept results."""
         stood_still = False
         with SpareFiles() as spare:
             while True:
@@ -242,12 +249,12 @@ class Runtime:
                 now = time.monotonic()
                 late = max(now - due, 0.0)
                 spare.look()
-                for told in self.journal.swept:
-                    told(late)
+                for hear in self.journal.swept:
+                    hear(late)
                 if late > _STALL_SECONDS:
                     self.shared.excuse_calls(late)
                 stood_still = late > _STALL_SECONDS and not stood_still  # never twice: a busy server has deadlines too
-                if stood_still:  # read what came meanwhile first, or those who sent it look idle
+                if stood_still:  # first read the requests that came meanwhile, or their sessions look idle
                     continue
                 self.shared.stop_late_calls(now)
                 self.shared.replays.sweep(now)
@@ -256,7 +263,7 @@ class Runtime:
     def _sweep_idle(self, horizon: float) -> None:
         for session in [s for s in self.sessions.values() if s.last_seen < horizon and not s.busy]:
             if session.on_idle is not None:
-                session.touch()  # it is asked again if it is still there then
+                session.touch()  # if it stays open, `on_idle` is called again after the same time
                 self.shared.background.start(session.on_idle())
                 continue
             self.sessions.pop(session.id, None)
@@ -264,7 +271,7 @@ class Runtime:
 
 
 def by_name(environments: Sequence[type[Environment]]) -> dict[str, type[Environment]]:
-    """The environments under their names, after checking what can only be checked on a finished class."""
+    """The environments by name. Raises `DefinitionError` for mistakes that show only on a finished class."""
     found: dict[str, type[Environment]] = {}
     for env in environments:
         name = env.name().lower()

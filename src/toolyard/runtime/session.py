@@ -35,8 +35,8 @@ from toolyard.runtime.turn_queue import TurnQueue
 log = logging.getLogger("toolyard.runtime")
 
 _FORGOTTEN_MOST = 2**18
-"""How many ids of calls, chosen by the client and now evicted, a session remembers so as not to run them again. It
-remembers a hash of each, about 80 bytes, and takes no more ids from clients when it has so many."""
+"""How many evicted call ids that clients chose a session remembers, so that no call runs twice. It keeps a hash of
+each, about 80 bytes. With this many, the session takes no more ids from clients."""
 
 _REBUILT = (
     "The session was made again and is as before this call; whether the call had effects outside of it is not known."
@@ -45,11 +45,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 """Seconds before a tool that had no answer yet is asked again."""
 
 _READY, _CLOSED = State.READY, State.CLOSED
-"""Every call asks for these, and looking up a member of an Enum is slow."""
+"""Looked up once: every call compares with these, and looking up a member of an Enum is slow."""
 
 
 class Session:
-    """All the state of a session is here. It is a lease: unseen for long enough, the runtime closes it."""
+    """All the state of a session. It is a lease: if no client uses it for long enough, the runtime closes it."""
 
     __slots__ = (
         "_calls",
@@ -75,9 +75,9 @@ class Session:
     ) -> None:
         self.spec = spec
         self.finished = False
-        """A tool said that the episode is over."""
+        """A tool has ended the episode with finished=True."""
         self.provisional = provisional
-        """Opened without naming the environment; the first request that names one decides."""
+        """The client opened it without naming an environment. The first request that names one decides."""
         self.on_idle = on_idle
         """The runtime calls this instead of closing the session when nobody has used it for long."""
         self.running = 0
@@ -87,8 +87,9 @@ class Session:
         self.last_seen = self._life.opened
         self._turns: TurnQueue | None = None
         self._calls: dict[str, Call[Any]] | None = None
-        """Those that run and those that the replay cache keeps, by id."""
+        """The calls that run and those that the replay cache keeps, by id. This and the next are made when needed."""
         self._forgotten: set[int] | None = None
+        """Hashes of the ids of evicted calls, if the client chose them."""
 
     # From open to close.
 
@@ -102,19 +103,19 @@ class Session:
 
     @property
     def condition(self) -> str:
-        """Its state, or that its environment is lost."""
+        """The name of its state, or `lost` if its environment is."""
         return self._life.condition
 
     @property
     def waiting(self) -> int:
-        """How many calls have not had their turn."""
+        """How many calls wait for setup() or for their turn."""
         if self.state is State.STARTING:
             return self.running
         return self._turns.waiting if self._turns is not None else 0
 
     @property
     def busy(self) -> bool:
-        """Whether something goes on in it, so that it is not idle although nobody asks."""
+        """Whether a call or setup() runs in it, so that it is not idle even without requests."""
         return self.running > 0 or self.state is State.STARTING
 
     def touch(self) -> None:
@@ -130,13 +131,13 @@ class Session:
         return await self._life.ready()
 
     async def tools_before_setup(self) -> ListToolsOutput | None:
-        """The tools of a session whose setup() still runs, or None: as `Lifecycle` has it."""
+        """As `Lifecycle.tools_before_setup`."""
         self.touch()
         return await self._life.tools_before_setup()
 
     def close(self, why: Why = "deleted") -> Coroutine[Any, Any, None] | None:
-        """Let nobody in any more, and stop calls and setup. Return what is left to do, if there is anything: to wait
-        until they have ended, and to let the author's teardown() run; once, and for a bounded time."""
+        """Refuse new calls, and stop running calls and setup(). Return the rest of the work, if there is any: to wait
+        until they have ended, and to run the author's teardown(), once and for a bounded time."""
         life = self._life
         if life.state is _CLOSED:
             return None
@@ -162,7 +163,7 @@ class Session:
         await self._life.end()
 
     async def stop_calls(self) -> None:
-        """End what runs in it, and wait for that; the session itself goes on."""
+        """Stop the calls that run in it, and wait until they have ended. The session itself goes on."""
         running = [call for call in (self._calls or {}).values() if not call.done]
         for call in running:
             call.stop("cancelled")
@@ -170,13 +171,13 @@ class Session:
             await asyncio.wait([call.ended() for call in running], timeout=self._shared.limits.teardown_seconds)
 
     async def fork(self, specs: Sequence[SessionSpec]) -> tuple[Sequence[Session], Strategy]:
-        """As many sessions that continue from here. It waits until no call runs, and none begins meanwhile."""
+        """Make sessions that continue from here. This waits until no call runs, and no call begins meanwhile."""
         await self.ready()
         turns = self._turns = self._turns or TurnQueue()
         claim = Claim("fork", "exclusive")
         await turns.take(claim)
         try:
-            placed = await self.ready()  # as it is now, after the calls before us
+            placed = await self.ready()  # again: a call before us may have lost it
             sessions = [Session(spec, self._shared) for spec in specs]
             try:
                 made, strategy = await placed.fork(specs)
@@ -226,16 +227,16 @@ class Session:
         kept: bool = True,
         follow: bool = True,
     ) -> Call[Any]:
-        """Begin a call at once, in a task of its own, and hand back its ticket. It is done already if nothing in it
-        waits. An id that already names a call here finds that call.
+        """Begin a call at once, in a task of its own, and return its ticket. The call is done already if nothing in it
+        waits. If `call_id` already names a call of this session, return that call.
 
-        `given` is what the trainer says with it, not the model. `kept`: its result can be asked for again. A tool that
-        returns `AskAgain` is asked until it has a result; without `follow`, that is the caller's to do.
+        `given` holds values from the trainer, not from the model. `kept`: the replay cache keeps the result. If the
+        tool returns `AskAgain`, the session asks until there is a result; without `follow`, the caller gets it.
         """
         if call_id is not None and (found := self._find(call_id, tool, arguments)) is not None:
             return found
         call = self._admit(tool, call_id, arguments, kept=kept)
-        # Not among the background tasks: Shared owns the call, and _run lets nothing out.
+        # Not among the background tasks: Shared owns the call, and `_run` lets no exception out.
         running = eagerly(self._run(call, self._in_turn(call, tool, arguments, given), given if follow else None))
         if not call.done:
             call.run_by(running)
@@ -244,7 +245,8 @@ class Session:
     def score_group(
         self, candidates: Sequence[GroupCandidate], call_id: str | None = None
     ) -> Call[Sequence[GroupScore] | ToolFailure]:
-        """Start scoring; a ticket as for a tool call, but it takes no turn and is not stopped by the end."""
+        """Begin to score a group, and return a ticket as for a tool call. It takes no turn, and runs even after the end
+        of the episode."""
         if call_id is not None and (found := self._find(call_id, "score_group", candidates)) is not None:
             return found
         call = self._admit("score_group", call_id, candidates, kept=True)
@@ -254,14 +256,14 @@ class Session:
         return call
 
     def find(self, call_id: str) -> Call[Any]:
-        """A call that was made here, and is running or kept."""
+        """Find a call of this session that is running or kept."""
         self.touch()
         if self._calls is None or (call := self._calls.get(call_id)) is None:
             raise CallNotFound(f"there is no call {call_id!r}")
         return call
 
     def forget(self, call: Call[Any]) -> None:
-        """Drop a result that was kept long enough, but remember that its id was used."""
+        """Drop a call that the replay cache evicts. Remember its id, if the client chose it."""
         if self._calls is None or self._calls.pop(call.id, None) is None:
             return
         if not is_ours(call.id):
@@ -270,7 +272,7 @@ class Session:
             self._forgotten.add(hash(call.id))
 
     def _find(self, call_id: str, name: str, about: object) -> Call[Any] | None:
-        """The call that this id names, which must be the same; None if it may name a new one."""
+        """Find the call that this id names. It must have the same tool and arguments. None if the id is free."""
         self.touch()
         if self._calls is not None and (call := self._calls.get(call_id)):
             if call.asked is not None and call.asked != _told_apart_by(name, about):
@@ -288,7 +290,7 @@ class Session:
     # One call, from its admission to its result.
 
     def _admit(self, name: str, call_id: str | None, about: object, *, kept: bool) -> Call[Any]:
-        """A new call that counts as running from now on, or the reason why there can be none."""
+        """Make a new call, which counts as running from now on. Raises the reason if there can be none."""
         shared = self._shared
         self.last_seen = now = time.monotonic()
         if self._life.state is _CLOSED:
@@ -315,7 +317,7 @@ class Session:
         return Overloaded(f"{len(self._shared.calls)} calls are waiting or running already")
 
     async def _run(self, call: Call[Any], work: Coroutine[Any, Any, Any], given: JsonObject | None = None) -> None:
-        """Take a call to its end, whatever happens. `given` is what to ask again with, if that is ours to do."""
+        """Take a call to its end, whatever happens. With `given`, ask again for a tool that has no result yet."""
         try:
             result = await work
             if given is not None and isinstance(result, AskAgain):
@@ -324,15 +326,15 @@ class Session:
             result = stopped(call.name, call.stopped, self._shared.limits.call_seconds)
         except ToolyardError as error:  # setup() failed, or the session was closed while the call waited
             result = ToolFailure("lost", str(error))
-        except Exception as error:  # of ours, or from score_group(), which has no softer way to fail
+        except Exception as error:  # ours, or the author's score_group(), which has no other way to fail
             what = f"{call.name} broke: {describe(error)}"
             log.warning("session %s: %s", self.id, what, exc_info=error, extra=self._life.about)
             result = ToolFailure("tool_raised", str(error) or type(error).__name__)
-        if not call.done:  # it was not given up meanwhile
+        if not call.done:  # else it was abandoned meanwhile
             self._finish(call, result)
 
     async def _ask_again(self, call: Call[Any], reply: Reply, given: JsonObject) -> Reply:
-        """Call what a tool says that is to be called next, until there is a result."""
+        """Make the calls that a tool's `AskAgain` names, until there is a result."""
         pause = _FIRST_PAUSE
         while isinstance(reply, AskAgain):
             await asyncio.sleep(pause)
@@ -370,13 +372,14 @@ class Session:
             turns.give_back(claim)
 
     async def _call_and_remember(self, asked: Asked, history: list[Asked]) -> Reply:
-        """In a session whose calls can be repeated. One that is lost in the middle of a call is as before that call."""
+        """Call a tool in a session whose calls can be repeated. If the environment is lost during the call, rebuild it
+        as it was before."""
         life = self._life
         placed = await life.ready()
         try:
             returned = await placed.call(*asked)
         except asyncio.CancelledError:
-            if not placed.lost:  # it goes on from wherever the call was stopped, to where no repetition leads
+            if not placed.lost:  # it goes on from where the call was stopped, a state that no repetition leads to
                 life.history = None
             raise
         if not isinstance(returned, ToolFailure) or returned.reason in ("tool_failed", "tool_raised"):
@@ -384,12 +387,12 @@ class Session:
         elif returned.reason == "lost" and placed.lost:
             await life.ready()
             return replace(returned, message=f"{returned.message}. {_REBUILT}")
-        elif returned.reason in ("lost", "timed_out"):  # a service failed it half-way, and may not fail it again
+        elif returned.reason in ("lost", "timed_out"):  # a service failed half-way, and may not fail when repeated
             life.history = None
         return returned
 
     def _checked(self, call: Call[Any], tool: str, returned: Reply) -> Reply:
-        """The result within limits; and whether it ends the episode."""
+        """Cut the result to its limits, and note whether it ends the episode."""
         if isinstance(returned, (ToolFailure, AskAgain)):
             return returned
         if self.finished:
@@ -428,7 +431,7 @@ class Session:
             del self._calls[call.id]
 
     def _tell(self, call: Call[Any], result: object, now: float) -> None:
-        """Tell the journal that a call is over. One that has nothing to say yet is not."""
+        """Tell the journal that a call is over. A call that returned `AskAgain` is not."""
         if isinstance(result, AskAgain):
             return
         outcome: Outcome = result.reason if isinstance(result, ToolFailure) else "ok"
@@ -439,7 +442,7 @@ class Session:
 
     def _abandon(self, call: Call[Any]) -> None:
         log.error(
-            "session %s: %s does not let itself be stopped; it goes on, unheard: %s",
+            "session %s: %s does not stop; it goes on, and its result is ignored: %s",
             *(self.id, call.name, call),
             extra=self._life.about,
         )
@@ -447,5 +450,5 @@ class Session:
 
 
 def _told_apart_by(name: str, about: object) -> int:
-    """A hash: of the arguments themselves, nothing has to be kept."""
+    """A hash of tool and arguments, so that a session need not keep the arguments themselves."""
     return hash((name, encode_sorted(about)))

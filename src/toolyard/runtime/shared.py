@@ -1,4 +1,4 @@
-"""What the sessions of one server share: limits, background tasks, slots to run in, results kept for a while."""
+"""What the sessions of one server share: limits, background tasks, slots for calls, results kept for a while."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Shared:
         self.replays = ReplayCache(limits.replay_seconds, limits.replay_bytes)
         self.slots = Slots(limits.max_concurrent_calls)
         self.calls: dict[Call[Any], Callable[[Call[Any]], None]] = {}
-        """Those running or waiting to run, and what to do with one that does not let itself be stopped."""
+        """The calls that run or wait to run. The value abandons a call that does not stop."""
         self.calls_most = limits.max_concurrent_calls + limits.max_queued_calls
         self.draining = False
 
     def stop_late_calls(self, now: float) -> None:
-        """Stop calls past their deadline; after a while, give up those that go on all the same."""
+        """Stop calls past their deadline. After `teardown_seconds` more, abandon those that have not ended."""
         for call, abandon in [(call, abandon) for call, abandon in self.calls.items() if call.due < now]:
             call.stop("timed_out")
             if call.due + self.limits.teardown_seconds < now:
                 abandon(call)
 
     def excuse_calls(self, seconds: float) -> None:
-        """Give every call the time again in which this process stood still: nobody could take its result."""
+        """Give every call back the time in which this process stood still and could not take its result."""
         for call in self.calls:
             call.excused += min(seconds, self.limits.call_seconds)

@@ -1,4 +1,4 @@
-"""A few open files kept aside, so that a server that can open no more still hears who asks how it is."""
+"""`SpareFiles`: a few open files kept aside, so that a server that can open no more can still answer health checks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Self
 
 _KEPT = 4
-"""A connection each."""
+"""How many files to keep: each makes room for one connection."""
 
 
 class SpareFiles:
-    """Given up when nothing can be opened any more, and taken again when there is room. Look at them now and then."""
+    """Closes its files when the process can open no more, and reopens them when there is room. Call `look` often."""
 
     def __init__(self) -> None:
         self._kept: list[int] = []
@@ -30,7 +30,7 @@ class SpareFiles:
         except OSError:
             self._give_up()
             return
-        with contextlib.suppress(OSError):  # as many as there are; and one stays free for who comes next
+        with contextlib.suppress(OSError):  # open one more than we keep, to leave one free for the next connection
             while len(opened) + len(self._kept) <= _KEPT:
                 opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
             os.close(opened.pop())

@@ -1,4 +1,4 @@
-"""Which splits and tasks an environment has. A list is asked of the author once and then kept."""
+"""The splits and tasks of an environment. The runtime asks the author for each list once and keeps it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Listed:
     tasks: Sequence[JsonObject]
     count: int
     lazy: bool
-    """Whether looking into it is the author's code, which may take its time."""
+    """Whether indexing it runs the author's code, which may block."""
 
 
 def _list(tasks: Sequence[JsonObject]) -> _Listed:
@@ -35,7 +35,7 @@ class Tasks:
         self._splits: Sequence[Split] | None = None
         self._lists: dict[str, _Listed] = {}
         self._asking: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By split, so that many who want the same list ask for it once; None is for the splits themselves."""
+        """By split, so that requests at the same time ask for a list once. None is for the list of splits."""
 
     async def splits(self) -> Sequence[Split]:
         if self._splits is None:
@@ -46,7 +46,7 @@ class Tasks:
         return self._splits
 
     async def all(self, split: str) -> Sequence[JsonObject]:
-        """Every task of a split; NotSupported when the environment can only be asked for one at a time."""
+        """Every task of a split. Raises NotSupported if the environment only gives one task at a time."""
         listed = await self._listed(split)
         return await self._pick(listed, range(listed.count))
 

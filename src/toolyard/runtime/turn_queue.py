@@ -1,5 +1,5 @@
-"""Whose turn it is: in one session, calls of one tool run one after the other and exclusive tools alone; and so many
-calls at once run on a server."""
+"""Decides which calls run now. In a session, calls of one tool take turns and exclusive calls run alone; on the server,
+only so many calls run at once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from toolyard.core.tool import Claim
 
 
 class TurnQueue:
-    """First come, first served; but a call that may run does not wait behind one that may not, unless that one
-    needs the session for itself."""
+    """The turns of one session: first come, first served. But a call that may run does not wait behind one that may
+    not, unless that one is exclusive."""
 
     __slots__ = ("_running", "_waiting")
 
@@ -25,7 +25,7 @@ class TurnQueue:
         return len(self._waiting)
 
     def take_idle(self, claim: Claim) -> bool:
-        """Take the turn if nobody else is here. Return whether that is so."""
+        """Take the turn if no other call runs or waits. Return whether it was taken."""
         if self._running or self._waiting:
             return False
         self._running.append(claim)
@@ -76,7 +76,7 @@ class TurnQueue:
 
 
 class Slots:
-    """How many tool calls run at once on this server; the others wait here, first come, first served."""
+    """Places for the tool calls that run at once on this server. Other calls wait here, first come, first served."""
 
     __slots__ = ("_free", "_waiting")
 
@@ -86,7 +86,7 @@ class Slots:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return sum(not turn.done() for turn in self._waiting)  # calls that gave up are taken out when a slot is free
 
     def take_at_once(self) -> bool:
         if not self._free:
@@ -103,13 +103,13 @@ class Slots:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give_back()  # it was ours already
+                self.give_back()  # we had got it already
             raise
 
     def give_back(self) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
-                turn.set_result(None)  # the slot goes from hand to hand
+                turn.set_result(None)  # this call gets the slot, which never counts as free
                 return
         self._free += 1

@@ -1,7 +1,7 @@
 """Sessions on actors across a Ray cluster: a few actors on each node, with many sessions in each.
 
-Ray places the actors and says which nodes there are. Questions and answers do not pass through it, but over a
-connection to each actor, which costs a fraction of a call of Ray's.
+Ray places the actors and lists the nodes. Questions and answers do not pass through Ray but over our own connection to
+each actor, which costs a fraction of a Ray call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from toolyard.core.errors import ClusterUnavailable
 
 try:
-    import ray as _  # noqa: F401  # said here once, for all the files of this folder
+    import ray as _  # noqa: F401  # checked here once, for all files of this folder
 except ImportError as missing:
     raise ClusterUnavailable("--placement ray needs the package ray: pip install 'toolyard[ray]'") from missing
 
@@ -33,11 +33,11 @@ T = TypeVar("T")
 class RayOptions:
     inside: Inside
     address: str = ""
-    """Of a cluster that is there; empty to start one on this machine, which ends with the server."""
+    """The address of a running cluster; empty to start one on this machine, which ends with the server."""
     actors: int = 0
-    """On each node. 0: one for each processor, or one if its sessions have processes of their own."""
+    """Actors on each node. 0: one for each processor, or one if sessions have processes of their own."""
     cpus: float = 0
-    """That Ray reserves for an actor whose environment has no `resources`."""
+    """Processors that Ray reserves for an actor whose environment has no `resources`."""
 
 
 class RayPlacement:
@@ -48,13 +48,13 @@ class RayPlacement:
         self._options = options
         self._usual = {"CPU": options.cpus}
         self._here = LocalPlacement(served.threads)
-        """For what is asked of classes, not of sessions."""
+        """Runs class methods, which need no session."""
         self._cluster: Cluster | None = None
         self._pool: ActorPool | None = None
 
     @property
     def processes(self) -> int:
-        """Actors. What processes their sessions have, they know."""
+        """How many actors there are. Processes of sessions within actors are not counted."""
         return len(self._pool.actors) if self._pool is not None else 0
 
     @property
@@ -78,7 +78,7 @@ class RayPlacement:
         return await self._here.ask(hook, *args)
 
     async def stop(self) -> None:
-        """End every actor. Leave the cluster if it is we who joined it, and end it if it is we who started it."""
+        """End every actor and leave the cluster. A cluster that we started ends."""
         await self._here.stop()
         if self._pool is not None:
             await self._pool.stop()

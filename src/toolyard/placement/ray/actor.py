@@ -1,4 +1,4 @@
-"""An actor of the cluster and a session in it, from the server's side."""
+"""An actor of the cluster, and an environment in it, as the server sees them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from toolyard.rpc import PeerLost, RpcConnection
 log = logging.getLogger("toolyard.placement")
 
 Group: TypeAlias = tuple[tuple[str, float], ...]
-"""Resources that actors reserve. Environments which need the same share actors."""
+"""Resources that actors reserve. Environments with equal resources share actors."""
 
 Bury: TypeAlias = Callable[["Actor"], Awaitable[None]]
-"""Make sure that an actor is no more."""
+"""Forgets an actor, and kills it if it still runs."""
 
 _GRACE = 3.0
-"""Seconds that a call which is to stop has for it. If it has a process there, that is ended meanwhile."""
+"""Seconds that a call has to stop. If its session has a process there, the actor ends that process meanwhile."""
 
 
 class Actor(Host):
@@ -43,7 +43,7 @@ class Actor(Host):
 
     @classmethod
     async def open(cls, cluster: Cluster, node: ClusterNode, group: Group, bury: Bury) -> Self:
-        """Wait until one runs there, and connect to it."""
+        """Start an actor on that node, wait until it runs, and connect to it."""
         key = secrets.token_bytes(32)
         listening = await cluster.open(node, dict(group), key)
         try:
@@ -88,7 +88,7 @@ class ActorEnvironment(RemoteEnvironment):
         try:
             await asyncio.shield(asked)
         except BaseException as error:
-            asked.stop()  # if it is we who give up
+            asked.stop()  # does nothing if the constructor has raised
             await asyncio.wait((asked,), timeout=_GRACE)
             await made.give_up()
             if isinstance(error, PeerLost):

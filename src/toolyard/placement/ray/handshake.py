@@ -1,4 +1,4 @@
-"""Two processes that share a key prove it to each other over a socket. Neither sends it."""
+"""Two processes that share a key prove it to each other over a socket. Neither sends the key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Side: TypeAlias = Literal["server", "host"]
 _SIZE = 32
 _SECONDS = 15.0
 _PATIENCE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
-"""A machine that is gone says nothing: after 20 s without a sign of life, the connection counts as lost."""
+"""A machine that is gone sends nothing: after 20 s without a sign of life, the kernel closes the connection."""
 
 
 class NotProven(Exception):
@@ -35,7 +35,7 @@ async def prove(sock: socket.socket, key: bytes, *, side: Side) -> None:
 
 
 async def connect(address: tuple[str, int], key: bytes) -> socket.socket:
-    """A connection to the host that has the key."""
+    """Connect to the host at this address, and check that it has the key."""
     sock = _opened(address)
     try:
         await asyncio.get_running_loop().sock_connect(sock, address)
@@ -48,7 +48,7 @@ async def connect(address: tuple[str, int], key: bytes) -> socket.socket:
 
 
 async def admit(listener: socket.socket, key: bytes) -> socket.socket:
-    """The connection of the first who has the key. Whoever has not is turned away."""
+    """Accept connections until one proves to have the key. Close all others."""
     while True:
         sock, _ = await asyncio.get_running_loop().sock_accept(listener)
         sock.setblocking(False)
@@ -62,7 +62,7 @@ async def admit(listener: socket.socket, key: bytes) -> socket.socket:
 
 
 def listen(address: str) -> socket.socket:
-    """On a free port of this address alone."""
+    """Listen on a free port of this address alone."""
     listener = _opened((address, 0))
     listener.bind((address, 0))
     listener.listen(8)
@@ -88,7 +88,7 @@ def _proof(key: bytes, side: Side, challenge: bytes) -> bytes:
 
 
 async def _exactly(sock: socket.socket) -> bytes:
-    """As much as a challenge or a proof is. What comes after belongs to the connection."""
+    """Read a challenge or a proof, and no more: what follows belongs to the connection."""
     data = b""
     while len(data) < _SIZE:
         if not (more := await asyncio.get_running_loop().sock_recv(sock, _SIZE - len(data))):

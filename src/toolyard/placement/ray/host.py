@@ -1,4 +1,4 @@
-"""What runs in an actor of the cluster: sessions in any placement, driven over a connection. Ray starts and ends it."""
+"""The code in an actor of the cluster: sessions in some placement, controlled over a connection. Ray starts it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ log = logging.getLogger("toolyard.placement")
 Kind: TypeAlias = Literal["local", "process", "pool"]
 
 _WAIT_SECONDS = 60.0
-"""For the server that has asked for this host."""
+"""How long the host waits for a connection of the server that asked for it."""
 _END_SECONDS = 10.0
-"""For the teardown of sessions whose server is gone."""
+"""How long the teardowns of sessions may take when the server is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """Where sessions live within an actor."""
+    """The placement within an actor."""
 
     kind: Kind
     limits: ProcessLimits
@@ -54,7 +54,7 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """What the process that asks Ray for actors is sent for."""
+    """The first message to the keeper: which cluster to join, and what its actors should run."""
 
     address: str
     served: bytes
@@ -62,9 +62,9 @@ class Errand:
 
 
 JOINED = "joined"
-"""What that process says if it can be of use; otherwise it says why not."""
+"""The keeper writes this when it has joined. Otherwise it writes why it could not."""
 RAYLET_GONE = "the raylet by which the server had joined Ray has ended"
-"""What it says later, if that is so."""
+"""The keeper answers this when it can no longer ask the cluster for actors."""
 
 
 class HostActor:
@@ -74,17 +74,17 @@ class HostActor:
         self._inside = inside
 
     def open(self, key: bytes, *packed: bytes) -> tuple[str, int, int]:
-        """Load the environments, and listen for the server that has this key: where, and in which process."""
+        """Load the environments, and listen for the server, which has this key. Return address, port and pid."""
         served: Served = cloudpickle.loads(b"".join(packed))
         listener = listen(_ray.util.get_node_ip_address())
-        # Not a thread of Ray's: a template process ends with the thread that forked it.
+        # Not in a thread of Ray's: the guard of a fork server ends with the thread that forked it.
         threading.Thread(target=_live, args=(served, self._inside, listener, key), name="toolyard", daemon=True).start()
         address, port, *_ = listener.getsockname()
         return address, port, os.getpid()
 
 
 def _live(served: Served, inside: Inside, listener: socket.socket, key: bytes) -> None:
-    """Until the server hangs up; then this process ends, and whatever is still in it."""
+    """Serve until the server hangs up, then end this process."""
     try:
         placement = inside.placement(served)
         placement.prepare()
@@ -99,7 +99,7 @@ def _live(served: Served, inside: Inside, listener: socket.socket, key: bytes) -
 
 
 class ActorHosting(Hosting):
-    """In a thread of an actor, with sessions that may live in further processes."""
+    """Hosts the sessions of an actor. They may live in further processes."""
 
     async def serve(self, listener: socket.socket, key: bytes) -> None:
         self._served.enter()

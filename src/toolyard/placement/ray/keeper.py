@@ -1,7 +1,7 @@
-"""The process of ours that is part of a Ray cluster. It asks Ray for nodes and actors, on behalf of the server.
+"""The keeper: our process that is part of a Ray cluster. It asks Ray for nodes and actors, on behalf of the server.
 
-It is a process of its own because Ray ends whichever process it is in when the head of the cluster stays away, or
-comes back as another one. The server goes on then, and so does every actor that does.
+It is a process of its own because Ray ends every process that has joined a cluster when the cluster's head stays away
+or comes back as another one. The server survives that, and so does every actor that Ray does not end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ray: Any = ray  # which has types for some of its functions only
 _PIECE, _SMALL = 64 * 2**10, 4 * 2**20
 _REACH_SECONDS = 5.0
 _JOIN_SECONDS = 15.0
-"""To become part of a cluster that is there. If it ends meanwhile, Ray would wait for minutes."""
+"""Time to join a running cluster. Ray itself would wait for minutes if the cluster ends meanwhile."""
 _OURS = ("", "local")
 
 
@@ -38,7 +38,7 @@ class ClusterKeeper:
     def __init__(self, errand: Errand) -> None:
         _join(errand.address)
         self._here = ray.get_runtime_context().get_node_id()
-        """The node whose raylet this process has joined by. Without it no actor can be had, on any node."""
+        """The node by whose raylet this process has joined. Without that raylet it gets no actor, on any node."""
         self._served = _pieces(errand.served)
         self._inside = errand.inside
         self._actor = ray.remote(HostActor)
@@ -46,7 +46,7 @@ class ClusterKeeper:
         self._doing: Mapping[str, Callable[..., Any]] = {"nodes": self._nodes, "open": self._open, "kill": self._kill}
 
     async def live(self, sock: socket.socket) -> None:
-        """Until the server hangs up. A cluster that was started here ends then."""
+        """Serve until the server hangs up. A cluster that was started here ends then."""
         await (await RpcConnection.on(sock, self._answer)).lost
         ray.shutdown()
 
@@ -55,18 +55,18 @@ class ClusterKeeper:
             return await self._doing[question.what](*question.about)
         except ClusterUnavailable:
             raise
-        except Exception as error:  # Ray's, with all that it knows; what was raised in an actor is its cause
+        except Exception as error:  # Ray's; its cause is what was raised in an actor
             raise ClusterUnavailable(describe(getattr(error, "cause", None) or error).partition("\n")[0]) from None
 
     async def _nodes(self) -> Sequence[Any]:
-        """Those that are alive. Without its head, a cluster never answers."""
+        """The nodes that are alive. A cluster without its head never answers."""
         nodes = await asyncio.to_thread(_ray.nodes)
         if not any(node["NodeID"] == self._here and _is_there(node) for node in nodes):
             raise ClusterUnavailable(RAYLET_GONE)
         return [[node["NodeID"], node["NodeManagerAddress"], node["Resources"]] for node in nodes if node["Alive"]]
 
     async def _open(self, node: str, resources: dict[str, float], key: bytes) -> Sequence[Any]:
-        """An actor on that node, once it listens. It ends with this process, or with the node."""
+        """Start an actor on that node, and wait until it listens. It ends with this process, or with the node."""
         handle = await asyncio.to_thread(self._create, node, resources)
         try:
             opened = await handle.open.remote(key, *self._served)
@@ -77,7 +77,7 @@ class ClusterKeeper:
         return [handle._actor_id.hex(), *opened]
 
     async def _kill(self, actor: str) -> None:
-        """Nothing, if it has ended already, or is of a keeper before us."""
+        """Kill an actor. Ignore one that has ended, or that an earlier keeper started."""
         if (handle := self._handles.pop(actor, None)) is not None:
             await asyncio.to_thread(ray.kill, handle)
 
@@ -93,15 +93,18 @@ class ClusterKeeper:
 
 
 def _pieces(served: bytes) -> Sequence[Any]:
-    """Small enough for Ray to pass them on as they are, if it is not too much in all. What goes through its store may
-    take a while: a node that is gone, and not yet known to be, may have the nearest copy."""
+    """Cut `served` into pieces so small that Ray passes them on directly, unless it is too large in all.
+
+    Otherwise it goes through Ray's store, which may take a while: the nearest copy may be on a node that is gone, which
+    Ray does not know yet.
+    """
     if len(served) > _SMALL:
         return [ray.put(served)]
     return [served[start : start + _PIECE] for start in range(0, len(served), _PIECE)]
 
 
 def _is_there(node: Mapping[str, Any]) -> bool:
-    """Of this machine's. The cluster takes half a minute to notice that a raylet has ended, its socket no time."""
+    """Whether the raylet of this node runs. Its socket shows that at once; the cluster takes half a minute."""
     with socket.socket(socket.AF_UNIX) as raylet:
         return bool(node["Alive"]) and raylet.connect_ex(node["RayletSocketName"]) == 0
 
@@ -118,35 +121,35 @@ def _join(address: str) -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself would try for minutes."""
+    """Fail at once if nothing listens there: Ray itself would try for minutes."""
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     if colon:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
 
 
-def _give_up(address: str, told: TextIO) -> None:
-    """To join cannot be interrupted, so the process ends."""
-    print(f"cannot join the Ray cluster {address!r}: it took over {_JOIN_SECONDS:g} s", file=told, flush=True)
+def _give_up(address: str, output: TextIO) -> None:
+    """End the process, because joining cannot be interrupted."""
+    print(f"cannot join the Ray cluster {address!r}: it took over {_JOIN_SECONDS:g} s", file=output, flush=True)
     os._exit(1)
 
 
 def main(end: int) -> None:
-    """Reads its errand, joins, says whether it could, and then serves the connection at `end`."""
-    told = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Ray prints there what is of no use to anybody
+    """Read the errand, join, write whether that worked, then serve the connection at descriptor `end`."""
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Ray prints messages there that the server must not read
     errand: Errand = pickle.load(sys.stdin.buffer)
-    late = threading.Timer(_JOIN_SECONDS, _give_up, (errand.address, told))
+    late = threading.Timer(_JOIN_SECONDS, _give_up, (errand.address, output))
     late.daemon = True
     if errand.address not in _OURS:
         late.start()
     try:
         keeper = ClusterKeeper(errand)
     except ClusterUnavailable as error:
-        print(error, file=told, flush=True)
+        print(error, file=output, flush=True)
         os._exit(1)
     late.cancel()
-    print(JOINED, file=told, flush=True)
-    told.close()
+    print(JOINED, file=output, flush=True)
+    output.close()
     try:
         asyncio.new_event_loop().run_until_complete(keeper.live(socket.socket(fileno=end)))
     except BaseException:

@@ -1,4 +1,4 @@
-"""Which actors there are, and on which nodes. Those that end are replaced; nodes come and go."""
+"""`ActorPool`: keeps actors on every node of the cluster. It replaces those that end; nodes may come and go."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ log = logging.getLogger("toolyard.placement")
 
 _LOOK_SECONDS = 1.0
 _START_SECONDS = 60.0
-"""For an actor to run; for a session to find one."""
+"""How long an actor may take to start, and how long a session waits for one."""
 _SETTLE_SECONDS = 15.0
-"""For all of the first actors to run; with those that run then, it begins."""
+"""How long sessions wait for all of the first actors. Then the pool begins with those that run."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
-"""Seconds before another try, where an actor could not be started."""
+"""Seconds before the next try, after an actor could not be started."""
 
 
 class Slot(NamedTuple):
-    """A node, and what actors there reserve."""
+    """A node, and the resources that actors reserve there."""
 
     node: str
     group: Group
@@ -37,7 +37,7 @@ class Slot(NamedTuple):
 
 @dataclass(slots=True)
 class Tries:
-    """How it went lately, where something is tried again and again."""
+    """The recent tries of something that the pool tries again and again, such as starting actors in a slot."""
 
     wanted: int = 1
     failures: int = 0
@@ -49,7 +49,7 @@ class Tries:
         return time.monotonic() >= self.not_before
 
     def failed(self) -> None:
-        """Several that fail together count as one."""
+        """Note a failure. Several failures at the same time count as one."""
         if not self.may_begin:
             return
         pause = min(_FIRST_PAUSE * 2**self.failures, _LONGEST_PAUSE)
@@ -76,18 +76,19 @@ class ActorPool:
         self._joining = Tries()
         self._slots: dict[Slot, Tries] = {}
         self._actors: set[Actor] = set()
-        """Those that have not been ended."""
+        """Actors that have not ended."""
         self._changed = asyncio.Event()
         self._problem = "none runs yet"
         self._outage = ""
-        """Why the cluster cannot be asked, if it cannot."""
+        """Why the cluster does not answer; empty if it does."""
         self._settled = False
-        """Not before it has been filled once: the first actor would get everybody who waits."""
+        """Whether the first actors have started. Before that no session is placed: the first actor would get all."""
         self._keeping = asyncio.ensure_future(self._keep())
+        self._keeping.add_done_callback(_say_if_broken)
 
     @property
     def actors(self) -> Sequence[Actor]:
-        """Those that take sessions."""
+        """The actors that take sessions."""
         return [actor for actor in self._actors if actor.is_free]
 
     @property
@@ -99,7 +100,7 @@ class ActorPool:
         return f"no actor of the cluster is ready: {why}" if why else "no actor of the cluster is ready"
 
     async def least_loaded(self, group: Group) -> Actor:
-        """If there is none now, there may be one soon."""
+        """The actor of this group with the fewest sessions. If there is none now, wait for one."""
         try:
             async with asyncio.timeout(_START_SECONDS):
                 while not (self._settled and (free := self._free(group))):
@@ -124,7 +125,7 @@ class ActorPool:
         return [actor for actor in self.actors if actor.group == group]
 
     def _is_hopeless(self, group: Group) -> bool:
-        """Whether none is being started, and those that were could not be."""
+        """Whether no actor of this group is starting, and the last tries failed."""
         slots = self._of(group)
         return self._settled and not any(tries.starting or (tries.wanted and not tries.failures) for tries in slots)
 
@@ -136,7 +137,7 @@ class ActorPool:
     def _of(self, group: Group) -> Sequence[Tries]:
         return [tries for slot, tries in self._slots.items() if slot.group == group]
 
-    # Keeping it as it should be.
+    # Keeping as many actors as there should be.
 
     async def _keep(self) -> None:
         while True:
@@ -168,21 +169,21 @@ class ActorPool:
             self._say(_said(error))
 
     def _say_outage(self, problem: str) -> None:
-        """The first that is noticed; what follows from it says less."""
+        """Log a problem of the cluster. Keep the first one, because those that follow from it say less."""
         if not self._outage:
-            self._problem = ""  # so that it is said again, if it was there before
+            self._problem = ""  # so that `_say` logs it even if it was the last problem before
             self._outage = problem
-            self._joining.failed()  # a moment later it is known whether the rest of the cluster ends, too
+            self._joining.failed()  # wait a moment: the rest of the cluster may be about to end, too
         self._say(problem)
 
     def _say(self, problem: str) -> None:
-        """Once, however often it is found."""
+        """Log a problem once, however often it occurs in a row."""
         if problem != self._problem:
             log.warning("%s", problem)
         self._problem = problem
 
     async def _give_up(self) -> None:
-        """Whatever is being started."""
+        """Cancel all actors that are starting."""
         for tries in self._slots.values():
             tries.give_up()
         if starting := [start for tries in self._slots.values() for start in tries.starting]:
@@ -197,7 +198,7 @@ class ActorPool:
 
     def _fill(self, nodes: Sequence[ClusterNode]) -> None:
         wanted = {Slot(node.id, group): node for node in nodes for group in self._groups}
-        for gone in self._slots.keys() - wanted.keys():  # nothing is waited for on a node that is no more
+        for gone in self._slots.keys() - wanted.keys():  # do not wait for actors on a node that has gone
             self._slots.pop(gone).give_up()
         there = Counter(Slot(actor.node.id, actor.group) for actor in self.actors)
         for slot, node in wanted.items():
@@ -215,7 +216,7 @@ class ActorPool:
             async with asyncio.timeout(_START_SECONDS):
                 self._actors.add(await Actor.open(self._cluster, node, group, self._bury))
             tries.failures = 0
-        except Exception as error:  # of Ray's, of the network's, or of the author's module when it is loaded there
+        except Exception as error:  # Ray's, the network's, or the author's module when the actor loads it
             tries.failed()
             self._problem = _said(error)
             log.warning("an actor on node %s could not be started: %s", node.address, self._problem)
@@ -229,6 +230,11 @@ class ActorPool:
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _say_if_broken(keeping: asyncio.Future[None]) -> None:
+    if not keeping.cancelled() and (error := keeping.exception()) is not None:
+        log.error("actors of the cluster are not replaced any more", exc_info=error)
 
 
 def group_of(environment: type[Environment], usual: Mapping[str, float]) -> Group:

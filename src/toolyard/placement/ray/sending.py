@@ -1,4 +1,4 @@
-"""What of the author's is sent to the nodes of a cluster, and how."""
+"""Packs the author's code, to send it to the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from toolyard.placement.worker_side import Served
 
 _cloudpickle: Any = cloudpickle  # which has no types
 
-_KNOWN = ("toolyard", "__main__")  # the second goes as it is anyway
+_KNOWN = ("toolyard", "__main__")  # cloudpickle sends the second by value anyway
 _INSTALLED = [*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()]
 
 
 def pack(served: Served) -> bytes:
-    """What belongs to an installed package goes by name, and everything else as it is."""
+    """Pickle classes of installed packages by name, and all others by value."""
     with _by_value(_not_installed()):
         try:
             packed: bytes = _cloudpickle.dumps(served)
-        except Exception as error:  # what an author keeps in a module or class can be anything
+        except Exception as error:  # the author's: a module or class may hold anything
             names = ", ".join(served.environments)
             raise DefinitionError(
                 f"{names} cannot be sent to the cluster: {describe(error)}. Install the package on every node, "
@@ -37,13 +37,13 @@ def pack(served: Served) -> bytes:
 
 
 def _not_installed() -> list[ModuleType]:
-    """The modules at the top that a node cannot be expected to have."""
+    """The top-level modules that a node is not expected to have."""
     tops = {name: module for name, module in sys.modules.items() if "." not in name and _is_itself(name, module)}
     return [module for name, module in tops.items() if not _is_installed(name, module)]
 
 
 def _is_itself(name: str, module: object) -> bool:
-    """Some put other things there, or the same under two names."""
+    """Whether this entry of `sys.modules` is a module under its own name: some libraries put other objects there."""
     return isinstance(module, ModuleType) and module.__name__ == name
 
 

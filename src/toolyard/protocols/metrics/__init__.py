@@ -1,6 +1,6 @@
-"""What a server does, in numbers, as Prometheus reads them: `GET /metrics`. No wire of agents: it is always served.
+"""The server's metrics, as Prometheus reads them: `GET /metrics`. Operators use it, not agents, so it is always served.
 
-So is `/health`, where no protocol has one of its own.
+So is `/health`, if no protocol has one of its own.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ log = logging.getLogger("toolyard.health")
 
 _HEALTH = "/health"
 PATHS = ("/metrics", "/toolyard/metrics")
-"""The second is for a server of which another protocol has the first."""
+"""The second path is for servers on which another protocol has the first."""
 
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 3600)
 _QUICK = SECONDS[0]
 LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 _BOOTED = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-"""When the system was started; a process knows how long after that it was itself."""
+"""When the system was started. The kernel gives the start of a process relative to this."""
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
 
 
 @dataclass(frozen=True, slots=True)
 class Options(HttpOptions):
-    """Settings say what each is for."""
+    """`settings.py` explains each."""
 
     placement: str
     protocol: tuple[str, ...]
@@ -56,7 +56,7 @@ def routes(runtime: Runtime, options: Options) -> list[BaseRoute]:
 
 
 class Counts:
-    """Of one environment, since the server started."""
+    """The counters of one environment, since the server started."""
 
     __slots__ = (
         "closed",
@@ -82,7 +82,7 @@ class Counts:
         self.waited = Histogram(SECONDS)
         self.ran = Histogram(SECONDS)
         self.quick, self.quick_waited, self.quick_ran = 0, 0.0, 0.0
-        """Calls that went well and took next to no time, which are many: not yet counted above."""
+        """Calls that succeeded within the first bucket, as most do. `count_quick` adds them to the counters above."""
 
     def count_quick(self) -> None:
         self.outcomes["ok"] += self.quick
@@ -117,8 +117,8 @@ class Metrics(BaseRoute):
             raise HttpError(405, "Method Not Allowed", [(b"allow", b"GET, HEAD")])
         request = Request(scope, receive, send, self._options)
         if scope["path"] == _HEALTH:
-            status, told = health(self._runtime)
-            await request.answer_json(told, status)
+            status, body = health(self._runtime)
+            await request.answer_json(body, status)
         else:
             text = "".join(self._text())
             if not self._runtime.owners.alone and PASSED not in scope:
@@ -126,15 +126,15 @@ class Metrics(BaseRoute):
             await request.answer(200, ((b"content-type", CONTENT_TYPE),), text.encode())
 
     async def _of_all(self, text: str) -> str:
-        """Of every gateway that answers; one that has just ended is not among them."""
+        """The metrics of every gateway that answers. One that has just ended is left out."""
         owners = self._runtime.owners
         others = [number for number in range(owners.count) if number != owners.number]
         asked = [owners.ask(number, f"GET {PATHS[-1]}", b"") for number in others]
-        told = dict(zip(others, await asyncio.gather(*asked, return_exceptions=True), strict=True))
-        texts = {number: one.decode() for number, one in told.items() if isinstance(one, bytes)}
+        answers = dict(zip(others, await asyncio.gather(*asked, return_exceptions=True), strict=True))
+        texts = {number: one.decode() for number, one in answers.items() if isinstance(one, bytes)}
         return merged(dict(sorted({owners.number: text, **texts}.items())))
 
-    # What is heard.
+    # What the journal calls.
 
     def _opened(self, spec: SessionSpec) -> None:
         self._counts[spec.environment].sessions_opened += 1
@@ -150,7 +150,7 @@ class Metrics(BaseRoute):
         self._counts[spec.environment].sessions_rebuilt += 1
 
     def _answered(self, spec: SessionSpec, tool: str, outcome: Outcome, waited: float, ran: float | None) -> None:
-        """For each call: every tenth of a microsecond counts."""
+        """Runs for each call: every tenth of a microsecond counts."""
         counts = self._counts[spec.environment]
         if ran is not None and ran < _QUICK and waited < _QUICK and outcome == "ok":
             counts.quick += 1
@@ -167,14 +167,14 @@ class Metrics(BaseRoute):
         self._counts[spec.environment].closed[why] += 1
 
     def _look(self, late: float) -> None:
-        """Say in the log why nobody should be sent here: a server that can open nothing may be asked in vain."""
+        """Log why the server takes no new sessions: one that can open no file may not be able to answer `/health`."""
         lacking = [one.reason for one in obstacles(self._runtime) if one.status == "unavailable"]
         if bool(lacking) != bool(self._lacking):
-            told = f"not ready for new sessions: {'; '.join(lacking)}" if lacking else "ready for new sessions again"
-            log.log(logging.WARNING if lacking else logging.INFO, told)
+            change = f"not ready for new sessions: {'; '.join(lacking)}" if lacking else "ready for new sessions again"
+            log.log(logging.WARNING if lacking else logging.INFO, change)
         self._lacking = lacking
 
-    # What is told.
+    # What `/metrics` shows.
 
     def _text(self) -> Iterator[str]:
         yield from self._server()
@@ -197,7 +197,7 @@ class Metrics(BaseRoute):
         )
 
     def _now(self) -> Iterator[str]:
-        """By looking at every session: nothing has to be counted as they come and go."""
+        """Gauges, read from every session now, so that nothing has to be counted as sessions come and go."""
         sessions, names = self._runtime.sessions.values(), self._names
         calls = Counter({(name, state): 0 for name in names.values() for state in ("running", "waiting")})
         states = Counter({(name, "ready"): 0 for name in names.values()})
@@ -266,7 +266,7 @@ class Metrics(BaseRoute):
 
 
 def _process() -> Iterator[str]:
-    """Of the server's own process, under the names that every Prometheus client gives them."""
+    """Metrics of the server's own process, under the names that every Prometheus client uses."""
     if not os.path.exists("/proc/self/stat"):  # not Linux
         return
     with open("/proc/self/stat", "rb") as file:

@@ -1,4 +1,4 @@
-"""Prometheus' text format, version 0.0.4."""
+"""Writes Prometheus' text format, version 0.0.4."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 Labels: TypeAlias = Mapping[str, str]
 Sample: TypeAlias = tuple[str, Labels, float]
-"""What follows the name of its family, its labels, and its value."""
+"""The suffix after the family's name, the labels, and the value."""
 
 
 class Histogram:
-    """Counted by bucket; each of Prometheus' holds those before it as well."""
+    """Counts values by bucket. `samples` adds them up, because a bucket of Prometheus includes all smaller ones."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -28,7 +28,7 @@ class Histogram:
         self._sum += value
 
     def add_least(self, count: int, total: float) -> None:
-        """So many values of the first bucket, which come to that."""
+        """Add so many values of the first bucket, with this sum."""
         self._counts[0] += count
         self._sum += total
 

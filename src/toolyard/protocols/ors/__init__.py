@@ -50,10 +50,10 @@ from toolyard.version import __version__
 log = logging.getLogger("toolyard.ors")
 
 Endpoint: TypeAlias = Callable[[Request, str], Awaitable[None]]
-"""Takes the request and the environment's name as it stands in the path (empty for root endpoints)."""
+"""Answers a request. The second argument is the environment's name in the path, empty for root endpoints."""
 
-Telling: TypeAlias = Callable[[Request, Any], bytes]
-"""All that is left to say when a call is done, to the client who sent this request."""
+Write: TypeAlias = Callable[[Request, Any], bytes]
+"""Writes the result of a call as the last events of the answer to this request."""
 
 Options = HttpOptions
 
@@ -63,7 +63,7 @@ def routes(runtime: Runtime, options: Options) -> list[BaseRoute]:
 
 
 class Ors(BaseRoute):
-    """Owns every path that no other protocol took: an ORS client drops any base path."""
+    """Takes every path that no other protocol takes: an ORS client drops any base path."""
 
     def __init__(self, runtime: Runtime, options: Options) -> None:
         self._runtime = runtime
@@ -99,7 +99,7 @@ class Ors(BaseRoute):
             **{f"/{name}": (*found, "") for name, found in self._root.items()},
             **{f"/{env}/{name}": (*found, env) for env in runtime.environments for name, found in self._scoped.items()},
         }
-        """All as clients usually write them, with the environment's name."""
+        """The endpoint of each path as clients usually write it, with the environment's name."""
         for name in runtime.environments:
             if name in self._root or name in self._scoped:
                 raise DefinitionError(f"an environment cannot be called {name!r}: that is a path of ORS itself")
@@ -114,8 +114,8 @@ class Ors(BaseRoute):
         return Match.FULL, {}
 
     def session_of(self, scope: Scope) -> str:
-        """The session that a request is for, as clients know it; empty if it is for none."""
-        for name, value in reversed(scope["headers"]):  # of several the last counts, as in `Request`
+        """The session that a request names, under the client's id; empty if it names none."""
+        for name, value in reversed(scope["headers"]):  # if there are several, the last counts, as in `Request`
             if name == b"x-session-id":
                 session: str = value.decode("latin-1").strip()
                 return session
@@ -167,15 +167,15 @@ class Ors(BaseRoute):
         return HttpError(status, None, [(b"location", location)])
 
     def _default(self, request: Request) -> str:
-        """The environment a path without a name means: the deployment's, if we serve that; else the first."""
+        """The environment that a path without a name means: the deployment's, if it is served here, else the first."""
         deployment = request.header(b"x-deployment").rpartition("/")[2].lower()
         return deployment if deployment in self._runtime.environments else next(iter(self._runtime.environments))
 
-    # What is here.
+    # What the server has.
 
     async def health(self, request: Request, _: str) -> None:
-        status, told = health(self._runtime)
-        await request.answer_json(told, status)
+        status, body = health(self._runtime)
+        await request.answer_json(body, status)
 
     async def version(self, request: Request, _: str) -> None:
         await request.answer_json({"version": __version__, "build_sha": None})
@@ -188,7 +188,7 @@ class Ors(BaseRoute):
         await request.answer_json(listed.model_dump())
 
     async def search_tools(self, request: Request, env: str) -> None:
-        """Ours, not of ORS: the tools that fit a question, those too that are not listed."""
+        """Our extension of ORS: the tools that fit a question, including those that are not listed."""
         body = bodies.parse(bodies.Search, await request.body())
         found = await asyncio.to_thread(search, self._runtime.environment(env), body.question, body.top_k)
         await request.answer_json({"tools": [spec.model_dump() for spec in found]})
@@ -220,7 +220,7 @@ class Ors(BaseRoute):
     # Sessions.
 
     async def create_session(self, request: Request, _: str) -> None:
-        """Only hands out an id; SDKs want it as an event, the documents as JSON."""
+        """Only hand out an id: as an event, as the SDKs want it, or as JSON, as the documents do."""
         sid = self._runtime.owners.draw(new_id)
         if "text/event-stream" in request.header(b"accept"):
             end = b'event: end\ndata: {"sid":"%b"}\n\n' % sid.encode()
@@ -243,7 +243,7 @@ class Ors(BaseRoute):
         await request.answer_json({"sid": sid})
 
     async def _resolve(self, request: Request, body: bodies.Create) -> tuple[type[Environment], Task, bool]:
-        """Environment and task of a new session, and whether the client said which environment it means."""
+        """The environment and task of a new session, and whether the client named the environment."""
         deployment = self._default(request)
         named = body.env_name is not None or deployment != next(iter(self._runtime.environments))
         environment = self._runtime.environment(body.env_name or deployment)
@@ -256,7 +256,7 @@ class Ors(BaseRoute):
         except (SplitNotFound, TaskNotFound):
             if named:
                 raise
-            for other in self._runtime.environments.values():  # the client may well mean one that has such a task
+            for other in self._runtime.environments.values():  # the client may mean another one, which has such a task
                 try:
                     return other, await self._runtime.tasks(other).at(body.split, body.index), named
                 except (SplitNotFound, TaskNotFound, NotSupported):
@@ -303,13 +303,13 @@ class Ors(BaseRoute):
         await self._follow(request, call, result)
 
     async def fork(self, request: Request, env: str) -> None:
-        """Ours, not of ORS: more sessions that continue from where this one is."""
+        """Our extension of ORS: open more sessions that continue from where this one is."""
         session = await self._session(session_id(request), env)
         body = bodies.parse(bodies.Fork, await request.body() or b"{}")
-        family = session.id.partition(".")[0]  # so that a balancer can tell that they are in the same place
+        family = session.id.partition(".")[0]  # by which a balancer finds that they are on the same server
         ids = [self._runtime.owners.draw(lambda: f"{family}.{new_id()}") for _ in range(body.count)]
         strategy = await self._runtime.fork(session, ids)
-        if request.is_gone():  # nobody else knows of them
+        if request.is_gone():  # no other client knows their ids
             await asyncio.gather(*map(self._runtime.close, ids))
             raise Disconnected
         await request.answer_json({"sids": ids, "strategy": strategy})
@@ -327,19 +327,19 @@ class Ors(BaseRoute):
             return
         await self._follow(request, call, scores)
 
-    async def _follow(self, request: Request, call: Call[Any], told: Telling) -> None:
-        """Tell the client how the call is named and how it ended: in one answer if it is over, as it comes if not."""
+    async def _follow(self, request: Request, call: Call[Any], write: Write) -> None:
+        """Send the id of the call and its result: in one answer if the call is done, else as a stream with pings."""
         if call.done:
-            await request.answer(200, events.HEADERS, events.named(call.id) + told(request, call.result))
+            await request.answer(200, events.HEADERS, events.named(call.id) + write(request, call.result))
             return
         await request.start(events.HEADERS)
         await request.write(events.named(call.id))
         while not await call.wait(self._options.ping_seconds):
             await request.write(b": ping - %d\n\n" % time.time())
-        await request.write(told(request, call.result), last=True)
+        await request.write(write(request, call.result), last=True)
 
     async def _ready(self, request: Request, env: str) -> Placed:
-        """The session's environment once it is set up; with `starting_seconds` set, 503 when that takes longer."""
+        """The session's environment, once it is set up. If that takes longer than `starting_seconds`, answer 503."""
         session = await self._session(session_id(request), env)
         if not self._options.starting_seconds or session.state is not State.STARTING:
             return await session.ready()
@@ -351,7 +351,8 @@ class Ors(BaseRoute):
             raise HttpError(503, "Environment still starting.", headers) from None
 
     async def _session(self, sid: str, env: str) -> Session:
-        """The session; if it was opened without naming its environment, this first path that names one decides."""
+        """Find the session. If its client opened it without naming an environment, the first path that names one
+        decides."""
         session = self._runtime.session(sid)
         if not session.provisional:
             return session
@@ -360,7 +361,7 @@ class Ors(BaseRoute):
             assert spec.task.split is not None
             assert spec.task.index is not None
             task = await self._runtime.tasks(environment).at(spec.task.split, spec.task.index)
-            if session.provisional and self._runtime.session(sid) is session:  # still, after that wait
+            if session.provisional and self._runtime.session(sid) is session:  # still so after the wait
                 session.provisional = False
                 moved = SessionSpec(sid, environment, task, spec.secrets, spec.toolset)
                 return await self._runtime.replace(session, moved)
@@ -382,7 +383,7 @@ def session_id(request: Request) -> str:
 
 
 def result(request: Request, outcome: Returned) -> bytes:
-    """What came of a tool call. Only failures and lone images differ between the dialects."""
+    """Write the result of a tool call. The dialects differ only in failures and in outputs of images alone."""
     if isinstance(outcome, str):
         return events.text(outcome)
     differs = isinstance(outcome, ToolFailure) or events.only_images(outcome)
@@ -394,12 +395,12 @@ def scores(_: Request, outcome: CallResult | Sequence[GroupScore]) -> bytes:
 
 
 def speaks_openreward(request: Request) -> bool:
-    """Whether the client is OpenReward's, by its name or, behind a proxy, by a header that only it sends."""
+    """Whether the client is OpenReward's: by its user agent or, behind a proxy, by a header that only it sends."""
     return request.header(b"user-agent").startswith("openreward") or bool(request.header(b"x-deployment"))
 
 
 def as_http(error: ToolyardError, verbosity: Verbosity) -> HttpError:
-    """The status and words that ORS clients expect; where our own words say more, they are the hint."""
+    """The status and words that ORS clients expect. Where our own words say more, they are the hint."""
     match error:
         case SplitNotFound():
             return HttpError(400, "Invalid split", hint=str(error))

@@ -1,4 +1,4 @@
-"""What ORS requests say. Unknown keys are refused, numbers may come as text."""
+"""Reads the bodies of ORS requests. Refuses unknown keys; takes numbers that come as text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Fork(Model):
 
 
 class Secret(BaseModel):
-    """OpenReward says more of a secret, such as where it may be sent; we only hand it over."""
+    """One secret. OpenReward sends more about it, such as where it may be used; we only hand over its value."""
 
     value: str
 
@@ -76,7 +76,7 @@ def _plain_id(given: str) -> str:
 
 
 CallId: TypeAlias = Annotated[str, AfterValidator(_plain_id)]
-"""It comes back as the data of an event, so it must not be able to end that event."""
+"""The server sends it back as the data of an event, so it must not be able to end that event."""
 
 
 class ToolCall(Model):
@@ -95,7 +95,7 @@ def parse(model: type[B], data: bytes) -> B:
         parsed: B = model.__pydantic_validator__.validate_json(data)
         return parsed
     except ValidationError:
-        body = decode(data)  # it may be fine all the same, or this says better what is wrong with it
+        body = decode(data)  # takes JSON that pydantic refuses, and says better what is wrong with the rest
     try:
         return model.model_validate(body)
     except ValidationError as error:
@@ -104,7 +104,7 @@ def parse(model: type[B], data: bytes) -> B:
 
 
 def _worth_echoing(body: object) -> bool:
-    """Whether an error may quote what it is about: not when that is long, nor when it is too deep to be written."""
+    """Whether an error may quote the body: not if it is long, or nested too deeply to be written."""
     try:
         return len(orjson.dumps(body)) <= _ECHO_MOST
     except orjson.JSONEncodeError:
@@ -112,7 +112,7 @@ def _worth_echoing(body: object) -> bool:
 
 
 def parse_secrets(header: str) -> Mapping[str, str]:
-    """`X-Secrets`: base64 of `{"NAME": {"value": "…"}}`."""
+    """Read `X-Secrets`: base64 of `{"NAME": {"value": "…"}}`."""
     if not header:
         return {}
     try:

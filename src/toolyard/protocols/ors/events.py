@@ -1,4 +1,4 @@
-"""Results as server-sent events, cut so that no client can lose a character.
+"""Writes results as server-sent events, cut so that no client can lose a character.
 
 Clients strip white space from both ends of each piece and may split lines at any Unicode line end. So the JSON is
 ASCII, pieces have at most 4096 characters, and a space at the edge of a piece is written as an escape.
@@ -29,28 +29,29 @@ _WIRE_REASON = {"no_such_tool": "not_found", "bad_arguments": "input_validation"
 """Our reasons under the names that OpenReward's clients know; the others keep ours."""
 
 _LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-"""Whatever some client takes for the end of a line: text must not be able to end its event and begin another."""
+"""Every line end that some client knows: text must not be able to end its event and begin another."""
 
 
 def named(call_id: str) -> bytes:
-    """The event that tells the client how to come back for this call."""
+    """The event with the id by which the client can come back for this call."""
     return b"event: task_id\ndata: %b\n\n" % call_id.encode()
 
 
 def error(text: str, reason: str = "") -> bytes:
-    """The `reason`, in a comment that others skip, tells our own client that it was not the tool's fault."""
+    """The event of an error. With a `reason`, the tool is not at fault: our client reads it in a comment, others skip
+    it."""
     head = f": reason {reason}\n\n" if reason else ""
     lines = "".join(f"data: {line}\n" for line in _LINE_END.split(text))
     return f"{head}event: error\n{lines}\n".encode(errors="replace")
 
 
 def text(returned: str) -> bytes:
-    """All that is left to say of a call that returned bare text."""
+    """The last events of a call that returned bare text."""
     return _events(_success([{"text": returned, "detail": None, "type": "text"}]))
 
 
 def result(outcome: CallResult | Sequence[GroupScore]) -> bytes:
-    """All that is left to say when a call is done."""
+    """The last events of a call."""
     match outcome:
         case ToolOutput():
             return _events(_output(outcome))
@@ -68,10 +69,10 @@ def result(outcome: CallResult | Sequence[GroupScore]) -> bytes:
 
 
 def for_openreward(outcome: CallResult | Sequence[GroupScore]) -> bytes:
-    """The same for OpenReward's clients, which know a smaller set of reasons and take any other for `not_found`.
+    """As `result`, for OpenReward's clients, which know fewer reasons and take any other for `not_found`.
 
-    They end the episode on `ok: false` or show the model that word, so what a tool says with ToolError is an ordinary
-    output, without a reward. What the infrastructure did is an error. Agents on top of them read only text.
+    On `ok: false` they end the episode, or show the model that word. So the words of a ToolError go out as an ordinary
+    output without a reward, and a failure of the infrastructure as an error. Agents on top of them read only text.
     """
     match outcome:
         case ToolFailure(reason="tool_failed"):
@@ -87,13 +88,13 @@ def for_openreward(outcome: CallResult | Sequence[GroupScore]) -> bytes:
 
 
 def only_images(output: ToolOutput) -> bool:
-    """Whether whoever reads only text would see nothing of it."""
+    """Whether the output has images and no text, so that a client that reads only text sees nothing."""
     blocks = output.blocks
     return bool(blocks) and blocks[0].type == "image" and all(block.type == "image" for block in blocks)
 
 
 def scores(outcome: CallResult | Sequence[GroupScore]) -> bytes:
-    """The same for a group, which has no softer way to fail than an error."""
+    """The last events of a group's scoring. Any failure of it is an error event."""
     if isinstance(outcome, ToolFailure):
         return error(outcome.message, outcome.reason if outcome.retryable else "")
     return result(outcome)

@@ -1,4 +1,4 @@
-"""XAgent's ToolServer: a cookie names a node, and a POST calls one of its tools, which may answer "ask again"."""
+"""XAgent's ToolServer: a cookie names a node, and a POST calls one of its tools. The answer may be "ask again"."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[None]]
 NodeEndpoint: TypeAlias = Callable[[Request, Node], Awaitable[None]]
 
 _VERSION = "0.2"
-"""Of the original that this answers as."""
+"""The version of the original that our answers name."""
 _COOKIE = "node_id"
-_OF_NOBODY = ("", "/", "/alive", "/get_cookie", "/get_cookies")
-"""Paths that are for no node."""
+_WITHOUT_NODE = ("", "/", "/alive", "/get_cookie", "/get_cookies")
+"""Paths whose requests are for no node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options(HttpOptions):
-    """Settings say what each is for."""
+    """`settings.py` explains each."""
 
     toolserver_wait_seconds: float
     toolserver_keep_seconds: float
@@ -102,8 +102,8 @@ class ToolServer(BaseRoute):
         return (Match.FULL if _plain(scope["path"]) in self._endpoints else Match.NONE), {}
 
     def session_of(self, scope: Scope) -> str:
-        """The node that a request is for; empty if it is for none, whatever node its client may have."""
-        if _plain(scope["path"]).removeprefix("/toolserver") in _OF_NOBODY:
+        """The node that a request is for. Empty for paths without a node, even if the client sends a cookie."""
+        if _plain(scope["path"]).removeprefix("/toolserver") in _WITHOUT_NODE:
             return ""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         return cookie(headers.get(b"cookie", b"").decode("latin-1")) or ""
@@ -150,9 +150,9 @@ class ToolServer(BaseRoute):
         await request.answer_json("alive")
 
     async def get_cookie(self, request: Request) -> None:
-        if HEAD in request.scope:  # who asks for a head does not mean to make a node
+        if HEAD in request.scope:  # a HEAD request must change nothing, and this would make a node
             raise HttpError(405, "Method Not Allowed", [(b"allow", b"GET, POST")])
-        if request.header(b"sec-fetch-mode") == "navigate":  # whoever typed an address may have been redirected to this
+        if request.header(b"sec-fetch-mode") == "navigate":  # another site may have redirected the browser to this
             raise answers.refused(403, "a browser makes no node by opening this address; a program has to ask for it")
         bound = await self._bound(bodies.parse_binding(await request.body()))
         node, prompt = await self._nodes.create(bound)
@@ -184,7 +184,7 @@ class ToolServer(BaseRoute):
         await self._change(request, "Release", self._nodes.release)
 
     async def _change(self, request: Request, what: str, change: Callable[[Node], Coroutine[Any, Any, None]]) -> None:
-        """Beside the request: who hangs up does not leave a node half closed."""
+        """Change a node in the background, so that a client that hangs up does not leave it half closed."""
         node_id = cookie(request.header(b"cookie"))
         invalid = f"invalid node_id: {answers.echoed(node_id)}"
         if (node := self._nodes.find(node_id or "")) is None:
@@ -195,7 +195,7 @@ class ToolServer(BaseRoute):
         async def changed() -> None:
             try:
                 await change(node)
-            except ToolyardError as error:  # for the client, and not for the log of what broke
+            except ToolyardError as error:  # for the client: `Background` would log it as a task that broke
                 refusals.append(error)
 
         await asyncio.shield(self._runtime.shared.background.start(changed()))

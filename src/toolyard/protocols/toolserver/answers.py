@@ -1,4 +1,4 @@
-"""Answers of this wire that are not 200, as its client reads them."""
+"""Answers of this wire that are not 200, in the form that its client reads."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from toolyard.protocols.toolserver.node import Node
 from toolyard.runtime.call import Call
 
 GO_ON = "wait_for_call"
-"""What a client calls, as if it were a tool, for the result of a call that took long."""
+"""The name that a client calls, as if it were a tool, for the result of a call that took long."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def refused(status: int, detail: object, **more: object) -> HttpError:
-    """As HttpError, with nothing said twice: the client shows the whole body to its model."""
+    """An HttpError whose body says everything once: the client shows the whole body to its model."""
     error = HttpError(status, detail)
     error.body = {"detail": detail, **more}
     return error
@@ -37,7 +37,7 @@ def ask_again(name: str, arguments: Mapping[str, Any]) -> HttpError:
 
 
 def come_back(call: Call[Reply]) -> HttpError:
-    """The result is kept from now on, for whoever asks with the id of the call."""
+    """Tell the client to come back with the id of the call, and keep the result until then."""
     call.kept = True
     return ask_again(GO_ON, {"call_id": call.id})
 
@@ -51,8 +51,8 @@ def as_answer(name: str, failure: ToolFailure, hint: str = "") -> HttpError:
         case "no_such_tool":
             return no_such_tool(name)
         case "tool_failed":
-            said = failure.said or failure.message
-            return refused(500, _COLOURS.sub("", said) if isinstance(said, str) else said)
+            words = failure.said or failure.message
+            return refused(500, _COLOURS.sub("", words) if isinstance(words, str) else words)
         case "tool_raised":
             return refused(500, failure.message + hint)
         case "cancelled":

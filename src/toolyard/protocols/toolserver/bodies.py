@@ -1,4 +1,4 @@
-"""What requests of this wire say, in the spelling of its documents and in that of its code."""
+"""Reads the bodies of this wire's requests, in the spelling of its documents and in that of its code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolyard.asgi import HttpError, decode
 B = TypeVar("B", bound=BaseModel)
 
 NAMES_MOST = 50_000
-"""That are asked about at once: a request of a million would hold up all others."""
+"""Names in one request: a request with a million would hold up all others."""
 
 
 class Execution(BaseModel):
@@ -34,7 +34,7 @@ class NewTool(BaseModel):
 
 
 class Binding(BaseModel):
-    """Which task of which environment a new node is for, if it is for one."""
+    """The environment and task of a new node, if it has one."""
 
     environment: str | None = None
     task_spec: dict[str, Any] | None = None
@@ -69,12 +69,12 @@ def parse(model: type[B], data: bytes) -> B:
 
 
 def parse_binding(data: bytes) -> Binding:
-    """Clients of this wire send none, or whatever their library sends for nothing."""
+    """Read the body of a new node. Clients of this wire send none, or `null`, as their libraries do for no body."""
     return parse(Binding, data) if data.strip() not in (b"", b"null") else Binding()
 
 
 def parse_names(data: bytes, *keys: str) -> Sequence[str]:
-    """A bare list, or an object with the list under one of these keys."""
+    """Read a bare list of names, or an object with the list under one of these keys."""
     body = decode(data)
     names = next((body[key] for key in keys if key in body), None) if isinstance(body, dict) else body
     if not isinstance(names, list) or len(names) > NAMES_MOST or not all(isinstance(name, str) for name in names):

@@ -1,4 +1,5 @@
-"""Tool calls of this wire: made in a session of a node, and told, or put off when they take long."""
+"""Makes the tool calls of this wire, in a session of a node. It answers with the result, or with "ask again" if that
+takes long."""
 
 from __future__ import annotations
 
@@ -22,11 +23,12 @@ log = logging.getLogger("toolyard.toolserver")
 
 _REGISTER = "register_new_tool"
 _FAILED = State.FAILED
-"""Looked up once: every call asks for it."""
+"""Looked up once: every call compares with it."""
 
 
 class Calls:
-    """`wait_seconds`: what takes longer is put off. `errors`: what a client may know of an author's."""
+    """`wait_seconds`: the client has to come back for a call that takes longer. `errors`: how much of an author's
+    exception a client may see."""
 
     def __init__(self, nodes: Nodes, offers: Offers, *, wait_seconds: float, errors: Verbosity) -> None:
         self._nodes = nodes
@@ -64,7 +66,7 @@ class Calls:
         return offer
 
     async def _in_time(self, call: Call[Reply]) -> Reply:
-        """The result, or an answer that tells the client to come back for it."""
+        """The result. If it takes too long, raises the answer that tells the client to come back for it."""
         if not await call.wait(self._wait_seconds):
             raise answers.come_back(call)
         return call.result
@@ -76,14 +78,14 @@ class Calls:
             case str():
                 await request.answer_json(result)
             case ToolOutput():
-                await request.answer_json(results.told(result))
+                await request.answer_json(results.as_json(result))
             case ToolFailure():
                 raise answers.as_answer(tool, result, node.hint(environment))
             case AskAgain():
                 raise answers.ask_again(await self._name(node, environment, result.tool), result.arguments)
 
     async def _name(self, node: Node, environment: type[Environment], tool: str) -> str:
-        """What a client calls it by."""
+        """The name by which a client calls this tool."""
         offer = self._offers.of(environment, tool) or (await node.own_offers()).of(environment, tool)
         if offer is None:
             raise answers.no_such_tool(tool)
@@ -110,6 +112,6 @@ class Calls:
                 raise answers.as_answer(_REGISTER, result)
             raise answers.unregistered(str(result.said or result.message))
         made = (await node.own_offers()).of(offer.environment, body.tool_name)
-        if made is None:  # the node has been ended meanwhile
+        if made is None:  # the node was closed meanwhile
             raise answers.not_running(node)
         await request.answer_json(made.as_json())

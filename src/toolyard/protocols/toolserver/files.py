@@ -1,4 +1,4 @@
-"""Files in and out of a node's workspace, over HTTP. The workspace itself sees to it that no path leads out of it."""
+"""Uploads and downloads files of a node's workspace. The workspace itself makes sure that no path leads out of it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def download_file(request: Request, workspace: Workspace) -> None:
 async def download_workspace(
     request: Request, workspace: Workspace, packing: AbstractAsyncContextManager[None]
 ) -> None:
-    """The archive waits on the disk for a client that may be slow: there it is in nobody's way."""
+    """Send all files as an archive. It waits on disk, not in memory, for a client that may be slow."""
     with _answering(otherwise=413):
         async with packing:
             file = await asyncio.to_thread(_zipped, await workspace.save())
@@ -76,7 +76,7 @@ async def get_workspace_structure(request: Request, workspace: Workspace) -> Non
 
 @contextlib.contextmanager
 def _answering(otherwise: int = 400) -> Iterator[None]:
-    """What is wrong with a path or with the workspace, as an answer."""
+    """Turn errors about a path or the workspace into answers."""
     try:
         yield
     except WorkspaceError as error:
@@ -90,7 +90,7 @@ def _answering(otherwise: int = 400) -> Iterator[None]:
 
 
 async def _uploaded(request: Request) -> tuple[str, bytes]:
-    """The name and the content of the part called `file`. Clients also send a part `filename`, which says no more."""
+    """The name and the content of the part `file`. Clients also send a part `filename`, which repeats the name."""
     body, content_type = await request.body(), request.header(b"content-type")
     if not is_form(content_type):
         raise _unprocessable("missing", "Field required")
@@ -107,7 +107,7 @@ async def _uploaded(request: Request) -> tuple[str, bytes]:
 
 
 def _base_name(given: str) -> str:
-    """The last part, whichever system the path is of."""
+    """The last component of a path of any system. Raises a 422 if no file can have that name."""
     name = re.split(r"[/\\]", given)[-1]
     if name in ("", ".", "..") or not name.isprintable() or len(name.encode()) > _NAME_MOST:
         raise _unprocessable("value_error", "no file can have this name")
@@ -122,7 +122,7 @@ def _unprocessable(kind: str, message: str) -> HttpError:
 
 
 async def _content(workspace: Workspace, path: str) -> bytes:
-    """Of a path as the structure shows it, beginning with `workspace/`, or relative to the workspace."""
+    """Read a file. Its path begins with `workspace/`, as the structure shows it, or is relative to the workspace."""
     below = path.removeprefix(f"{ROOT}/")
     try:
         return await workspace.read(below)
@@ -133,7 +133,7 @@ async def _content(workspace: Workspace, path: str) -> bytes:
 
 
 def _zipped(tar: bytes) -> IO[bytes]:
-    file = tempfile.TemporaryFile()  # noqa: SIM115  # who asked for it closes it
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
     try:
         write_zip(tar, file)
     except BaseException:
@@ -151,7 +151,7 @@ def _headers(name: str, media_type: str) -> Headers:
 
 
 def _disposition(name: str) -> str:
-    """With a plain name for all clients, and the real one, in ASCII, for those that know how to read it."""
+    """A plain name for all clients, and the real name, encoded in ASCII, for clients that can read that."""
     plain = re.sub(r"[^\w. ()+-]", "_", name, flags=re.ASCII)
     real = quote(name.encode("utf-8", "surrogateescape"), safe="")
     return f'attachment; filename="{plain}"' + (f"; filename*=UTF-8''{real}" if plain != name else "")

@@ -1,4 +1,4 @@
-"""`multipart/form-data`, as clients post files. It is read in memory, where its body is anyway."""
+"""Reads `multipart/form-data`, in which clients post files. In memory, where the body is anyway."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _HEADER_MOST = 4096
 
 
 class BadForm(Exception):
-    """It cannot be read, and why."""
+    """The form cannot be read. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     name: str
     filename: str | None
-    """None of a plain field; the name of a file may be empty."""
+    """None for a plain field. The name of a file may be empty."""
     content: bytes
 
 
@@ -30,17 +30,17 @@ def is_form(content_type: str) -> bool:
 
 
 def parts_of(content_type: str, body: bytes) -> Sequence[Part]:
-    """The parts that came whole, in order."""
+    """The complete parts, in order."""
     reader = _Reader()
     try:
         reader.read(_parameters("content-type", content_type).get_boundary() or "", body)
-    except (FormParserError, ValueError, TypeError) as error:  # TypeError: `email` is not ready for every header
+    except (FormParserError, ValueError, TypeError) as error:  # TypeError: `email` does not expect every header
         raise BadForm(f"the form cannot be read: {error}") from error
     return reader.parts
 
 
 class _Reader:
-    """Takes what the parser comes upon."""
+    """Collects what the parser finds."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -83,9 +83,9 @@ class _Reader:
         self._value.clear()
 
     def _end(self) -> None:
-        said = _parameters("content-disposition", self._disposition)
-        name = said.get_param("name", "", header="content-disposition")
-        filename = said.get_filename()  # also where it is written as filename*=utf-8''…
+        disposition = _parameters("content-disposition", self._disposition)
+        name = disposition.get_param("name", "", header="content-disposition")
+        filename = disposition.get_filename()  # also if it is written as filename*=utf-8''…
         self.parts.append(Part(name if isinstance(name, str) else "", filename, bytes(self._content)))
 
 
@@ -96,7 +96,7 @@ def _parameters(header: str, value: str) -> Message:
 
 
 def _text(value: bytearray) -> str:
-    """Browsers and libraries write UTF-8 nowadays."""
+    """Decode UTF-8, as browsers and libraries write it today, or else Latin-1."""
     try:
         return value.decode()
     except UnicodeDecodeError:

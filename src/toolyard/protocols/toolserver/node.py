@@ -1,4 +1,4 @@
-"""A node is what one agent has: a session in each environment that it uses, and the files of those that have some."""
+"""`Node`: everything of one agent. It has a session in each environment that the agent uses, and saved workspaces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from toolyard.tools.environment import ToolsEnvironment
 
 @dataclass(frozen=True, slots=True)
 class NodeTask:
-    """The task that a node was made for."""
+    """The task for which a client made a node."""
 
     environment: type[Environment]
     task: Task
@@ -35,20 +35,20 @@ class NotRunning(Exception):
 class Node:
     def __init__(self, node_id: str, bound: NodeTask | None) -> None:
         self.id = node_id
-        """Whoever knows it is let in."""
+        """A secret: any client that sends it may use the node."""
         self.name = hashlib.sha256(node_id.encode()).hexdigest()[:16]
-        """For logs and names of sessions, which others may see."""
+        """For logs and ids of sessions, which others may see."""
         self.bound = bound
         self.changing = asyncio.Lock()
-        """Held by whoever opens or ends sessions of it."""
+        """Held while sessions of the node are opened or closed."""
         self.packing = asyncio.Lock()
-        """Held by whoever packs its files."""
+        """Held while its files are packed."""
         self.open = False
         self.sessions: dict[type[Environment], Session] = {}
         self.files: dict[type[Environment], IO[bytes]] = {}
-        """Of a node that is closed. They have no name, so they are gone when the server is, however it ends."""
+        """Saved workspaces of a closed node. The files have no name, so they vanish however the server ends."""
         self.size = 0
-        """Bytes in them."""
+        """Bytes in these files."""
         self.used = time.monotonic()
 
     @property
@@ -67,7 +67,7 @@ class Node:
         self.size = 0
 
     def call(self, call_id: str) -> tuple[type[Environment], Call[Any]]:
-        """A call that was made in one of its sessions, and which that is."""
+        """Find a call that was made in one of its sessions, and the environment of that session."""
         for environment, session in self.sessions.items():
             try:
                 return environment, session.find(call_id)
@@ -76,16 +76,16 @@ class Node:
         raise CallNotFound(f"there is no call {call_id[:100]!r}, or its result was not asked for in time")
 
     def hint(self, environment: type[Environment]) -> str:
-        """What to know when something breaks in an environment that this node has no task of."""
+        """A hint for errors in an environment for which this node has no task."""
         if issubclass(environment, ToolsEnvironment) or (self.bound and self.bound.environment is environment):
             return ""
         return f" (this node has no task of {environment.name()!r}: name one in the body of /get_cookies)"
 
     async def own_offers(self) -> KnownOffers:
-        """Tools that only its sessions know, such as those that the agent wrote itself."""
+        """Tools that exist only in its sessions, such as those that the agent wrote itself."""
         found: list[Offer] = []
         for environment, session in list(self.sessions.items()):
-            # One that is not there yet, or no longer, has none that could be called.
+            # A session that is not ready yet, or lost, has no tools that could be called.
             if session.condition == "ready" and any(map(lists_task_tools, (environment, *environment.toolsets))):
                 listed = await (await session.ready()).list_tools()
                 specs = [spec for spec in listed.tools if spec.name not in environment._definition.tools]
@@ -93,7 +93,7 @@ class Node:
         return KnownOffers(found)
 
     async def workspace(self) -> Workspace:
-        """Of the first of its environments that has one."""
+        """The workspace of the first of its environments that has one."""
         for environment, session in self.sessions.items():
             if overrides(environment, "workspace"):
                 return await (await session.ready()).workspace()

@@ -1,4 +1,4 @@
-"""All nodes of a server, and how they begin and end.
+"""`Nodes`: all nodes of a server. It creates, closes, reopens and releases them.
 
 Closing a node ends its sessions and keeps its files; opening it again gives them back. Releasing it leaves nothing.
 """
@@ -31,12 +31,12 @@ from toolyard.runtime.session import Session
 log = logging.getLogger("toolyard.toolserver")
 
 _SAVING_MOST = 2
-"""Workspaces that are saved or restored at once: each may be in memory for a moment."""
+"""Workspaces that are saved or restored at once: each is in memory as a whole for a moment."""
 
 _GONE = (SandboxError, SessionFailed)
-"""What is raised when there is no workspace any more."""
+"""Exceptions that mean that the workspace no longer exists."""
 _SHARE_OF_OPEN_FILES = 4
-"""Of the files that the server may have open, at most one in so many is of a closed node."""
+"""Closed nodes may use one in so many of the files that the server may have open."""
 
 
 class Nodes:
@@ -46,7 +46,7 @@ class Nodes:
         self._keep_bytes = keep_bytes
         self._keep_most = _files_to_keep()
         self._nodes: dict[str, Node] = {}
-        """Those that were closed last are last."""
+        """By id. Those that were closed last are last."""
         self._saving = asyncio.Semaphore(_SAVING_MOST)
         runtime.at_end.append(self._forget_all)
 
@@ -54,7 +54,7 @@ class Nodes:
         return self._nodes.get(node_id)
 
     def is_running(self, node: Node) -> bool:
-        """Not when it was closed, nor when the server has ended a session of it by itself."""
+        """Whether the node is open, and the runtime has closed none of its sessions."""
         known = self._runtime.sessions
         for session in node.sessions.values():  # not a generator: this runs for every call
             if known.get(session.id) is not session:
@@ -62,7 +62,7 @@ class Nodes:
         return node.open
 
     async def create(self, bound: NodeTask | None) -> tuple[Node, Blocks]:
-        """A new one, and the prompt of its task."""
+        """Make a node. Return also the prompt of its task."""
         node = Node(self._runtime.owners.draw(lambda: secrets.token_hex(32)), bound)
         self._nodes[node.id] = node
         try:
@@ -73,7 +73,7 @@ class Nodes:
             raise
 
     async def close(self, node: Node, why: Why = "deleted") -> None:
-        """Save the files, then end everything. If they cannot be saved, it stays open."""
+        """Save the files of a node, then close its sessions. If the files cannot be saved, the node stays open."""
         async with node.changing:
             if not node.open:
                 return
@@ -97,7 +97,7 @@ class Nodes:
             node.forget()
 
     async def session(self, node: Node, environment: type[Environment]) -> Session:
-        """Its session in this environment, opened when first wanted. Whoever calls a tool waits until it is ready."""
+        """The node's session in this environment. It is opened on first use; a call in it waits for its setup()."""
         found = node.sessions.get(environment)
         if found is not None and found.state is not State.FAILED:
             return found
@@ -110,7 +110,7 @@ class Nodes:
             return node.sessions.get(environment) or await self._open(node, environment)
 
     async def _close_idle(self, node: Node) -> None:
-        """It is asked for each session that nobody has used for long; another one may be busy."""
+        """Close a node. The runtime calls this for each idle session, while another session of the node may be busy."""
         if node.busy:
             return
         try:
@@ -123,14 +123,14 @@ class Nodes:
             await self.release(node)
 
     async def _start(self, node: Node) -> None:
-        """Open what a node has from the beginning: files, and its task."""
+        """Open the sessions that a node has from the beginning: those with files, and that of its task."""
         async with node.changing:
             if self._nodes.get(node.id) is not node:  # it was released while we waited
                 return
             if self.is_running(node):
                 await self._drop_broken(node)
             else:
-                await self._end(node)  # what may be left of it
+                await self._end(node)  # close sessions that may be left
             try:
                 for environment in self._from_the_beginning(node):
                     if environment not in node.sessions:
@@ -152,14 +152,14 @@ class Nodes:
         return session
 
     async def _furnish(self, node: Node, environment: type[Environment], session: Session) -> None:
-        """Wait until it is ready, with its files if it has any."""
+        """Wait until a session is ready, and restore its files if there are any."""
         placed = await session.ready()
         if overrides(environment, "workspace"):
             workspace = await placed.workspace()
             if (file := node.files.get(environment)) is not None:
                 await self._restored(workspace, file)
             else:
-                await workspace.list()  # it is there when the node is, not when the first tool is called
+                await workspace.list()  # makes the workspace now, and not with the first call
 
     async def _end(self, node: Node, why: Why = "deleted") -> None:
         node.open = False
@@ -172,7 +172,7 @@ class Nodes:
                 yield environment
 
     async def _drop_broken(self, node: Node) -> None:
-        """End what does not answer any more. It takes its files with it, if it has any, and only a new one helps."""
+        """Close sessions that do not answer any more, with their files. `_start` then opens new ones."""
         for environment, session in list(node.sessions.items()):
             try:
                 if session.condition == "lost":
@@ -197,7 +197,8 @@ class Nodes:
 
     @asynccontextmanager
     async def packing(self, node: Node) -> AsyncIterator[None]:
-        """Whoever packs its workspace is alone in it, so that no other ends what does it, and one of few at all."""
+        """Hold this to pack the node's workspace. One at a time, because saving ends all programs in it, even those of
+        another packer; and few on the whole server."""
         async with node.packing, self._saving:
             yield
 
@@ -213,14 +214,14 @@ class Nodes:
             await workspace.restore(await asyncio.to_thread(_content_of, file))
 
     def _keep(self, node: Node) -> None:
-        """The files of a node that is closed, unless it was released meanwhile."""
+        """Keep the files of a closed node for a while, unless it was released meanwhile."""
         asyncio.get_running_loop().call_later(self._keep_seconds, self._expire, node, node.sessions)
         if self._nodes.pop(node.id, None) is not None:
             self._nodes[node.id] = node
             self._make_room()
 
     def _expire(self, node: Node, sessions: Mapping[type[Environment], Session]) -> None:
-        """Forget a node that has been closed all the time since."""
+        """Forget a node if it has stayed closed since `_keep`."""
         if node.sessions is sessions and self._nodes.pop(node.id, None) is not None:
             log.info("node %s was closed for %g s: its files are deleted", node.name, self._keep_seconds)
             node.forget()
@@ -233,7 +234,7 @@ class Nodes:
     def _make_room(self) -> None:
         closed = [node for node in self._nodes.values() if not node.open and node.files]
         size, count = sum(node.size for node in closed), sum(len(node.files) for node in closed)
-        for node in closed:  # those that were closed first go first
+        for node in closed:  # the first to be closed are the first to go
             if size <= self._keep_bytes and count <= self._keep_most:
                 return
             if node.changing.locked():  # it has just been closed, or is about to be opened again

@@ -1,4 +1,4 @@
-"""What a node offers, under the names of this wire: worlds ("envs") with their tools, and tools that stand alone."""
+"""The tools that a node offers, under the names of this wire: worlds ("envs") with their tools, and single tools."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from toolyard.core.tool import ToolSpec
 from toolyard.tools.environment import ToolsEnvironment
 
 _DESCRIBED = 1024
-"""Characters of a description that are told."""
+"""Characters of a description that are sent."""
 NAMES_MOST = 50
-"""Names of tools that are told of a world when all worlds are listed."""
+"""Names of tools that are sent for each world when all worlds are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One tool."""
+    """One tool that clients can call."""
 
     name: str
-    """In full, as clients call it."""
+    """Its full name, by which clients call it."""
     environment: type[Environment]
     tool: str
-    """As the environment calls it."""
+    """Its name in the environment."""
     spec: ToolSpec
     hidden: bool = False
 
     def as_json(self) -> JsonObject:
         return {
             "name": self.name,
-            "description": _told(self.spec.description),
+            "description": _shortened(self.spec.description),
             "parameters": _parameters(self.spec.input_schema),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Tools that belong together, and carry its name."""
+    """Tools that belong together. Their full names begin with its name."""
 
     name: str
     description: str
@@ -73,7 +73,7 @@ class KnownOffers:
         self.by_tool.setdefault(offer.tool, []).append(offer)
 
     def named(self, name: str, world: str | None = None) -> Offer | None:
-        """By its full name, or by that of its world and its own."""
+        """Find an offer by its full name, or by its world and its own name."""
         if not world:
             return self.by_name.get(name)
         offer = self.by_name.get(f"{world}_{name}")
@@ -84,7 +84,7 @@ class KnownOffers:
 
 
 class Offers(KnownOffers):
-    """Everything that the environments of a server offer; read once."""
+    """All offers of the environments of a server, read once."""
 
     def __init__(self, environments: Iterable[type[Environment]]) -> None:
         super().__init__()
@@ -96,14 +96,14 @@ class Offers(KnownOffers):
         self.listed: Sequence[Offer] = [offer for offer in self.by_name.values() if not offer.hidden]
 
     def find(self, name: str, world: str | None, own: KnownOffers) -> Offer | None:
-        """By its full name, also among those that only a node has; or else, if no other has it, by its own name."""
+        """Find an offer by its full name, also among those of the node; or by its own name, if only one has it."""
         if (offer := self.named(name, world) or own.named(name, world)) is not None or world:
             return offer
         alike = [*self.by_tool.get(name, ()), *own.by_tool.get(name, ())]
         return alike[0] if len(alike) == 1 else None
 
     async def search(self, question: str, top_k: int, own: KnownOffers) -> Sequence[Offer]:
-        """Those that fit best, hidden ones too, and those that only a node has."""
+        """The offers that fit a question best, including hidden ones and those of the node."""
         if self._indexing is None:
             self._indexing = asyncio.ensure_future(asyncio.to_thread(indexed, _named_in_full(self)))
         index = await asyncio.shield(self._indexing)
@@ -114,7 +114,7 @@ class Offers(KnownOffers):
     def _add_to(self, world: World | None, offer: Offer) -> None:
         if world is not None:
             world = self.worlds.setdefault(world.name, world)
-        elif offer.name in self.by_name:  # two environments have the same one: the second is called by both names
+        elif offer.name in self.by_name:  # two environments have this tool: the second's name gets a prefix
             offer = named_in(offer.environment, offer.tool, offer.spec, hidden=offer.hidden)
         if offer.name in self.by_name:
             return
@@ -141,7 +141,7 @@ def of_session(environment: type[Environment], specs: Iterable[ToolSpec]) -> Ite
 
 
 def _offered(environment: type[Environment]) -> Iterator[tuple[Offer, World | None]]:
-    """Each tool of an environment, and the world that it is in."""
+    """Each tool of an environment, with its world if it has one."""
     definition = environment._definition
     whole = World(environment.name(), _words(environment))
     for owner, spec, hidden in (
@@ -162,26 +162,26 @@ def _words(owner: type) -> str:
     return inspect.cleandoc(owner.__doc__ or "")
 
 
-def _told(description: str) -> str:
+def _shortened(description: str) -> str:
     return re.sub(r"\n[ \t]*\n\s*", "\n", description.strip(), count=1)[:_DESCRIBED]
 
 
 def _parameters(schema: JsonObject | None) -> JsonObject:
     schema = schema or {}
     properties = {name: _property(about) for name, about in schema.get("properties", {}).items()}
-    told: dict[str, Any] = {"type": "object", "properties": properties, "required": list(schema.get("required", ()))}
-    return {**told, "$defs": schema["$defs"]} if "$defs" in schema else told
+    plain: dict[str, Any] = {"type": "object", "properties": properties, "required": list(schema.get("required", ()))}
+    return {**plain, "$defs": schema["$defs"]} if "$defs" in schema else plain
 
 
 def _property(about: object) -> object:
-    """As plain as models of that time expect it: a type, not a choice between a type and null."""
+    """The schema of a property, as plain as models of that time expect it: a type, not a union of a type and null."""
     if not isinstance(about, Mapping):
         return about
-    told = {key: value for key, value in about.items() if key != "title"}
-    choices = [choice for choice in told.get("anyOf", ()) if choice != {"type": "null"}]
+    plain = {key: value for key, value in about.items() if key != "title"}
+    choices = [choice for choice in plain.get("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) == 1 and isinstance(choices[0], Mapping):
-        del told["anyOf"]
-        told = {**choices[0], **told}
-    if told.get("default", ...) is None:
-        del told["default"]
-    return told
+        del plain["anyOf"]
+        plain = {**choices[0], **plain}
+    if plain.get("default", ...) is None:
+        del plain["default"]
+    return plain

@@ -1,4 +1,4 @@
-"""How results are told on this wire: values as they are, or wrapped so that the client can take them apart."""
+"""Writes results for this wire: values as they are, or wrapped so that the client can take them apart."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from toolyard.core.output import Block, ImageBlock, TextBlock, ToolOutput, Value
 _KINDS = ("simple", "composite", "binary")
 
 
-def told(output: ToolOutput) -> object:
-    """A result as JSON. A reward, or the end of the episode, is one more part."""
+def as_json(output: ToolOutput) -> object:
+    """The result as JSON. A reward, or the end of the episode, is one more part of it."""
     whole = _wrapped(output.value) if isinstance(output, ValueOutput) else _blocks(output.blocks)
     if output.reward is None and not output.finished:
         return whole
@@ -30,14 +30,14 @@ def _wrapped(value: object) -> object:
         case tuple():
             return _simple(value[0] if value else None)
         case bytes():
-            # Without a name: the client makes one up, and does not survive that it is null.
+            # Without a name: the client then makes one up. It would crash on a name that is null.
             return {"type": "binary", "media_type": "bytes", "data": base64.b64encode(value).decode()}
         case _:
             return value
 
 
 def _nameless(wrapped: object) -> object:
-    """What a tool has wrapped itself, as XAgent's do: the client does not survive a name that is null."""
+    """Drop null names from a value that the tool wrapped itself, as XAgent's tools do: the client crashes on them."""
     match wrapped:
         case {"type": "composite", "data": list(parts), **more}:
             return {"type": "composite", "data": [_nameless(part) for part in parts], **more}
@@ -55,7 +55,7 @@ def _blocks(blocks: list[TextBlock | ImageBlock]) -> object:
 
 
 def _parts(blocks: list[TextBlock | ImageBlock]) -> Iterator[object]:
-    """One for each block; blocks that say they belong together are one part."""
+    """One part for each block. Blocks whose details name the same group are one part."""
     for (_, group), members in itertools.groupby(enumerate(blocks), lambda at: _group(*at)):
         some = [_block(block) for _, block in members]
         yield some[0] if group is None or len(some) == 1 else _composite(some)

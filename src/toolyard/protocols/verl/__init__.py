@@ -1,4 +1,4 @@
-"""verl-tool's tool server: one POST carries the texts of many trajectories, and brings back their observations."""
+"""verl-tool's tool server: one POST carries the texts of many trajectories, and its answer their observations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolyard.asgi import PASSED, Headers, HttpError, HttpOptions, Request
 from toolyard.core.encoding import encode
 from toolyard.core.stalls import first_of
 from toolyard.protocols.verl import batches
-from toolyard.protocols.verl.observations import Told, lost
+from toolyard.protocols.verl.observations import Result, lost
 from toolyard.protocols.verl.repeats import Repeats
 from toolyard.protocols.verl.spread import PART, Spread, first_trajectory
 from toolyard.protocols.verl.trajectories import Trajectories
@@ -25,7 +25,7 @@ from toolyard.runtime.runtime import Runtime
 log = logging.getLogger("toolyard.verl")
 
 _PROMPT = 0.05
-"""Seconds within which nobody gives up waiting, so that one need not look whether somebody did."""
+"""For this many seconds, no client gives up waiting, so that we need not check whether it did."""
 
 
 _TEXT_ONLY = {str}
@@ -33,7 +33,7 @@ _TEXT_ONLY = {str}
 
 @dataclass(frozen=True, slots=True)
 class Options(HttpOptions):
-    """Settings say what each is for."""
+    """`settings.py` explains each."""
 
     protocol: tuple[str, ...]
     max_concurrent_calls: int
@@ -59,7 +59,7 @@ class Verl(BaseRoute):
         )
         self._spread = Spread(runtime, self._trajectories)
         self._late: set[asyncio.Task[tuple[bytes, bool]]] = set()
-        """Work for requests that have been answered 408."""
+        """Work that goes on for requests that were answered 408."""
         endpoints: dict[str, tuple[str, Callable[[Request], Awaitable[None]]]] = {
             "/get_observation": ("POST", self.get_observation),
             "/verl/get_observation": ("POST", self.get_observation),
@@ -67,7 +67,7 @@ class Verl(BaseRoute):
             "/verl/metrics": ("GET", self.metrics),
             PART: ("POST", self.part),
         }
-        if options.protocol == ("verl",):  # alone at the root, exactly as the original
+        if options.protocol == ("verl",):  # the only protocol has the paths of the original
             endpoints |= {"/health": ("GET", self.health), "/metrics": ("GET", self.metrics)}
         self._endpoints: Mapping[str, tuple[str, Callable[[Request], Awaitable[None]]]] = endpoints
 
@@ -79,16 +79,16 @@ class Verl(BaseRoute):
         return (Match.FULL if scope["path"].rstrip("/") in self._endpoints else Match.NONE), {}
 
     def says_in_body(self, scope: Scope) -> bool:
-        """Whether the body says which trajectories a request is about."""
+        """Whether the body of this request names trajectories."""
         path: str = scope["path"]
         return scope["method"] == "POST" and path.rstrip("/").endswith("/get_observation")
 
     def session_in(self, body: bytes) -> str:
-        """The trajectory whose gateway sees to the whole batch; empty if there is none."""
+        """The trajectory whose gateway handles the whole batch; empty if there is none."""
         return first_trajectory(body)
 
     async def answer_lost(self, request: Request, body: bytes, why: str) -> None:
-        """When the gateway that saw to a batch has ended."""
+        """Answer a batch whose gateway has ended."""
         await request.answer(200, headers_of(0.0), as_answer([lost(why)] * len(batches.parse(body)), 0.0))
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,7 +115,8 @@ class Verl(BaseRoute):
         await request.answer(200, headers_of(seconds), answer)
 
     async def _in_time(self, body: bytes) -> tuple[bytes, bool]:
-        """408 when it takes too long; it goes on all the same, and the same request again will find it."""
+        """The answer, and whether this request is the last to ask for it. If it takes too long, answer 408: the work
+        goes on, and the same request again finds it."""
         work = self._repeats.answer(body, partial(self._work, body))
         if not (seconds := self._options.verl_request_seconds):
             return await work
@@ -134,11 +135,11 @@ class Verl(BaseRoute):
 
     async def _work(self, body: bytes) -> bytes:
         began = time.perf_counter()
-        act = self._trajectories.act if self._runtime.owners.count == 1 else self._spread.act
+        act = self._trajectories.act if self._runtime.owners.alone else self._spread.act
         return as_answer(await act(batches.parse(body)), time.perf_counter() - began)
 
     async def part(self, request: Request) -> None:
-        """Of a batch that another gateway sees to."""
+        """Act for our part of a batch that another gateway handles."""
         if PASSED not in request.scope:
             raise HttpError(404, "Not Found")
         answer = await self._spread.act_here(await request.body())
@@ -177,14 +178,14 @@ class Verl(BaseRoute):
 
 
 def headers_of(seconds: float) -> Headers:
-    """To the millisecond: few different heads, so that most need not be put together anew."""
+    """The time is rounded to the millisecond, so that most heads are equal and come from a cache."""
     return ((b"content-type", b"application/json"), (b"x-process-time", b"%.3f" % seconds))
 
 
-def as_answer(told: Sequence[Told], seconds: float) -> bytes:
-    observations, dones, valids = told, [False] * len(told), [True] * len(told)
-    if set(map(type, told)) != _TEXT_ONLY:
-        observed = [(one, False, True) if isinstance(one, str) else one for one in told]
+def as_answer(results: Sequence[Result], seconds: float) -> bytes:
+    observations, dones, valids = results, [False] * len(results), [True] * len(results)
+    if set(map(type, results)) != _TEXT_ONLY:
+        observed = [(one, False, True) if isinstance(one, str) else one for one in results]
         observations, dones, valids = map(list, zip(*observed, strict=True))
     return encode(
         {

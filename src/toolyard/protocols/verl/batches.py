@@ -1,4 +1,4 @@
-"""What a trainer posts: one action for each of several trajectories, in every dialect that trainers speak."""
+"""Reads what a trainer posts: one action for each of several trajectories, in every dialect that trainers write."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from toolyard.asgi import HttpError, decode
 from toolyard.core.output import JsonObject
 
 Item: TypeAlias = tuple[str, str, dict[str, Any], bool, bool]
-"""One action of one trajectory: the trajectory's name, the text, what the trainer says besides; whether the trajectory
-is over, so that there is no action, only something to clean up; and whether there will be no action after this one.
+"""One action of one trajectory: the trajectory's name, the text, the trainer's extra fields, `finish` and `last`.
 
-A bare tuple, since there are many, and each is taken apart at once.
+With `finish` the trajectory is over, so that there is no action and only something to close. With `last` this is its
+last action. A bare tuple, because there are many and the caller unpacks each at once.
 """
 
 
 def _nested(levels: int) -> Any:  # a type
-    """A JSON value that is nested no deeper than that."""
+    """The type of a JSON value with at most so many levels."""
     scalar = value = str | int | float | bool | None
     for _ in range(levels):
         value = scalar | list[value] | dict[str, value]  # type: ignore[valid-type]
@@ -28,11 +28,11 @@ def _nested(levels: int) -> Any:  # a type
 
 
 _SHALLOW = _nested(6)
-"""msgspec would go as deep as Python does. What is deeper than usual is left to `decode`, which says how deep we go."""
+"""msgspec would recurse as deep as Python can. Deeper values are left to `decode`, which has a limit."""
 
 
 class Sent(Struct, forbid_unknown_fields=True):
-    """A batch as most trainers write it. One with anything else in it is read with more patience."""
+    """A batch as most trainers write it. `_understood` reads all others, more slowly."""
 
     trajectory_ids: list[str]
     actions: list[str]
@@ -45,7 +45,7 @@ _SENT = Decoder(Sent)
 
 
 def parse(body: bytes) -> list[Item]:
-    """The items of a batch, or a 422 that says what is wrong with it."""
+    """The items of a batch. Raises a 422 that says what is wrong with it."""
     try:
         sent = _SENT.decode(body)
     except (ValueError, RecursionError):
@@ -67,7 +67,7 @@ def parse(body: bytes) -> list[Item]:
 
 
 def _flags(listed: Sequence[bool], key: str, extras: Sequence[JsonObject], said: Collection[str]) -> Sequence[bool]:
-    """Set for an item if either place says so. The list may be shorter than the batch."""
+    """The flags of all items: set in the list, which may be too short, or in the item's extra fields."""
     missing = len(extras) - len(listed)
     flags = [*listed[: len(extras)], *[False] * missing] if missing else listed
     if key in said:
@@ -76,7 +76,7 @@ def _flags(listed: Sequence[bool], key: str, extras: Sequence[JsonObject], said:
 
 
 def _understood(value: object) -> Sent:
-    """A batch in another dialect: names that are numbers, flags that are 0 or 1, null for what is not there."""
+    """Read a batch in another dialect: with numbers as names, 0 or 1 as flags, null for missing fields."""
     if not isinstance(value, dict):
         raise _invalid(
             [], "model_attributes_type", "Input should be a valid dictionary or object to extract fields from"
@@ -100,7 +100,7 @@ def _understood(value: object) -> Sent:
 
 
 def _with_columns(extras: list[dict[str, Any]], others: Mapping[str, object]) -> list[dict[str, Any]]:
-    """The extra fields of each, with whatever lists of the same length stand beside them in the request."""
+    """The extra fields of each item, with its values from all other lists of the same length in the request."""
     for key, column in others.items():
         if isinstance(column, list) and len(column) == len(extras):
             extras = [{key: one, **extra} for one, extra in zip(column, extras, strict=True)]

@@ -1,4 +1,4 @@
-"""What became of an action, as trainers read it: an observation, whether the trajectory is over, and validity."""
+"""Writes the result of an action for trainers: an observation, whether the trajectory is over, and validity."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Observed(NamedTuple):
     valid: bool
 
 
-Told: TypeAlias = Observed | str
-"""Bare text is an observation of a trajectory that goes on, and valid, as most are."""
+Result: TypeAlias = Observed | str
+"""Bare text stands for the usual case: a valid observation of a trajectory that goes on."""
 
 FINISHED = Observed("", done=True, valid=True)
 
 
 def observe(result: CallResult, form: Form, text: str, *, with_images: bool) -> Observed:
-    """The result of a call, written after the text that asked for it."""
+    """The result of a call, as its form writes it after the text that asked for it."""
     if isinstance(result, ToolFailure):
         return _failed(result, form, text)
     written = form.answer(text, result.text or named_images(result.blocks))
@@ -32,21 +32,22 @@ def observe(result: CallResult, form: Form, text: str, *, with_images: bool) -> 
     more = _shown(metadata, form) if metadata else {}
     if result.reward is not None:
         more["reward"] = result.reward
-    if with_images:  # whoever sent no picture cannot read one
+    if with_images:  # a trainer that sent no image cannot read one
         more |= _images(result)
     valid = metadata.get("valid") is not False
     return Observed({"obs": written, **more} if more else written, result.finished, valid)
 
 
 def refused(problem: str) -> Observed:
-    """Of an action that could not even be tried, for a reason that lies with the trainer or with us."""
+    """The observation of an action that could not be tried, through a fault of the trainer or of ours."""
     return Observed({"obs": "", "error": problem, "invalid_reason": problem}, done=True, valid=False)
 
 
 def lost(message: str, reason: str = "lost") -> Observed:
-    """Ours, not the agent's: no reward, and the trajectory ends, as the trainer itself ends one that it lost."""
-    told = {"obs": message, "error": message, "reason": reason, "retryable": True, "reward": None}
-    return Observed(told, done=True, valid=False)
+    """The observation of a failure that is ours, not the agent's. It has no reward and ends the trajectory, as the
+    trainer itself ends one that it lost."""
+    observation = {"obs": message, "error": message, "reason": reason, "retryable": True, "reward": None}
+    return Observed(observation, done=True, valid=False)
 
 
 def _failed(failure: ToolFailure, form: Form, text: str) -> Observed:

@@ -1,4 +1,4 @@
-"""The same request again: while the first runs it gets the same answer, and so it does when nobody took the first."""
+"""Finds the answer to a repeated request: that of the same request, if it still runs or no client took its answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BYTES_MOST = 16 * 2**20
 
 
 class Repeats:
-    """Trainers send a request again when they lost patience. What it asked for must not be done twice."""
+    """Trainers send a request again when they lose patience. Its actions must not run twice."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -23,9 +23,9 @@ class Repeats:
         return len(self._untaken)
 
     async def answer(self, body: bytes, work: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bool]:
-        """What `work` comes to, which is done once for all who ask for it meanwhile; with no seconds, once for each.
+        """Run `work`, once for all equal requests at the same time. With no seconds, run it for each request.
 
-        And whether nobody asked later: whoever asked last is the one who is to get it.
+        Return the answer, and whether no equal request came later: the last request is the one to be answered.
         """
         if not self._seconds:
             return await work(), True
@@ -41,22 +41,22 @@ class Repeats:
             raise
         finally:
             del self._running[body]
-        if running.joined or running.left:  # before anybody else has a turn: the same request may come any moment
+        if running.joined or running.left:  # without a wait in between: the same request may come any moment
             self.keep(body, answer)
         running.succeed(answer)
         return answer, not running.joined
 
     def leave(self, body: bytes) -> None:
-        """Whoever asked has been told to ask again."""
+        """A request was answered before its work was done: its client will ask again."""
         if (running := self._running.get(body)) is not None:
             running.left = True
 
     def taken(self, body: bytes) -> None:
-        """Whoever asked last has got it."""
+        """The last request gets the answer, so drop it."""
         self._take(body)
 
     def keep(self, body: bytes, answer: bytes) -> None:
-        """For whoever asks again: the one who did has gone away without it."""
+        """Keep an answer for a later request: the client that waited for it has gone."""
         if not self._seconds:
             return
         self._take(body)
@@ -85,7 +85,7 @@ class Repeats:
 
 
 class _Running:
-    """Work that goes on, and who waits for it besides the one who does it."""
+    """Work that runs for one request, and the future for equal requests that wait for it."""
 
     __slots__ = ("_shared", "joined", "left")
 

@@ -1,4 +1,4 @@
-"""A batch whose trajectories live in several gateways: each gateway acts for those that it has."""
+"""Spreads a batch over the gateways that own its trajectories: each gateway acts for its own."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ import orjson
 from toolyard.asgi import decode
 from toolyard.core.encoding import encode
 from toolyard.protocols.verl.batches import Item
-from toolyard.protocols.verl.observations import Observed, Told, lost
+from toolyard.protocols.verl.observations import Observed, Result, lost
 from toolyard.protocols.verl.trajectories import Trajectories
 from toolyard.runtime.owners import GatewayLost
 from toolyard.runtime.runtime import Runtime
 
 PART = "/verl/part"
-"""Where gateways ask each other."""
+"""The path on which gateways ask each other to act."""
 
 _FIRST = re.compile(rb'"trajectory_ids"\s*:\s*\[\s*("(?:[^"\\]|\\.)*"|-?[0-9.eE+-]+)')
 
 
 def first_trajectory(body: bytes) -> str:
-    """Of a batch; empty if that is none. The same request always has the same, so that one gateway sees all of them."""
+    """The first trajectory of a batch; empty if the body is no batch. Equal requests have the same, so that one gateway
+    gets all repeats of a request."""
     found = _FIRST.search(body)
     if found is None:
         return ""
     try:
         return str(orjson.loads(found[1]))
-    except orjson.JSONDecodeError:  # half a character, which other parsers let pass
+    except orjson.JSONDecodeError:  # a lone surrogate, which other parsers let pass
         return found[1].decode("latin-1")
 
 
@@ -38,25 +39,25 @@ class Spread:
         self._runtime = runtime
         self._trajectories = trajectories
 
-    async def act(self, items: Sequence[Item]) -> list[Told]:
-        """Everything at once, wherever it is; the observations are in the order of the items."""
+    async def act(self, items: Sequence[Item]) -> list[Result]:
+        """Let each gateway act for its trajectories, all at once. The observations are in the order of the items."""
         parts: dict[int, list[int]] = {}
         for i, (trajectory, *_) in enumerate(items):
             parts.setdefault(self._runtime.owners.of(trajectory), []).append(i)
         asked = await asyncio.gather(*(self._ask(owner, [items[i] for i in places]) for owner, places in parts.items()))
-        told = {
+        results = {
             i: one
             for places, part in zip(parts.values(), asked, strict=True)
             for i, one in zip(places, part, strict=True)
         }
-        return [told[i] for i in range(len(items))]
+        return [results[i] for i in range(len(items))]
 
     async def act_here(self, body: bytes) -> bytes:
-        """What another gateway asks for."""
-        told = await self._trajectories.act([tuple(item) for item in decode(body)])
-        return encode([one if isinstance(one, str) else list(one) for one in told])
+        """Act for another gateway. `body` and the answer are JSON."""
+        results = await self._trajectories.act([tuple(item) for item in decode(body)])
+        return encode([one if isinstance(one, str) else list(one) for one in results])
 
-    async def _ask(self, owner: int, items: Sequence[Item]) -> Sequence[Told]:
+    async def _ask(self, owner: int, items: Sequence[Item]) -> Sequence[Result]:
         owners = self._runtime.owners
         if owner == owners.number:
             return await self._trajectories.act(items)

@@ -1,4 +1,4 @@
-"""A trajectory is a session: opened by its first action, closed when the trainer says that it is over, or when idle."""
+"""A trajectory is a session: its first action opens it. It is closed when the trainer ends it, or when it is idle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolyard.core.forms import Form
 from toolyard.core.output import JsonObject, Returned, TextBlock
 from toolyard.placement.base import SessionSpec, Task
 from toolyard.protocols.verl.batches import Item
-from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Told, lost, observe, refused
+from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Result, lost, observe, refused
 from toolyard.runtime.call import Call
 from toolyard.runtime.eager import BREATH, breathe, eagerly
 from toolyard.runtime.names import TRAJECTORY
@@ -34,12 +34,12 @@ from toolyard.tools.environment import ToolsEnvironment
 log = logging.getLogger("toolyard.verl")
 
 _PREFIX = TRAJECTORY
-"""Trainers number their trajectories as they like; other clients of the server must not meet them by chance."""
+"""Trainers choose the names of their trajectories. The prefix keeps other clients from hitting one by chance."""
 
 
 @dataclass(slots=True)
 class Started:
-    """An action that is under way, or over already."""
+    """An action whose call has started, and may be done already."""
 
     session: Session
     form: Form
@@ -58,47 +58,47 @@ class Trajectories:
 
     @property
     def open(self) -> int:
-        """How many there are now."""
+        """How many trajectories are open."""
         return sum(session_id.startswith(_PREFIX) for session_id in self._runtime.sessions)
 
-    async def act(self, items: Sequence[Item]) -> list[Told]:
-        """Act for all trajectories at once, but for each of them in the order of its items."""
+    async def act(self, items: Sequence[Item]) -> list[Result]:
+        """Act for all trajectories at once. Several items of one trajectory run one after the other."""
         of_each: dict[str, list[int]] = {}
         for i, item in enumerate(items):
             of_each.setdefault(item[0], []).append(i)
         if len(of_each) == len(items):
             return await self._act(items)
-        told: dict[int, Told] = {}
+        results: dict[int, Result] = {}
 
         async def one_by_one(places: Sequence[int]) -> None:
             for i in places:
-                (told[i],) = await self._act([items[i]])
+                (results[i],) = await self._act([items[i]])
 
         await asyncio.gather(*map(one_by_one, of_each.values()))
-        return [told[i] for i in range(len(items))]
+        return [results[i] for i in range(len(items))]
 
-    async def _act(self, items: Sequence[Item]) -> list[Told]:
-        """Open what is missing, start the calls, tell what came of them, close what is over."""
+    async def _act(self, items: Sequence[Item]) -> list[Result]:
+        """Open missing trajectories, start the calls, write their results, close trajectories that are over."""
         problems = await self._open_missing(items)
-        started: list[Told | Started | asyncio.Task[Told]] = []
+        started: list[Result | Started | asyncio.Task[Result]] = []
         until = time.monotonic() + BREATH
         for item in items:
             started.append((problems and problems.get(item[0])) or self._start(item))
             if time.monotonic() > until:
                 until = await breathe()
-        told: list[Told] = []
+        results: list[Result] = []
         for item, one in zip(items, started, strict=True):
             if isinstance(one, Started):
                 if not one.call.done:
                     await one.call.wait()
-                told.append(_tell(item, one))
+                results.append(_tell(item, one))
             else:
-                told.append(await one if isinstance(one, asyncio.Task) else one)
+                results.append(await one if isinstance(one, asyncio.Task) else one)
         await self._close(items)
-        return told
+        return results
 
     async def _open_missing(self, items: Sequence[Item]) -> Mapping[str, Observed]:
-        """Open the trajectories that begin here. Return what to say of those that cannot be opened."""
+        """Open the trajectories that begin here. Return the observations of those that cannot be opened."""
         sessions = self._runtime.sessions
         problems: dict[str, Observed] = {}
         missing: dict[str, dict[str, Any]] = {}
@@ -107,7 +107,7 @@ class Trajectories:
                 missing[trajectory] = extra
         if not missing:
             return problems
-        unopened = set(missing)
+        unopened = set(missing)  # cheaper than to ask each task whether it is done
         opening: list[asyncio.Task[None]] = []
         until = time.monotonic() + BREATH
         for trajectory, extra in missing.items():
@@ -135,18 +135,18 @@ class Trajectories:
             pass
         except ToolyardError as error:
             problems[trajectory] = _refused(trajectory, error)
-        except Exception as error:  # the environment's constructor
+        except Exception as error:  # the author's constructor
             problems[trajectory] = _refused(trajectory, SessionFailed(describe(error)))
         finally:
             unopened.discard(trajectory)
 
-    def _start(self, item: Item) -> Told | Started | asyncio.Task[Told]:
+    def _start(self, item: Item) -> Result | Started | asyncio.Task[Result]:
         trajectory, text, extra, finish, last = item
         if finish:
             return FINISHED
         try:
             session = self._runtime.sessions.get(_PREFIX + trajectory)
-            if session is None:  # somebody has closed it meanwhile
+            if session is None:  # closed meanwhile, by another request or as idle
                 raise SessionNotFound("Active environment not found")
             environment = session.spec.environment
             action = self._actions[environment].read(text)
@@ -160,8 +160,8 @@ class Trajectories:
         except Exception as error:  # ours: other trajectories go on
             return _refused(trajectory, error)
 
-    async def _prompt(self, trajectory: str, session: Session) -> Told:
-        """An empty text is no action: whoever has nothing to say is shown the task."""
+    async def _prompt(self, trajectory: str, session: Session) -> Result:
+        """Answer an empty text, which is no action, with the prompt of the task."""
         try:
             blocks = await (await session.ready()).prompt()
         except Exception as error:  # ours, or the author's get_prompt(): other trajectories go on
@@ -192,7 +192,7 @@ class Trajectories:
             await asyncio.wait(ending)
 
     async def _task(self, environment: type[Environment], extra: JsonObject) -> Task:
-        """What the trainer's extra fields say that the trajectory is about."""
+        """The task of a trajectory, from the trainer's extra fields."""
         match extra:
             case {"task_spec": dict(spec)}:
                 return Task(spec)
@@ -202,8 +202,8 @@ class Trajectories:
                 return Task({**extra})
 
 
-def _tell(item: Item, started: Started) -> Told:
-    """What came of an action, written after its text."""
+def _tell(item: Item, started: Started) -> Result:
+    """Write the result of an action, as its form does after the text."""
     trajectory, text, extra, _, _ = item
     returned, form = started.call.result, started.form
     try:
