@@ -214,7 +214,9 @@ async def test_one_trajectory_too_many_is_refused_and_the_others_go_on(name):
             refused = [one for one in answers if not one.valid]
             assert len(refused) == 1
             assert refused[0].done
-            assert refused[0].observation["error"] == "all 2 sessions of this server are in use"
+            full = "all 2 sessions of this server are in use"
+            told = {"obs": full, "error": full, "reason": "overloaded", "retryable": True, "reward": None}
+            assert refused[0].observation == told
             held = [name for name, one in zip(ids, answers, strict=True) if one.valid]
             await trainer.finish(held[0])
             assert (await trainer.act(f"{name}-new", "<note>x</note>")).valid

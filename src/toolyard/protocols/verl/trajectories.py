@@ -12,7 +12,10 @@ from typing import Any
 from toolyard.core.actions import actions_of
 from toolyard.core.environment import Environment
 from toolyard.core.errors import (
+    Overloaded,
+    SandboxError,
     ServiceUnavailable,
+    SessionClosed,
     SessionExists,
     SessionFailed,
     SessionNotFound,
@@ -218,6 +221,12 @@ def _tell(item: Item, started: Started) -> Result:
 def _refused(trajectory: str, error: Exception) -> Observed:
     if isinstance(error, ToolyardError):
         log.warning("trajectory %s: %s", trajectory, error)
-        return lost(str(error)) if isinstance(error, ServiceUnavailable) else refused(str(error))
+        match error:
+            case Overloaded():
+                return lost(str(error), "overloaded")
+            case ServiceUnavailable() | SandboxError() | SessionClosed() | SessionNotFound():
+                return lost(str(error))
+            case _:
+                return refused(str(error))
     log.error("trajectory %s", trajectory, exc_info=error)
     return refused(describe(error))
