@@ -20,7 +20,7 @@ from toolyard.sandboxes.endings import HostExhausted, host_kills
 
 MEASURE_SECONDS = 0.1
 _CPU_SHORT = 0.5
-"""The kernel enforces a limit by the ticks in which it saw a program run, and afterwards reports what the program really
+"""The kernel enforces a limit by the ticks in which it saw a program run. Afterwards it reports what the program really
 took: at least this part of the limit, also where many programs share a tick."""
 PIPE_BYTES = 64 * 1024
 """What a pipe holds. A program that reads and writes less than that never has to wait for this server."""
