@@ -82,7 +82,7 @@ def settings() -> str:
     kinds = get_type_hints(Settings)
     rows = []
     for knob in dataclasses.fields(Settings):
-        shown = "" if knob.default in ("", ()) else f"`{shown_default(knob.default)}`"
+        shown = "" if knob.default in ("", (), None) else f"`{shown_default(knob.default)}`"
         names = f"`{flag_of(knob.name)}`", f"`{variable_of(knob.name)}`"
         choices = f" ({', '.join(get_args(kinds[knob.name]))})" if get_origin(kinds[knob.name]) is Literal else ""
         rows.append((*names, shown, knob.metadata["help"] + choices))

@@ -37,6 +37,10 @@ HEAD = "toolyard.head"
 """The key in the scope of a HEAD request. It is answered as GET, and its answer goes out without the body."""
 PASSED = "toolyard.passed"
 """The key in the scope of a request that another gateway has passed on to this one."""
+AGENTS = "/agent/"
+"""What the path of an agent's request begins with, before the token. The token is the key: such requests have a door of
+their own."""
+_HIDDEN = AGENTS + "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +219,29 @@ def without_body(send: Send) -> Send:
     return sent
 
 
+def without_token(scope: Scope) -> Scope:
+    """A copy of an agent's request to go on with. The request itself loses its token: a server may log it."""
+    inner = {**scope}
+    scope.pop(ANSWER, None)  # it refers to the scope, and the copy has it
+    scope.update(path=_HIDDEN, raw_path=_HIDDEN.encode(), query_string=b"")
+    return inner
+
+
 class Door:
-    """The ASGI application: checks the key, finds the route, and turns `HttpError` into an answer."""
+    """The ASGI application: checks the key, finds the route, and turns `HttpError` into an answer.
+
+    With `agents`, every request whose path begins with `AGENTS` goes through that door instead, whatever it says.
+    """
 
     def __init__(
-        self, routes: Sequence[BaseRoute], lifespan: Lifespan, options: HttpOptions, enter: Callable[[], Token[Any]]
+        self,
+        routes: Sequence[BaseRoute],
+        lifespan: Lifespan,
+        options: HttpOptions,
+        enter: Callable[[], Token[Any]],
+        agents: ASGIApp | None = None,
     ) -> None:
+        self._agents = agents
         self._routes = routes
         self._by_path = by_path(routes)
         self._lifespan = lifespan
@@ -232,6 +253,9 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
+            return
+        if self._agents is not None and scope["path"].startswith(AGENTS):
+            await self._agents(scope, receive, send)
             return
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})

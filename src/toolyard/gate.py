@@ -12,7 +12,17 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolyard.asgi import ANSWER, PASSED, Headers, HttpError, HttpOptions, Request, answer_error
+from toolyard.asgi import (
+    AGENTS,
+    ANSWER,
+    PASSED,
+    Headers,
+    HttpError,
+    HttpOptions,
+    Request,
+    answer_error,
+    without_token,
+)
 
 PAGES = frozenset({"/"})
 """Paths of pages for people. A link on another site may lead to them."""
@@ -52,6 +62,8 @@ class Gate:
         self._checks_host = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan" and scope["path"].startswith(AGENTS):
+            scope = without_token(scope)
         if scope["type"] != "http" or PASSED in scope:  # the gateway that passed it on has checked it
             await self._app(scope, receive, send)
             return

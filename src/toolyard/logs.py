@@ -1,6 +1,7 @@
 """How log lines look, for people or one JSON object a line for machines; and those about sessions and calls.
 
-What clients send is never logged: no arguments, no secrets, no keys, no cookies.
+What clients send is never logged: no arguments, no secrets, no keys, no cookies. Of every line,
+agents' tokens are cut out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from toolyard.placement.base import SessionSpec
+from toolyard.runtime.grants import hide_tokens
 from toolyard.runtime.journal import Journal, Outcome, Why
 
 log = logging.getLogger("toolyard.sessions")
@@ -24,6 +26,9 @@ _LONGEST = 100
 
 class TextLines(logging.Formatter):
     """A message is one line, whatever a client called its session: a line end in it is written as `\\n`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return hide_tokens(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = visible(record.message)
@@ -53,7 +58,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        return hide_tokens(json.dumps(line))
 
 
 def configure(style: Literal["text", "json"], level: str) -> None:

@@ -12,9 +12,10 @@ import socket
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import uvicorn
 from starlette.routing import BaseRoute
@@ -23,7 +24,7 @@ from starlette.types import ASGIApp
 from toolyard import logs
 from toolyard.adapters import adapt, session_toolsets, with_tools
 from toolyard.asgi import Door, HttpOptions, Within
-from toolyard.connections import ConnectionLimits, Connections, open_files
+from toolyard.connections import ConnectionLimits, Connections, most_connections, open_files
 from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
 from toolyard.core.meaning import MeaningModel
@@ -37,7 +38,9 @@ from toolyard.placement.fork_server import ProcessLimits
 from toolyard.placement.local import LocalPlacement
 from toolyard.placement.process import PoolPlacement, ProcessPlacement
 from toolyard.placement.worker_side import Served
-from toolyard.protocols import ALWAYS, PROTOCOLS, RUN_CODE
+from toolyard.protocols import ALWAYS, PROTOCOLS, RUN_CODE, mcp
+from toolyard.protocols.agent.door import MOST, OWN, AgentDoor
+from toolyard.protocols.agent.tokens import Tokens
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime, by_name
 from toolyard.sandboxes.hidden import hidden_by
@@ -87,15 +90,19 @@ class Server:
         self.protocols = protocols_of(self.settings, runs_code=self._needs_sandbox)
         options = part.pick(HttpOptions)
         routes = [route for protocol in self.protocols for route in routes_of(protocol, self.runtime, part)]
-        self._elsewhere = Elsewhere(routes, options)
-        first = [self._elsewhere] if part.gateways > 1 else []
-        door = Door([*first, *routes], self._lifespan, options, partial(here.set, self.sandboxes))
+        enter = partial(here.set, self.sandboxes)
+        self._tokens = next((route for route in routes if isinstance(route, Tokens)), None)
+        behind = [door_of(self._tokens, self.runtime, part)] if self._tokens is not None else []
+        """What agents have a door to, and they have no other."""
+        self._elsewhere = [Elsewhere(routes, options), Elsewhere(behind, options)]
+        first = [[one] if part.gateways > 1 else [] for one in self._elsewhere]
+        agents = Door([*first[1], *behind], self._lifespan, replace(options, api_key=""), enter)
+        door = Door([*first[0], *routes], self._lifespan, options, enter, agents if behind else None)
         self._gate = Gate(door, options, part.pick(Allowed))
-        self.app: ASGIApp = self._gate
-        if model is not None:
-            self.app = Within(self.app, partial(use_model, model))
-        if folders := data_dirs_of(part):
-            self.app = Within(self.app, partial(use_data_dirs, folders))
+        within = partial(around, model=model, folders=data_dirs_of(part))
+        self.app: ASGIApp = within(self._gate)
+        self.agent_app: ASGIApp = within(Gate(agents, options, Allowed(allow_origin=part.allow_origin)))
+        """The same server as agents see it who reach nothing else."""
         self._uvicorn: uvicorn.Server | None = None
 
     def run(self, host: str | None = None, port: int | None = None) -> None:
@@ -123,21 +130,44 @@ class Server:
                 "max_connections lets a process have %d connections, but ulimit -n lets it have %d open files",
                 *(most, files),
             )
-        if self.settings.gateways == 1:
-            self._serve_here(sockets, on_start, self.runtime.drain)
-        else:
-            self._serve_in_several(sockets, on_start)
+        for_agents = self._listen_for_agents()
+        try:
+            if self.settings.gateways == 1:
+                self._serve_here(sockets, for_agents, on_start, self.runtime.drain)
+            else:
+                self._serve_in_several(sockets, for_agents, on_start)
+        finally:
+            for opened in for_agents:
+                opened.close()
 
-    def _serve_in_several(self, sockets: Sequence[socket.socket], on_start: Callable[[], None]) -> None:
+    @property
+    def agent_port(self) -> int | None:
+        """The port that is for agents alone, while the server runs, if it has one."""
+        return self._tokens.port if self._tokens is not None else None
+
+    def _listen_for_agents(self) -> Sequence[socket.socket]:
+        settings = self.settings
+        if settings.agent_port is None:
+            return ()
+        assert self._tokens is not None
+        host = settings.agent_host or settings.host
+        opened = listen_all(host, settings.agent_port, settings.gateways, "--agent-port")
+        self._tokens.port = opened[0].getsockname()[1]
+        return opened
+
+    def _serve_in_several(
+        self, sockets: Sequence[socket.socket], for_agents: Sequence[socket.socket], on_start: Callable[[], None]
+    ) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise SettingsError("several gateways can only be started from the main thread of a process")
         settings = self.settings
         patience = settings.drain_seconds + settings.teardown_seconds
-        several = Several(settings.gateways, sockets, api_key=settings.api_key, patience=patience)
+        several = Several(settings.gateways, [sockets, for_agents], api_key=settings.api_key, patience=patience)
 
         def live(number: int, ready: Callable[[], None]) -> None:
-            gateway, mine = several.become(number)
-            self._elsewhere.join(gateway)
+            gateway, (mine, mine_for_agents) = several.become(number)
+            for one in self._elsewhere:
+                one.join(gateway)
             self.runtime.owners = gateway.owners
 
             def on_start() -> None:
@@ -148,31 +178,26 @@ class Server:
                 await self.runtime.drain()
                 await several.drained()
 
-            self._serve_here(mine, on_start, drain)
+            self._serve_here(mine, mine_for_agents, on_start, drain)
 
         several.run(live, on_start)
 
     def _serve_here(
         self,
         sockets: Sequence[socket.socket],
+        for_agents: Sequence[socket.socket],
         on_start: Callable[[], None],
         drain: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        config = uvicorn.Config(
-            self.app,
-            http=protocol_of(self.settings.part()),
-            ws="none",
-            lifespan="on",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=10,  # for answers under way; long calls have been drained before
-            log_config=None,
-        )
+        settings = self.settings.part()
+        config = config_of(self.app, settings, lifespan="on")
+        second = SecondPort(config_of(self.agent_app, settings, lifespan="off"), for_agents)
         if not self.settings.api_key and are_local(sockets):
             self._gate.require_known_host()
         self._placement.prepare()
-        self._uvicorn = _DrainingFirst(config, self.runtime, self._start_sandboxes, on_start, drain)
+        self._uvicorn = _DrainingFirst(
+            config, second, runtime=self.runtime, prepare=self._start_sandboxes, on_start=on_start, drain=drain
+        )
         self._uvicorn.run(sockets=list(sockets))
 
     def stop(self) -> None:
@@ -207,9 +232,37 @@ class Server:
             await self.sandboxes.warm(profile)
 
 
+class SecondPort(NamedTuple):
+    """Another application that the same process serves."""
+
+    config: uvicorn.Config
+    sockets: Sequence[socket.socket]
+
+
+def config_of(app: ASGIApp, settings: Settings, lifespan: Literal["on", "off"]) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=protocol_of(settings),
+        ws="none",
+        lifespan=lifespan,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=10,  # for answers under way; what takes long has been drained before
+        log_config=None,
+    )
+
+
 def protocol_of(settings: Settings) -> type[asyncio.Protocol]:
-    """The factory of connections, all of which share their limits."""
-    made = partial(GatheringProtocol, everyone=Connections(settings.pick(ConnectionLimits)))
+    """The factory of connections, all of which share their limits.
+
+    With a port for agents, each port has half: agents that open many connections leave trainers theirs.
+    """
+    limits = settings.pick(ConnectionLimits)
+    if settings.agent_port is not None:
+        most = most_connections(limits.max_connections)
+        limits = replace(limits, max_connections=max(most // 2, 1), bodies_bytes=max(limits.bodies_bytes // 2, 1))
+    made = partial(GatheringProtocol, everyone=Connections(limits))
     return cast(type[asyncio.Protocol], made)  # uvicorn only calls it
 
 
@@ -234,12 +287,15 @@ class _DrainingFirst(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
+        second: SecondPort,
+        *,
         runtime: Runtime,
         prepare: Callable[[], Awaitable[None]],
         on_start: Callable[[], None],
         drain: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         super().__init__(config)
+        self._second = second
         self._runtime = runtime
         self._prepare = prepare
         self._on_start = on_start
@@ -248,7 +304,17 @@ class _DrainingFirst(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self._prepare()
         await super().startup(sockets)
+        await self._listen_on_second()
         self._on_start()
+
+    async def _listen_on_second(self) -> None:
+        config, sockets = self._second
+        config.load()
+        made = cast(Callable[..., asyncio.Protocol], config.http_protocol_class)
+        connected = partial(made, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+        for opened in sockets:  # uvicorn closes what is among its servers
+            server = await asyncio.get_running_loop().create_server(connected, sock=opened, backlog=config.backlog)
+            self.servers.append(server)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("stopping: %d calls running, %d sessions open", self._runtime.calls, len(self._runtime.sessions))
@@ -264,17 +330,17 @@ class _DrainingFirst(uvicorn.Server):
         await asyncio.sleep(0)
 
 
-def listen_all(host: str, port: int, count: int) -> Sequence[socket.socket]:
+def listen_all(host: str, port: int, count: int, flag: str = "--port") -> Sequence[socket.socket]:
     """A socket for each gateway, all on the same port: the kernel spreads connections over them."""
-    first = listen(host, port)  # not shared, so that this fails if another server has the port
+    first = listen(host, port, flag=flag)  # not shared, so that this fails if another server has the port
     if count == 1:
         return [first]
     port = first.getsockname()[1]
     first.close()
-    return [listen(host, port, shared=True) for _ in range(count)]
+    return [listen(host, port, shared=True, flag=flag) for _ in range(count)]
 
 
-def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+def listen(host: str, port: int, *, shared: bool = False, flag: str = "--port") -> socket.socket:
     """Open the port. Raises `SettingsError`, with advice, if that fails."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family)
@@ -288,7 +354,7 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
         opened.close()
         raise SettingsError(
             f"cannot listen on {host} port {port}: {getattr(error, 'strerror', None) or error}. "
-            f"Is another server using it? Choose another with --port, or --port 0 for any free one"
+            f"Is another server using it? Choose another with {flag}, or {flag} 0 for any free one"
         ) from None
     return opened
 
@@ -302,6 +368,13 @@ def are_local(sockets: Sequence[socket.socket]) -> bool:
     return bool(reached) and all(is_loopback(opened.getsockname()[0]) for opened in reached)
 
 
+def around(app: ASGIApp, *, model: MeaningModel | None, folders: Sequence[str]) -> ASGIApp:
+    """The application, whose code finds these wherever it runs."""
+    if model is not None:
+        app = Within(app, partial(use_model, model))
+    return Within(app, partial(use_data_dirs, folders)) if folders else app
+
+
 def protocols_of(settings: Settings, *, runs_code: bool) -> Sequence[str]:
     """The protocols that the settings name; or all, but those that run code only if the server does so anyway."""
     for name in settings.protocol:
@@ -309,6 +382,8 @@ def protocols_of(settings: Settings, *, runs_code: bool) -> Sequence[str]:
             raise SettingsError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
     usual = [name for name in PROTOCOLS if runs_code or name not in RUN_CODE]
     wanted = {*(settings.protocol or usual), *ALWAYS}
+    if settings.agent_port is not None:
+        wanted.add("agent")
     return [name for name in PROTOCOLS if name in wanted]
 
 
@@ -404,6 +479,12 @@ def sandboxes_of(settings: Settings, *, ready: int = 0, hidden: Sequence[Path] =
         hidden=hidden,
         allow_visible_source=settings.allow_visible_source,
     )
+
+
+def door_of(tokens: Tokens, runtime: Runtime, settings: Settings) -> AgentDoor:
+    """What the tokens open, with MCP behind it."""
+    tokens.door.face = mcp.ForAgents(runtime, settings.pick(mcp.Options), own=OWN, most=MOST)
+    return tokens.door
 
 
 def routes_of(protocol: str, runtime: Runtime, settings: Settings) -> list[BaseRoute]:

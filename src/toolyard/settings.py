@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import NoneType, UnionType
 from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from toolyard.core.errors import ToolyardError
@@ -19,6 +20,8 @@ T = TypeVar("T")
 
 _HOST = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?", re.ASCII)
 _ORIGIN = re.compile(r"file://|[A-Za-z][A-Za-z0-9+.-]*://" + _HOST.pattern, re.ASCII)
+
+_ORIGIN_WITH_PATH = re.compile(r"https?://" + _HOST.pattern + r"(/[A-Za-z0-9._~/-]*)?", re.ASCII)
 
 _SANDBOX = SandboxLimits(output_bytes=2**20)
 
@@ -87,6 +90,19 @@ class Settings:
     allow_origin: tuple[str, ...] = knob(
         (), "let web pages of this origin, such as http://localhost:6274, use this server (repeatable)"
     )
+    # Agents
+    agent_port: int | None = knob(
+        None,
+        "a second port, for agents alone, which needs no key: it has nothing but /agent/; 0 picks a free one",
+        zero=True,
+    )
+    agent_host: str = knob("", "address of the agents' port; without it, that of --host")
+    agent_url: str = knob(
+        "", "how agents reach this server: the beginning of the URLs that they are given, if not what trainers use"
+    )
+    agent_token_seconds: float = knob(
+        86_400, "an agent's token is good for this long, and never longer than its session"
+    )
     # How long
     idle_seconds: float = knob(900, "close a session that nobody has used or pinged for this long")
     setup_seconds: float = knob(1800, "give up on an environment's setup() after this long")
@@ -94,6 +110,9 @@ class Settings:
     teardown_seconds: float = knob(30, "give up on an environment's teardown() after this long")
     drain_seconds: float = knob(30, "when the server is stopped, wait this long for running calls", zero=True)
     replay_seconds: float = knob(60, "keep a result this long for a client that lost its connection", zero=True)
+    outcome_seconds: float = knob(
+        600, "keep what a session came to for this long after its end, for GET /sessions/{id}/outcome", zero=True
+    )
     ping_seconds: float = knob(10, "send a sign of life this often while a call runs")
     starting_seconds: float = knob(
         0,
@@ -193,6 +212,15 @@ class Settings:
     toolserver_keep_bytes: int = knob(
         8 * 2**30, "files of closed nodes, all together; those that were closed first go first", divided=True
     )
+    # MCP
+    agent_sees_rewards: bool = knob(
+        False,
+        "tell agents the reward and the end of their episode, in `_meta` of MCP results and in answers below /agent/; "
+        "without it, only trainers",
+    )
+    mcp_instructions: bool = knob(
+        True, "tell MCP clients the session's prompt as the server's instructions, for hosts that show no prompts"
+    )
     # How
     latch_finished: bool = knob(True, "refuse tool calls after one that returned finished=True")
     errors: Literal["none", "exception", "stacktrace"] = knob(
@@ -212,8 +240,13 @@ class Settings:
                 raise SettingsError(f"{knob_.name} is {value}; it cannot be negative")
             if value == 0 and not knob_.metadata["zero"]:
                 raise SettingsError(f"{knob_.name} is {value}; it must be more than 0")
-        if self.port > 65535:
-            raise SettingsError(f"port is {self.port}; it must be from 0 to 65535")
+        for name, port in (("port", self.port), ("agent_port", self.agent_port or 0)):
+            if port > 65535:
+                raise SettingsError(f"{name} is {port}; it must be from 0 to 65535")
+        if self.agent_url and not _ORIGIN_WITH_PATH.fullmatch(self.agent_url):
+            raise SettingsError(
+                f"agent_url is {self.agent_url!r}; it must be the beginning of a URL, such as http://tools.example:8081"
+            )
         for host in self.allow_host:
             if not _HOST.fullmatch(host):
                 raise SettingsError(
@@ -298,7 +331,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def given_kind(kind: Any) -> Any:
+    """What is written for a setting of this type; one that may be None is then not written at all."""
+    return next((one for one in get_args(kind) if one is not NoneType), kind) if isinstance(kind, UnionType) else kind
+
+
 def _from_text(text: str, kind: Any, variable: str) -> object:
+    kind = given_kind(kind)
     if get_origin(kind) is tuple:
         return tuple(filter(None, map(str.strip, text.split(","))))
     if get_origin(kind) is Literal:

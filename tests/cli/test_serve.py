@@ -284,6 +284,30 @@ def test_the_log_says_that_sandboxes_with_the_hosts_network_have_no_wall_there(t
     assert "network namespace" not in process.output
 
 
+@pytest.mark.parametrize("gateways", ["1", "2"])
+def test_the_banner_names_the_port_for_agents_which_has_nothing_else(toolyard, tmp_path, gateways):
+    write(tmp_path, "tiny.py")
+    flags = ["--agent-port", "0", "--agent-host", "0.0.0.0", "--gateways", gateways]
+    process = toolyard("serve", "tiny.py", "--port", "0", *flags)
+    process.until("Stop with Ctrl-C")
+    url = process.until(r"agents: (http://127\.0\.0\.1:\d+), which has /agent/ and nothing else")[1]
+    assert httpx2.get(f"{url}/health").status_code == 404
+    assert httpx2.get(f"{url_of(process)}/health").status_code == 200
+    process.process.send_signal(signal.SIGTERM)
+    assert process.wait() in (0, -signal.SIGTERM)
+    assert "Traceback" not in process.output
+
+
+def test_a_port_for_agents_that_is_in_use_is_said_so(toolyard, tmp_path):
+    write(tmp_path, "tiny.py")
+    port = url_of(toolyard("serve", "tiny.py", "--port", "0")).rpartition(":")[2]
+    second = toolyard("serve", "tiny.py", "--port", "0", "--agent-port", port)
+    assert second.wait() == 2
+    said = " ".join(second.output.split())
+    assert f"cannot listen on 127.0.0.1 port {port}" in said
+    assert "Choose another with --agent-port, or --agent-port 0 for any free one" in said
+
+
 def test_a_port_in_use_is_said_so(toolyard, tmp_path):
     write(tmp_path, "tiny.py")
     port = url_of(toolyard("serve", "tiny.py", "--port", "0")).rpartition(":")[2]

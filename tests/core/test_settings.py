@@ -16,6 +16,7 @@ ZERO_MEANS_SOMETHING = {
     "max_queued_calls",
     "pool_processes",
     "port",
+    "outcome_seconds",
     "process_cpu_seconds",
     "process_memory_bytes",
     "ray_actors",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.peers import venvs, worlds
+from tests.peers import npm, venvs, worlds
 from tests.worlds import MathEnv, OtherEnv
 from toolyard.testing import Running, running
 
@@ -22,6 +23,8 @@ PEERS = {
     "trl": venvs.OPENREWARD,
     "inspect": venvs.OPENREWARD,
     "fusion": venvs.FUSION,
+    "mcp-1": venvs.MCP_1,
+    "mcp-2": venvs.MCP_2,
 }
 
 
@@ -34,6 +37,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         venvs.prepare(PEERS.values())
     if "sources" in wanted:
         venvs.prepare([venvs.SERVED], SUITES)
+    if "node_modules" in wanted:
+        with suppress(venvs.PeerError):  # the tests that need it say so
+            npm.installed(npm.MCP)
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +75,19 @@ def served_python() -> Path:
 @pytest.fixture(scope="session")
 def sources() -> Callable[[str], Path]:
     return venvs.sources
+
+
+@pytest.fixture(scope="session")
+def node_modules() -> Callable[[], Path]:
+    """Finds the folder with the packages of npm; a test that needs them is skipped where they are not to be had."""
+
+    def found() -> Path:
+        try:
+            return npm.installed(npm.MCP)
+        except venvs.PeerError as error:
+            pytest.skip(str(error))
+
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,7 @@ class Peer:
     requirements: Sequence[str]
     bare: Sequence[str] = ()
     """Installed without what they require."""
+    constraints: Path = CONSTRAINTS
 
 
 def _ours() -> Sequence[str]:
@@ -49,6 +50,8 @@ OPENREWARD = Peer(
     ["openreward==0.1.167", "inspect-openreward==0.3.0", "datasets", "packaging"],
     bare=["trl==1.16.0"],
 )
+MCP_2 = Peer("mcp-2", ["mcp==2.3.0", "fastmcp==4.1.2"], constraints=HERE / "constraints-mcp-2.txt")
+MCP_1 = Peer("mcp-1", ["mcp==1.30.0", "fastmcp==3.4.10"], constraints=HERE / "constraints-mcp-1.txt")
 FUSION = Peer("fusion", ["sandbox-fusion==0.3.7"])
 # Toolyard itself is taken from the sources, beside the packages whose environments it serves and what tests them.
 SERVED = Peer("served", [*_ours(), "ors-sdk==0.1.0", "openreward==0.1.167", "httpx", "pytest", "pytest-asyncio"])
@@ -76,17 +79,17 @@ def prepare(peers: Iterable[Peer], packages: Iterable[str] = ()) -> None:
 
 def interpreter(peer: Peer) -> Path:
     """The Python of a peer's environment, which is made now if it is not there yet."""
-    contents = [*peer.requirements, *peer.bare, CONSTRAINTS.read_text(), sys.version, sys.platform]
+    contents = [*peer.requirements, *peer.bare, peer.constraints.read_text(), sys.version, sys.platform]
     folder = cache() / f"{peer.name}-{hashlib.sha256(repr(contents).encode()).hexdigest()[:12]}"
     python, ready = folder / "bin" / "python", folder / "ready"
-    with _making(folder):
+    with making(folder):
         if not ready.exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _run([sys.executable, "-m", "venv", folder])
-            install = [python, "-m", "pip", "install", "--quiet", "--constraint", CONSTRAINTS]
-            _run([*install, *peer.requirements])
+            run([sys.executable, "-m", "venv", folder])
+            install = [python, "-m", "pip", "install", "--quiet", "--constraint", peer.constraints]
+            run([*install, *peer.requirements])
             if peer.bare:
-                _run([*install, "--no-deps", *peer.bare])
+                run([*install, "--no-deps", *peer.bare])
             ready.touch()
     return python
 
@@ -94,12 +97,12 @@ def interpreter(peer: Peer) -> Path:
 def sources(requirement: str) -> Path:
     """The folder with the source distribution of a package, tests and all."""
     folder = cache() / f"{requirement}-sources"
-    with _making(folder):
+    with making(folder):
         if not folder.exists():
             part = folder.with_name(f"{folder.name}.part")
             shutil.rmtree(part, ignore_errors=True)
             download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
-            _run([*download, "--dest", part, requirement])
+            run([*download, "--dest", part, requirement])
             (archive,) = part.iterdir()
             with tarfile.open(archive) as opened:
                 opened.extractall(part, filter="data")
@@ -110,7 +113,7 @@ def sources(requirement: str) -> Path:
 
 
 @contextmanager
-def _making(folder: Path) -> Iterator[None]:
+def making(folder: Path) -> Iterator[None]:
     """One process at a time makes a folder; the others wait. A process that dies lets go of the lock."""
     if folder in _failed:
         raise _failed[folder]
@@ -123,7 +126,7 @@ def _making(folder: Path) -> Iterator[None]:
             raise
 
 
-def _run(command: Sequence[str | Path]) -> None:
+def run(command: Sequence[str | Path]) -> None:
     words = list(map(str, command))
     try:
         subprocess.run(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from tests.wires import toolserver_wire, verl_wire
+from tests.wires import mcp_wire, toolserver_wire, verl_wire
 from tests.wires.wire import Answer, H, Wire, call_body, strict_json
 
 Kind = Literal["ok", "failed", "lost", "over"]
@@ -38,6 +38,8 @@ class Dialect(Protocol):
     """A client with one session of its own."""
 
     name: ClassVar[str]
+    tells_exceptions: ClassVar[bool] = True
+    """Whether the agent reads what an exception said, unless the server is told otherwise."""
 
     def __init__(self, url: str, **more: Any) -> None: ...
     async def __aenter__(self) -> Self: ...
@@ -49,6 +51,7 @@ class Dialect(Protocol):
 
 class Ors(Wire):
     name = "ors"
+    tells_exceptions = True
 
     def __init__(self, url: str, **more: Any) -> None:
         super().__init__(url, **more)
@@ -86,6 +89,7 @@ class Ors(Wire):
 
 class Verl(verl_wire.Trainer):
     name = "verl"
+    tells_exceptions = True
 
     def __init__(self, url: str, **more: Any) -> None:
         super().__init__(url, **more)
@@ -122,6 +126,7 @@ class Verl(verl_wire.Trainer):
 
 class ToolServer(toolserver_wire.Node):
     name = "toolserver"
+    tells_exceptions = True
 
     async def open(self, environment: str, task: Mapping[str, Any]) -> None:
         response = await self.post("/get_cookies", json={"environment": environment, "task_spec": task})
@@ -157,4 +162,38 @@ class ToolServer(toolserver_wire.Node):
         await self.answer("/release_session")
 
 
-DIALECTS: list[type[Dialect]] = [Ors, Verl, ToolServer]
+class Mcp(Ors):
+    """A session that the trainer opens over ORS, and an agent plays over MCP. The trainer asks what came of it."""
+
+    name = "mcp"
+    tells_exceptions = False
+
+    async def call(self, tool: str, **arguments: Any) -> Came:
+        headers = {"Accept": mcp_wire.ACCEPT, "MCP-Protocol-Version": mcp_wire.HANDSHAKE}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
+        told = mcp_wire.Told.of(await self.post(f"/mcp/s/{self._sid}", headers=headers, json=body))
+        if "result" in told.answer:
+            return await self._came(told.result)
+        error = told.error
+        match error["code"]:
+            case -32000:
+                assert error["data"].keys() == {"reason", "retryAfter"}
+                kind: Kind = "over" if error["data"]["reason"] == "failed" else "lost"
+                return Came(kind, error["message"], reason=error["data"]["reason"])
+            case -32600:
+                assert told.status == 404
+                return Came("over", error["message"])
+            case code:
+                assert (told.status, code) in [(200, -32602), (200, -32603)]
+                return Came("failed", error["message"])
+
+    async def _came(self, result: dict[str, Any]) -> Came:
+        assert result.keys() == {"content", "isError"}
+        text = "".join(block["text"] for block in result["content"])
+        if result["isError"]:
+            return Came("failed", text)
+        outcome = (await self.get(f"/sessions/{self._sid}/outcome")).json()
+        return Came("ok", text, outcome["rewards"][-1], outcome["finished"])
+
+
+DIALECTS: list[type[Dialect]] = [Ors, Verl, ToolServer, Mcp]

@@ -106,7 +106,7 @@ async def test_a_tool_that_breaks_is_not_lost_and_the_session_goes_on(opened):
     async with opened() as session:
         broken = await session.call("boom")
         assert (broken.kind, broken.reward, broken.finished) == ("failed", None, False)
-        assert broken.text.endswith("it broke")
+        assert broken.text.endswith("it broke") == session.tells_exceptions
         assert await session.call("note", text="a") == Came("ok", "a")
 
 

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from toolyard.settings import Settings, flag_of, variable_of
+from toolyard.settings import Settings, flag_of, given_kind, variable_of
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 def add_knob(parser: argparse._ActionsContainer, knob: dataclasses.Field[Any], flag: str) -> None:
     """A flag for one setting. What is not given is None, so that the variable or the default decides."""
     shown = f"{knob.default:g}" if isinstance(knob.default, float) else str(knob.default)
-    default = "" if knob.default in ("", ()) else f" [{shown}]"
+    default = "" if knob.default in ("", (), None) else f" [{shown}]"
     parser.add_argument(
         flag,
         dest=knob.name,
@@ -30,6 +30,7 @@ def add_knob(parser: argparse._ActionsContainer, knob: dataclasses.Field[Any], f
 
 
 def _as_argument(name: str, kind: Any) -> dict[str, Any]:
+    kind = given_kind(kind)
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is tuple:

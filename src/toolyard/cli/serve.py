@@ -105,6 +105,7 @@ def banner(server: Server, port: int) -> str:
         f"  protocols: {', '.join(server.protocols)}" + "   (a key is required)" * asked,
         *sandbox_lines(server),
         *gateway_lines(server),
+        *agent_lines(server),
         "",
         "Try it from another terminal:",
         "",
@@ -140,6 +141,13 @@ def sandbox_lines(server: Server) -> Sequence[str]:
 def gateway_lines(server: Server) -> Sequence[str]:
     count = server.settings.gateways
     return (f"  gateways: {count} processes share the port",) if count > 1 else ()
+
+
+def agent_lines(server: Server) -> Sequence[str]:
+    if server.agent_port is None:
+        return ()
+    host = reachable(server.settings.agent_host or server.settings.host)
+    return (f"  agents: http://{host}:{server.agent_port}, which has /agent/ and nothing else",)
 
 
 def reachable(host: str) -> str:

@@ -16,10 +16,12 @@ from toolyard.client.errors import (
     ToolLost,
 )
 from toolyard.client.formats import Format
+from toolyard.client.outcome import SessionOutcome
 from toolyard.client.sync import Client, Environment, Session
-from toolyard.client.talk import Task
+from toolyard.client.talk import AgentUrl, Task
 
 __all__ = [
+    "AgentUrl",
     "AsyncClient",
     "AsyncEnvironment",
     "AsyncSession",
@@ -35,6 +37,7 @@ __all__ = [
     "ServerFailed",
     "Session",
     "SessionGone",
+    "SessionOutcome",
     "Task",
     "ToolCallFailed",
     "ToolLost",

@@ -14,8 +14,9 @@ from toolyard.client.address import Address
 from toolyard.client.flow import PATIENCE, Peer
 from toolyard.client.formats import Format, formatted
 from toolyard.client.line import Line
+from toolyard.client.outcome import SessionOutcome
 from toolyard.client.pings import Lease, pings
-from toolyard.client.talk import EnvironmentTalk, SessionTalk, Task
+from toolyard.client.talk import AgentUrl, EnvironmentTalk, SessionTalk, Task
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Block, JsonObject, ToolOutput
 from toolyard.core.tool import TerminalToolSpec, ToolSpec
@@ -194,12 +195,25 @@ class AsyncSession:
     async def call_terminal_tool(self, message: str = "") -> ToolOutput:
         return await self._line.run(self._talk.call_terminal_tool(message))
 
+    async def outcome(self) -> SessionOutcome:
+        """What its calls came to, over whatever wire they were made; also for a while after it was closed."""
+        return await self._line.run(self._talk.outcome())
+
     async def fork(self, count: int = 1) -> list[AsyncSession]:
         """Make sessions that continue from exactly here. They are open. Leave or close each, as this one."""
         forks = [AsyncSession(self._line, forked) for forked in await self._line.run(self._talk.fork(count))]
         for session in forks:
             session._keep()
         return forks
+
+    async def agent_url(self, *, expires_in: float | None = None) -> AgentUrl:
+        """A URL with a token, by which an agent uses the tools of this session and reaches nothing else: no reward, no
+        task, no other session. `expires_in` seconds, or as long as the server allows."""
+        return await self._line.run(self._talk.agent_url(expires_in))
+
+    async def revoke_agents(self, agent: AgentUrl | None = None) -> int:
+        """Take back what one agent was given, or all that agents were given of this session."""
+        return await self._line.run(self._talk.revoke_agents(agent))
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> list[GroupScore]:
         """Compare several answers to this task: one score for each, in order."""

@@ -50,7 +50,7 @@ def request_of(step: Ask | Listen, address: Address) -> Request:
     body = None if step.body is None else encode(step.body)
     if body is not None:
         headers["Content-Type"] = "application/json"
-    if method == "POST":
+    if method == "POST" or body is not None:
         headers["Content-Length"] = str(len(body or b""))
     return Request(method, address.prefix + step.path, headers, body)
 

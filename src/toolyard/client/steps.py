@@ -21,7 +21,7 @@ WAITING = 3600.0
 class Ask:
     """Send a request, and get one answer."""
 
-    method: Literal["GET", "POST"]
+    method: Literal["GET", "POST", "DELETE"]
     path: str
     body: JsonObject | None = None
     session: str = ""

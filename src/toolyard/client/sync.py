@@ -11,8 +11,9 @@ from toolyard.client.address import Address
 from toolyard.client.blocking import BlockingLine
 from toolyard.client.flow import PATIENCE, Peer
 from toolyard.client.formats import Format, formatted
+from toolyard.client.outcome import SessionOutcome
 from toolyard.client.pings import Lease, pings
-from toolyard.client.talk import EnvironmentTalk, SessionTalk, Task
+from toolyard.client.talk import AgentUrl, EnvironmentTalk, SessionTalk, Task
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Block, JsonObject, ToolOutput
 from toolyard.core.tool import TerminalToolSpec, ToolSpec
@@ -187,12 +188,25 @@ class Session:
     def call_terminal_tool(self, message: str = "") -> ToolOutput:
         return self._line.run(self._talk.call_terminal_tool(message))
 
+    def outcome(self) -> SessionOutcome:
+        """What its calls came to, over whatever wire they were made; also for a while after it was closed."""
+        return self._line.run(self._talk.outcome())
+
     def fork(self, count: int = 1) -> list[Session]:
         """Make sessions that continue from exactly here. They are open. Leave or close each, as this one."""
         forks = [Session(self._line, forked) for forked in self._line.run(self._talk.fork(count))]
         for session in forks:
             session._keep()
         return forks
+
+    def agent_url(self, *, expires_in: float | None = None) -> AgentUrl:
+        """A URL with a token, by which an agent uses the tools of this session and reaches nothing else: no reward, no
+        task, no other session. `expires_in` seconds, or as long as the server allows."""
+        return self._line.run(self._talk.agent_url(expires_in))
+
+    def revoke_agents(self, agent: AgentUrl | None = None) -> int:
+        """Take back what one agent was given, or all that agents were given of this session."""
+        return self._line.run(self._talk.revoke_agents(agent))
 
     def score_group(self, candidates: Sequence[GroupCandidate]) -> list[GroupScore]:
         """Compare several answers to this task: one score for each, in order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -12,6 +12,7 @@ from toolyard.client import meaning
 from toolyard.client.errors import ClientError, RequestRefused, ServerFailed, SessionGone, ToolCallFailed
 from toolyard.client.flow import Peer, ask, follow
 from toolyard.client.meaning import read
+from toolyard.client.outcome import SessionOutcome
 from toolyard.client.steps import SILENCE, WAITING, Answer, Ask, Flow, Listen
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Block, JsonObject, ToolOutput
@@ -96,6 +97,20 @@ class EnvironmentTalk:
         return [Task(said.get("env_name") or self.name, spec) for spec in said["tasks"]]
 
 
+@dataclass(frozen=True, slots=True)
+class AgentUrl:
+    """What an agent is given to use one session, and nothing else. Its text is the URL; what logs show of it is not."""
+
+    url: str = field(repr=False)
+    """Where MCP is spoken."""
+    token: str = field(repr=False)
+    expires_in: float
+    """Seconds; it is over earlier if the session is."""
+
+    def __str__(self) -> str:
+        return self.url
+
+
 @dataclass(slots=True)
 class SessionTalk:
     """One session from open to close, with all its state."""
@@ -105,6 +120,8 @@ class SessionTalk:
     create: JsonObject
     sid: str = ""
     """Its id; empty unless the session is open, or may be."""
+    left: str = ""
+    """The id that it had when it was last closed."""
     listed: ListToolsOutput | None = None
     forked_by: str = ""
     """How it came from another session, if it did: "process", "hook" or "replay"."""
@@ -130,6 +147,7 @@ class SessionTalk:
     def close(self) -> Flow[None]:
         """Close the session. Raises nothing: a caller could do nothing, and the server closes idle sessions."""
         sid, self.sid = self.sid, ""
+        self.left = sid or self.left
         try:
             for endpoint in ("/delete", "/delete_session") if sid else ():
                 answer = yield from ask(self.peer, Ask("POST", endpoint, None, sid, CLOSING), most=10)
@@ -183,6 +201,14 @@ class SessionTalk:
             raise RequestRefused(f"{self.environment!r} does not compare candidates", 404)
         raise self._not_taken(result)
 
+    def outcome(self) -> Flow[SessionOutcome]:
+        """Of the session while it is open, and for a while after it was closed."""
+        sid = self.sid or self.left or self._open_sid()
+        answer = yield from ask(self.peer, Ask("GET", f"/sessions/{quote(sid, safe='')}/outcome"))
+        if answer.status == 404:
+            raise SessionGone(f"the server knows of no outcome of session {sid}: {meaning.detail(answer)}")
+        return read(answer, SessionOutcome.of)
+
     def fork(self, count: int) -> Flow[list[SessionTalk]]:
         """Fork the session. If the answer is lost and we ask again, the server closes the first forks when they are
         idle."""
@@ -190,6 +216,18 @@ class SessionTalk:
         answer = self._inside((yield from ask(self.peer, step)))
         ids, how = read(answer, lambda said: ([meaning.sid(one) for one in said["sids"]], str(said["strategy"])))
         return [replace(self, sid=sid, forked_by=how, entered=False) for sid in ids]
+
+    def agent_url(self, expires_in: float | None) -> Flow[AgentUrl]:
+        """If the answer is lost and we ask again, a token that nobody has is left until the session is over."""
+        body = {} if expires_in is None else {"expires_in": expires_in}
+        step = Ask("POST", path(self.environment, "agent"), body, self._open_sid())
+        answer = self._inside((yield from ask(self.peer, step)))
+        return read(answer, lambda said: AgentUrl(str(said["url"]), str(said["token"]), float(said["expires_in"])))
+
+    def revoke_agents(self, agent: AgentUrl | None) -> Flow[int]:
+        body = {} if agent is None else {"token": agent.token}
+        step = Ask("DELETE", path(self.environment, "agent"), body, self._open_sid())
+        return read(self._inside((yield from ask(self.peer, step))), lambda said: int(said["revoked"]))
 
     def _ask(self, endpoint: str) -> Flow[Answer]:
         return (yield from ask(self.peer, Ask("GET", path(self.environment, endpoint), None, self._open_sid())))

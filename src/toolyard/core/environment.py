@@ -118,6 +118,8 @@ class Environment:
     replayable: ClassVar[bool] = False
     """The same calls always lead to the same state, and change nothing outside. Then the runtime rebuilds or forks a
     session by repeating its calls."""
+    agents_see_task: ClassVar[bool] = False
+    """Agents may read the whole task, where a wire can show it to them. Most tasks hold their answers."""
     catalogue: ClassVar[Mapping[str, ToolSpec]] = {}
     """As `Toolset.catalogue`."""
     resources: ClassVar[Mapping[str, float]] = {}

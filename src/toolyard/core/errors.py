@@ -12,9 +12,11 @@
         CallNotFound
         CallConflict          a client's own id for a call names another call already, or there are too many of them
         NotSupported          this environment does not offer that
+        GrantNotFound         an agent's token is unknown, expired or revoked, or its session is over
       SessionExists           the session id is taken
       SessionFailed           the author's constructor or setup() raised
       SessionClosed           the session ended while a request waited for it
+      TooManyGrants           the session has as many tokens for agents as it may have
       Overloaded              a limit is reached; try again later
       SandboxError            untrusted code could not be run, through no fault of its own
         NoRoom                there is no room for another sandbox now; try again later
@@ -91,6 +93,14 @@ class CallConflict(RequestError):
 
 
 class NotSupported(RequestError):
+    pass
+
+
+class GrantNotFound(RequestError):
+    pass
+
+
+class TooManyGrants(ToolyardError):
     pass
 
 

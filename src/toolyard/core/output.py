@@ -121,7 +121,11 @@ class ToolFailure:
     @property
     def retryable(self) -> bool:
         """Whether the same call may succeed later, because the agent did nothing wrong."""
-        return self.reason in ("timed_out", "lost", "overloaded", "cancelled")
+        return is_retryable(self.reason)
+
+
+def is_retryable(reason: Reason) -> bool:
+    return reason in ("timed_out", "lost", "overloaded", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)

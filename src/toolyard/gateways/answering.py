@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from toolyard.asgi import ANSWER, PASSED, Headers
 from toolyard.rpc import Serve, TheirQuestion
+from toolyard.runtime.grants import hide_tokens
 
 log = logging.getLogger("toolyard.gateways")
 
@@ -43,7 +44,7 @@ class Exchange:
         try:
             await app(self._scope, self.receive, self.send)
         except Exception:  # ours: the application itself answers the errors that it expects
-            log.exception("%s %s", self._scope["method"], self._scope["path"])
+            log.exception("%s %s", self._scope["method"], hide_tokens(self._scope["path"]))
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         if self._complete:

@@ -12,9 +12,9 @@ from toolyard.asgi import PASSED, HttpError, HttpOptions, Request
 from toolyard.gateways.gateway import Gateway
 from toolyard.runtime.owners import GatewayLost
 
-_OWNER, _ROUTE = "toolyard.owner", "toolyard.route"
+_OWNER, _ROUTE, _MOURNER = "toolyard.owner", "toolyard.route", "toolyard.mourner"
 """What `matches` found: the owner of the session, and the route that answers if the owner is this gateway. Without an
-owner, the body of the request decides."""
+owner, the body of the request decides. The mourner is the route that answers if the session is lost elsewhere."""
 
 
 @runtime_checkable
@@ -26,7 +26,15 @@ class NamesSession(Protocol):
 
 
 @runtime_checkable
-class NamesSessionInBody(Protocol):
+class AnswersLost(Protocol):
+    """A route whose clients want to read in their own words that a session is lost."""
+
+    async def answer_lost(self, request: Request, body: bytes, why: str) -> None:
+        """Answer a request whose sessions are lost."""
+
+
+@runtime_checkable
+class NamesSessionInBody(AnswersLost, Protocol):
     """A route with requests that name their session in the body."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
@@ -36,9 +44,6 @@ class NamesSessionInBody(Protocol):
 
     def session_in(self, body: bytes) -> str:
         """The session, or one of several; empty if the body names none."""
-
-    async def answer_lost(self, request: Request, body: bytes, why: str) -> None:
-        """Answer a request whose sessions are lost."""
 
 
 class Elsewhere(BaseRoute):
@@ -75,7 +80,7 @@ class Elsewhere(BaseRoute):
                 return match, {**child, _ROUTE: route}
             name = session_of(scope)
             if name and (owner := owners.of(name)) != owners.number:
-                return match, {_OWNER: owner}
+                return match, {_OWNER: owner, _MOURNER: route}
             return match, {**child, _ROUTE: route, _OWNER: owners.number}
         return Match.NONE, {}
 
@@ -85,11 +90,17 @@ class Elsewhere(BaseRoute):
         elif _ROUTE in scope:
             await scope[_ROUTE].handle(scope, receive, send)
         else:
-            request = Request(scope, receive, send, self._options)
-            try:
-                await self._gateway.pass_on(scope[_OWNER], request, await request.body(), receive, send)
-            except GatewayLost as error:
+            await self._pass_on(scope[_MOURNER], scope, receive, send)
+
+    async def _pass_on(self, route: BaseRoute, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send, self._options)
+        body = await request.body()
+        try:
+            await self._gateway.pass_on(scope[_OWNER], request, body, receive, send)
+        except GatewayLost as error:
+            if not isinstance(route, AnswersLost):
                 raise HttpError(502, str(error), reason="lost") from error
+            await route.answer_lost(request, body, str(error))
 
     async def _by_body(self, route: NamesSessionInBody, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(dict(scope), receive, send, self._options)

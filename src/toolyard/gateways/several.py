@@ -14,9 +14,12 @@ _MORE = 20.0
 
 
 class Several:
-    """Runs several gateways. `patience`: seconds until all sessions of a gateway that stops are closed."""
+    """Runs several gateways. `sockets`: those of each port. `patience`: seconds until a gateway that stops has closed
+    all of its sessions."""
 
-    def __init__(self, count: int, sockets: Sequence[socket.socket], *, api_key: str, patience: float) -> None:
+    def __init__(
+        self, count: int, sockets: Sequence[Sequence[socket.socket]], *, api_key: str, patience: float
+    ) -> None:
         self._count = count
         self._sockets = sockets
         self._api_key = api_key
@@ -30,13 +33,18 @@ class Several:
         stop_seconds = 2 * self._patience + _MORE
         Supervisor(self._count, live, on_start=on_start, let_go=self._let_go, stop_seconds=stop_seconds).run()
 
-    def become(self, number: int) -> tuple[Gateway, Sequence[socket.socket]]:
-        """Runs in a gateway. Return the `Gateway` and its sockets; if there are too few for all, they share them."""
-        mine = self._sockets[number :: self._count] if len(self._sockets) >= self._count else self._sockets
-        for other in self._sockets:
+    def become(self, number: int) -> tuple[Gateway, Sequence[Sequence[socket.socket]]]:
+        """Runs in a gateway. Return the `Gateway` and its sockets of each port."""
+        mine = [self._part(number, sockets) for sockets in self._sockets]
+        return Gateway(number, self._mailboxes, self._api_key), mine
+
+    def _part(self, number: int, sockets: Sequence[socket.socket]) -> Sequence[socket.socket]:
+        """The sockets of one port that a gateway has; if there are too few for all gateways, they share them."""
+        mine = sockets[number :: self._count] if len(sockets) >= self._count else sockets
+        for other in sockets:
             if other not in mine:
                 other.close()
-        return Gateway(number, self._mailboxes, self._api_key), mine
+        return mine
 
     async def drained(self) -> None:
         """Runs in a gateway whose sessions are closed: wait until those of all others are. Until then it still passes
@@ -46,5 +54,6 @@ class Several:
 
     def _let_go(self) -> None:
         os.close(self._draining)
-        for each in self._sockets:
-            each.close()
+        for sockets in self._sockets:
+            for each in sockets:
+                each.close()

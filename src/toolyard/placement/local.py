@@ -302,7 +302,7 @@ class LocalEnvironment:
         try:
             positional, named = tool.fit(arguments, given, env.task_spec if tool.given else {})
         except ValidationError as error:
-            return bad_arguments(_problems(error))
+            return bad_arguments(_problems(error, quotes=not tool.given))
         return tool.method_of(owner)(*positional, **named)
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
@@ -387,9 +387,12 @@ def bad_arguments(problems: object) -> ToolFailure:
     return ToolFailure("bad_arguments", cut_text(f"Tool input validation error: {problems}", _WORDS_MOST))
 
 
-def _problems(error: ValidationError) -> object:
-    """The errors of validation, with the arguments themselves if those are short."""
-    problems = error.errors(include_url=False)
+def _problems(error: ValidationError, *, quotes: bool) -> object:
+    """The errors of validation, with the arguments themselves if those are short.
+
+    The arguments of a tool with parameters that the task fills in are not quoted: a model could read its task there.
+    """
+    problems = error.errors(include_url=False, include_input=quotes)
     return problems if len(str(problems)) <= _WORDS_MOST else error.errors(include_url=False, include_input=False)
 
 

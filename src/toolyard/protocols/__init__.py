@@ -6,13 +6,16 @@ that no other protocol takes.
 """
 
 PROTOCOLS = {
+    "mcp": "toolyard.protocols.mcp",
     "verl": "toolyard.protocols.verl",
     "toolserver": "toolyard.protocols.toolserver",
     "fusion": "toolyard.protocols.fusion",
+    "agent": "toolyard.protocols.agent",
     "metrics": "toolyard.protocols.metrics",
+    "sessions": "toolyard.protocols.sessions",
     "ors": "toolyard.protocols.ors",
 }
-ALWAYS = frozenset({"metrics"})
-"""Always served, for the server's operator. If a protocol above them takes the same path, that protocol gets it."""
+ALWAYS = frozenset({"metrics", "sessions"})
+"""Always served, for the server's operator and for trainers. A protocol above them that takes the same path gets it."""
 RUN_CODE = frozenset({"fusion"})
 """They run any code that a client sends. So they are served only if tools of the server do so too, or on request."""

@@ -48,6 +48,7 @@ class Call(Generic[R]):
         "_waiters",
         "asked",
         "began",
+        "counts",
         "deadline",
         "done",
         "excused",
@@ -68,6 +69,8 @@ class Call(Generic[R]):
         """The replay cache keeps its result, so that a client can ask for it again."""
         self.asked: int | None = None
         """If the client chose the id: a hash of tool and arguments, which a second call with that id must match."""
+        self.counts = True
+        """It is a tool call, so the outcome of its session counts it."""
         self.size = 0
         """Bytes of its result, about."""
         self.began = 0.0

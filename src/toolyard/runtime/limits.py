@@ -14,6 +14,7 @@ class Limits:
     drain_seconds: float
     replay_seconds: float
     replay_bytes: int
+    outcome_seconds: float
     output_bytes: int
     max_sessions: int
     max_concurrent_calls: int

@@ -7,3 +7,10 @@ TRAJECTORY = "verl:"
 NODE = "node:"
 """The prefix before the name of a ToolServer's node."""
 RESERVED = (TRAJECTORY, NODE)
+
+
+def owned_as(session_id: str) -> str:
+    """The name that tells which gateway has a session: the one that its clients know."""
+    if session_id.startswith(TRAJECTORY):
+        return session_id.removeprefix(TRAJECTORY)
+    return session_id.removeprefix(NODE).partition(":")[0] if session_id.startswith(NODE) else session_id

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -22,16 +22,20 @@ from toolyard.core.errors import (
 )
 from toolyard.placement.base import Placement, SessionSpec, Strategy
 from toolyard.runtime.eager import eagerly
+from toolyard.runtime.grants import Grants
 from toolyard.runtime.journal import Journal, Why
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.owners import Owners
 from toolyard.runtime.session import Session
 from toolyard.runtime.shared import Shared
 from toolyard.runtime.spare import SpareFiles
+from toolyard.runtime.tally import Ended, Standing
 from toolyard.runtime.tasks import Tasks
 
 log = logging.getLogger("toolyard.runtime")
 
+_NOT_PLAYED: Collection[Why] = ("replaced", "failed")
+"""Sessions that ended so were none for their trainer."""
 _STALL_SECONDS = 1.0
 """A sweep that is later than this shows that the whole process stood still."""
 _GOOD_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
@@ -54,7 +58,9 @@ class Runtime:
         self.environments: Mapping[str, type[Environment]] = by_name(environments)
         self.toolsets: Mapping[str, type] = {toolset.__name__: toolset for toolset in toolsets}
         self.sessions: dict[str, Session] = {}
+        self.ended = Ended(limits.outcome_seconds, limits.max_sessions)
         self.owners = Owners()
+        self.grants = Grants(self.shared.journal)
         self.at_start: list[Callable[[], object]] = []
         """Called when the first session is opened on an event loop on which no lifespan has started this runtime."""
         self.at_end: list[Callable[[], None]] = []
@@ -134,6 +140,22 @@ class Runtime:
         await self._build(made)
         return made
 
+    async def decide(self, session: Session, name: str) -> Session:
+        """The session, of the named environment from now on if it was opened without naming one."""
+        if not session.provisional:
+            return session
+        environment, spec = self.environment(name), session.spec
+        if environment is not spec.environment:
+            assert spec.task.split is not None
+            assert spec.task.index is not None
+            task = await self.tasks(environment).at(spec.task.split, spec.task.index)
+            if session.provisional and self.session(session.id) is session:  # still, after that wait
+                session.provisional = False
+                moved = SessionSpec(session.id, environment, task, spec.secrets, spec.toolset)
+                return await self.replace(session, moved)
+        session.provisional = False
+        return self.session(session.id)
+
     async def fork(self, session: Session, ids: Sequence[str]) -> Strategy:
         """Open sessions with these ids that continue from where this one is. Return how they were made.
 
@@ -186,6 +208,16 @@ class Runtime:
         except KeyError:
             raise SessionNotFound("Active environment not found") from None
 
+    def standing(self, session_id: str) -> Standing:
+        """What the calls of a session came to, while it is open and for a while after its end."""
+        if (session := self.sessions.get(session_id)) is not None:
+            return session.standing
+        if (standing := self.ended.find(session_id)) is None:
+            raise SessionNotFound(
+                f"there is no session {session_id[:200]!r}, and none that ended in the last {self.ended.seconds:g} s"
+            )
+        return standing
+
     async def close(self, session_id: str, why: Why = "deleted") -> None:
         """End a session and wait until its teardown is over. Unknown ids are ignored."""
         if (closing := self.close_soon(session_id, why)) is not None:
@@ -197,6 +229,8 @@ class Runtime:
         return self._end(session, why) if session is not None else None
 
     def _end(self, session: Session, why: Why) -> asyncio.Task[None] | None:
+        if why not in _NOT_PLAYED:
+            self.ended.keep(session.standing)
         if (left := session.close(why)) is None:
             return None
         ending = eagerly(left)
@@ -258,6 +292,7 @@ class Runtime:
                     continue
                 self.shared.stop_late_calls(now)
                 self.shared.replays.sweep(now)
+                self.ended.sweep(now)
                 self._sweep_idle(now - self.limits.idle_seconds)
 
     def _sweep_idle(self, horizon: float) -> None:

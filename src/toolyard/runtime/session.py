@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, overload
 
@@ -30,6 +30,7 @@ from toolyard.runtime.journal import Outcome, Why
 from toolyard.runtime.lifecycle import Asked, Lifecycle, State
 from toolyard.runtime.outcomes import fitted, refused, stopped, within
 from toolyard.runtime.shared import Shared
+from toolyard.runtime.tally import Standing, Tally, Trouble
 from toolyard.runtime.turn_queue import TurnQueue
 
 log = logging.getLogger("toolyard.runtime")
@@ -44,6 +45,8 @@ _REBUILT = (
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 """Seconds before a tool that had no answer yet is asked again."""
 
+_TROUBLE: Mapping[str, Trouble] = {"failed": "setup_failed", "lost": "lost"}
+"""Of a session in such a condition, though no call of it failed."""
 _READY, _CLOSED = State.READY, State.CLOSED
 """Looked up once: every call compares with these, and looking up a member of an Enum is slow."""
 
@@ -56,6 +59,7 @@ class Session:
         "_forgotten",
         "_life",
         "_shared",
+        "_tally",
         "_turns",
         "finished",
         "last_seen",
@@ -90,6 +94,7 @@ class Session:
         """The calls that run and those that the replay cache keeps, by id. This and the next are made when needed."""
         self._forgotten: set[int] | None = None
         """Hashes of the ids of evicted calls, if the client chose them."""
+        self._tally: Tally | None = None
 
     # From open to close.
 
@@ -117,6 +122,14 @@ class Session:
     def busy(self) -> bool:
         """Whether a call or setup() runs in it, so that it is not idle even without requests."""
         return self.running > 0 or self.state is State.STARTING
+
+    @property
+    def standing(self) -> Standing:
+        """What its calls came to by now."""
+        if self._tally is None:
+            self._tally = Tally()  # calls that run yet are counted in it, even after the end
+        broken = _TROUBLE.get(self.condition)
+        return Standing(self.id, self.spec.environment.name(), self.finished, self._tally, broken)
 
     def touch(self) -> None:
         self.last_seen = time.monotonic()
@@ -188,6 +201,7 @@ class Session:
                 made = await self._life.repeated(specs)
             for session, one in zip(sessions, made, strict=True):
                 session.finished = self.finished
+                session._tally = self._tally and self._tally.copy()
                 session._life.continue_from(self._life, one)
             return sessions, strategy
         finally:
@@ -250,6 +264,7 @@ class Session:
         if call_id is not None and (found := self._find(call_id, "score_group", candidates)) is not None:
             return found
         call = self._admit("score_group", call_id, candidates, kept=True)
+        call.counts = False
         running = eagerly(self._run(call, self._score(call, candidates)))
         if not call.done:
             call.run_by(running)
@@ -421,6 +436,8 @@ class Session:
         self.running -= 1
         self.last_seen = now = time.monotonic()
         self._shared.calls.pop(call, None)
+        if call.counts:
+            self._count(result)
         if self._shared.journal.answered:
             self._tell(call, result, now)
         if self._calls is None:
@@ -429,6 +446,14 @@ class Session:
             self._shared.replays.add(call, self.forget, now)
         else:
             del self._calls[call.id]
+
+    def _count(self, result: Reply) -> None:
+        """Keep what a call came to. One that has nothing to say yet has come to nothing."""
+        if isinstance(result, AskAgain):
+            return
+        if (tally := self._tally) is None:
+            tally = self._tally = Tally()
+        tally.add(result, cancelled_by_us=self._life.state is _CLOSED or self._shared.draining)
 
     def _tell(self, call: Call[Any], result: object, now: float) -> None:
         """Tell the journal that a call is over. A call that returned `AskAgain` is not."""

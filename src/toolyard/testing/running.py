@@ -28,6 +28,11 @@ class Running:
     url: str
     server: Server
 
+    @property
+    def agent_url(self) -> str:
+        """Of the port for agents, which there is with `agent_port=0`."""
+        return f"http://127.0.0.1:{self.server.agent_port}"
+
 
 @contextmanager
 def running(environments: Sequence[type], *, toolsets: Sequence[type] = (), **settings: Any) -> Iterator[Running]:

@@ -41,6 +41,7 @@ from toolyard.placement.base import Placed, SessionSpec, Task, list_tools
 from toolyard.protocols.ors import bodies, events
 from toolyard.readiness import health
 from toolyard.runtime.call import Call
+from toolyard.runtime.grants import hide_tokens
 from toolyard.runtime.lifecycle import State
 from toolyard.runtime.names import RESERVED
 from toolyard.runtime.runtime import Runtime
@@ -131,7 +132,7 @@ class Ors(BaseRoute):
         except ToolyardError as error:
             raise as_http(error, self._options.errors) from error
         except Exception as error:
-            log.exception("%s %s", scope["method"], scope["path"])
+            log.exception("%s %s", scope["method"], hide_tokens(scope["path"]))
             if request.started:
                 raise
             raise HttpError(500, explain(error, self._options.errors)) from error
@@ -354,19 +355,7 @@ class Ors(BaseRoute):
         """Find the session. If its client opened it without naming an environment, the first path that names one
         decides."""
         session = self._runtime.session(sid)
-        if not session.provisional:
-            return session
-        environment, spec = self._runtime.environment(env), session.spec
-        if environment is not spec.environment:
-            assert spec.task.split is not None
-            assert spec.task.index is not None
-            task = await self._runtime.tasks(environment).at(spec.task.split, spec.task.index)
-            if session.provisional and self._runtime.session(sid) is session:  # still so after the wait
-                session.provisional = False
-                moved = SessionSpec(sid, environment, task, spec.secrets, spec.toolset)
-                return await self._runtime.replace(session, moved)
-        session.provisional = False
-        return self._runtime.session(sid)
+        return await self._runtime.decide(session, env) if session.provisional else session
 
 
 def new_id() -> str:

@@ -1,0 +1,225 @@
+"""Give one session to a host, such as an editor, that starts this program and talks to it over standard streams."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import os
+import signal
+import socket
+import tempfile
+import threading
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote
+
+import aiohttp
+
+from toolyard import logs
+from toolyard.cli._settings import add_settings
+from toolyard.client.address import Address
+from toolyard.core.errors import ToolyardError
+from toolyard.loading import Loaded, load_targets
+from toolyard.protocols.mcp.bridge import Bridge
+from toolyard.protocols.mcp.content import unavailable
+from toolyard.sandboxes.installation import Installation, use
+from toolyard.server import Server
+from toolyard.settings import Settings, SettingsError
+
+HELP = "give one session to a host that speaks MCP over standard input and output"
+
+_PROTOCOLS = ("mcp", "ors")
+_AS_LONG_AS_ITS_HOST = 1e9
+"""Seconds without a use after which the session is closed: a host may be quiet for days."""
+_NO_LIMIT = aiohttp.ClientTimeout(total=None, sock_connect=30)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target", nargs="?", metavar="TARGET", help="file.py, file.py:Class, package.module or package.module:Class"
+    )
+    parser.add_argument("--split", help="split of the task [the first]")
+    parser.add_argument("--index", type=int, default=0, help="number of the task in its split [0]")
+    parser.add_argument("--url", help="instead of a target: a server that runs already")
+    parser.add_argument("--session", metavar="SID", help="the session there, which goes on when the host ends")
+    add_settings(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    settings = Settings.read(vars(args))
+    remote = args.url is not None
+    if remote == bool(args.target or settings.tools or settings.apis) or remote != (args.session is not None):
+        raise SettingsError("name a target to play here, or --url and --session for a session of a running server")
+    host = Host.take()
+    logs.configure(settings.log_format, settings.log_level)
+    if remote:
+        asyncio.run(bridge_to(args.url, args.session, settings, host))
+        return 0
+    with served(args.target, settings) as (environment, path):
+        asyncio.run(Local(host, path, environment, args.split, args.index, settings.api_key).play())
+    return 0
+
+
+@dataclass(slots=True)
+class Host:
+    """Whoever has started us: what it writes, and where it reads."""
+
+    source: BinaryIO
+    sink: BinaryIO
+    most: int = 16 * 2**20
+    """Bytes of a line. A longer one is thrown away."""
+    _lines: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
+
+    @classmethod
+    def take(cls) -> Host:
+        """Keep the streams to ourselves: others in this process read nothing, and print to standard error."""
+        host = cls(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+        return host
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """What it writes, until it stops or we are told to."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.end)
+        threading.Thread(target=self._read, args=(loop,), daemon=True).start()
+        while line := await self._lines.get():
+            if line.strip():
+                yield line
+
+    def end(self) -> None:
+        self._lines.put_nowait(b"")
+
+    def write(self, message: bytes) -> None:
+        try:
+            self.sink.write(message + b"\n")
+            self.sink.flush()
+        except BrokenPipeError:  # it reads no more
+            self.end()
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread: any kind of file can be standard input."""
+        while line := self.source.readline(self.most):
+            whole = line.endswith(b"\n") or len(line) < self.most
+            while not line.endswith(b"\n") and (line := self.source.readline(self.most)):
+                continue
+            if whole:
+                loop.call_soon_threadsafe(self._lines.put_nowait, line)
+        loop.call_soon_threadsafe(self.end)
+
+
+# A session of a running server.
+
+
+async def bridge_to(url: str, session_id: str, settings: Settings, host: Host) -> None:
+    try:
+        address = Address.of(url, settings.api_key)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    path = f"{address.prefix}/mcp/s/{quote(session_id, safe='')}"
+
+    async def opened() -> str:
+        return path
+
+    async with aiohttp.ClientSession(
+        address.origin, headers=dict(address.headers), timeout=_NO_LIMIT, trust_env=True
+    ) as http:
+        await Bridge(http, opened, host.write, before=path).run(host.lines())
+
+
+# A session of our own.
+
+
+@contextmanager
+def served(target: str | None, settings: Settings) -> Iterator[tuple[str, Path]]:
+    """Serve on a socket that only this user can reach: the name of the environment, and the path of the socket."""
+    use(Installation.at(settings.sandbox_python))
+    loaded = load_targets([target]) if target is not None else Loaded([], [])
+    settings = dataclasses.replace(settings, protocol=_PROTOCOLS, gateways=1, idle_seconds=_AS_LONG_AS_ITS_HOST)
+    server = Server(loaded.environments, toolsets=loaded.toolsets, settings=settings)
+    with tempfile.TemporaryDirectory(prefix="toolyard-") as folder, socket.socket(socket.AF_UNIX) as listening:
+        path = Path(folder) / "server"
+        listening.bind(str(path))
+        listening.listen()
+        thread = Serving(server, listening)
+        thread.start()
+        try:
+            thread.wait()
+            yield next(iter(server.runtime.environments)), path
+        finally:
+            server.stop()
+            thread.join()
+
+
+class Serving(threading.Thread):
+    """A server in a thread. It starts, or says why it cannot."""
+
+    def __init__(self, server: Server, listening: socket.socket) -> None:
+        super().__init__(name="toolyard-server", daemon=True)
+        self._server = server
+        self._listening = listening
+        self._settled = threading.Event()
+        self._refused: ToolyardError | None = None
+
+    def run(self) -> None:
+        try:
+            self._server.serve(self._listening, on_start=self._settled.set)
+        except ToolyardError as error:  # an environment needs a better sandbox than there is
+            self._refused = error
+        finally:
+            self._settled.set()
+
+    def wait(self) -> None:
+        self._settled.wait()
+        if self._refused is not None:
+            raise self._refused
+
+
+@dataclass(slots=True)
+class Local:
+    """The one session of this process: it opens when its tools are first wanted, and ends with the host."""
+
+    host: Host
+    socket: Path
+    environment: str
+    split: str | None
+    index: int
+    api_key: str
+    sid: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    async def play(self) -> None:
+        headers = {"X-API-Key": self.api_key} if self.api_key else {}
+        connector = aiohttp.UnixConnector(str(self.socket))
+        async with aiohttp.ClientSession(
+            "http://localhost", connector=connector, headers=headers, timeout=_NO_LIMIT
+        ) as http:
+
+            async def opened() -> str:
+                return await self._open(http)
+
+            await Bridge(http, opened, self.host.write, before="/mcp").run(self.host.lines())
+            await http.post("/delete", headers=self._named)
+
+    @property
+    def _named(self) -> Mapping[str, str]:
+        return {"X-Session-ID": self.sid}
+
+    async def _open(self, http: aiohttp.ClientSession) -> str:
+        split = self.split
+        if split is None:
+            async with http.get(f"/{self.environment}/splits") as answer:
+                split = (await answer.json())[0]["name"]
+        body = {"env_name": self.environment, "split": split, "index": self.index}
+        async with http.post("/create", json=body, headers=self._named) as answer:
+            if answer.status != 200:
+                said = await answer.json()
+                raise unavailable(f"the session could not be opened: {said.get('hint') or said['detail']}", "failed")
+        return f"/mcp/s/{self.sid}"
