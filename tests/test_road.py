@@ -63,7 +63,8 @@ class Echo(Environment):
 class Walk:
     """The functions of ours that were entered, in the order in which each was entered first.
 
-    Those that listen to the journal are left out: they are no part of the way.
+    Those that listen to the journal are left out: they are no part of the way. Nor is the finder of modules, which
+    Python asks whenever something is imported for the first time.
     """
 
     hops: dict[tuple[str, str], None] = field(default_factory=dict)
@@ -74,6 +75,8 @@ class Walk:
 
     def enter(self, frame: FrameType, event: str, _: object) -> None:
         path = Path(frame.f_code.co_filename)
+        if frame.f_code.co_name == "find_spec":
+            return
         if event == "call" and path.is_relative_to(SOURCE) and path.parent.name != "metrics":
             self.hops[path.relative_to(SOURCE).as_posix(), frame.f_code.co_qualname] = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import os
 import random
@@ -755,6 +756,22 @@ def test_an_async_hook_that_blocks_the_loop_is_named_and_a_plain_one_is_not():
     text = only(check_environment(Blocking), "error", "loop")
     assert "Blocking.get_prompt (test_check.py, line " in text
     assert problems(check_environment(Plain)) == []
+
+
+def test_code_that_the_garbage_collector_calls_is_not_blamed():
+    class Collected(Good):
+        async def setup(self):
+            asyncio.get_running_loop().call_soon(gc.collect)
+
+    def pause(phase, _):
+        if phase == "start":
+            time.sleep(0.2)
+
+    gc.callbacks.append(pause)
+    try:
+        assert problems(check_environment(Collected, episodes=1)) == []
+    finally:
+        gc.callbacks.remove(pause)
 
 
 def test_many_short_steps_are_no_block():

@@ -223,7 +223,7 @@ async def test_a_call_in_a_session_opens_no_file_to_see_how_the_host_is(
         )
         for _ in range(3):
             assert (await box.exec("1 + 1")).value == "2"
-        assert opened == []
+        assert [path for path in opened if str(path).startswith(("/proc", "/sys"))] == []
 
 
 def test_a_group_that_was_held_up_by_its_own_limit_was_not_held_up_by_the_host(tmp_path: Path) -> None:

@@ -190,9 +190,10 @@ class Mcp(Ors):
     async def _came(self, result: dict[str, Any]) -> Came:
         assert result.keys() == {"content", "isError"}
         text = "".join(block["text"] for block in result["content"])
-        if result["isError"]:
-            return Came("failed", text)
         outcome = (await self.get(f"/sessions/{self._sid}/outcome")).json()
+        if result["isError"]:  # the agent reads that its call took too long, and the trainer that it was not to blame
+            late = outcome["failure"] == {"reason": "timed_out", "retryable": True}
+            return Came("lost", text, reason="timed_out") if late else Came("failed", text)
         return Came("ok", text, outcome["rewards"][-1], outcome["finished"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sysconfig
 import traceback
 from collections.abc import Sequence
@@ -29,8 +30,10 @@ def explained(error: BaseException) -> str:
 def running_code(frame: FrameType | None) -> tuple[FrameType | None, str | None]:
     """Which step the event loop is in the middle of, and if that is the author's: `Maze.move (maze.py, line 37)`."""
     frames: list[Line] = []
+    interrupts = {getattr(callback, "__code__", None) for callback in gc.callbacks}  # of any code, when garbage is due
     while frame is not None and frame.f_code.co_qualname != "Handle._run":  # where asyncio starts each step
-        frames.append((frame.f_code.co_qualname, frame.f_code.co_filename, frame.f_lineno))
+        if frame.f_code not in interrupts:
+            frames.append((frame.f_code.co_qualname, frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
     lines = _authors(frames) if frame is not None else []
     return frame, f"{lines[-1][0]} {_place(lines[0])}" if lines else None
