@@ -204,6 +204,17 @@ class NamesPaths(Protocol):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
+@runtime_checkable
+class SpeaksWebSocket(Protocol):
+    """A route with paths at which a WebSocket is spoken."""
+
+    def is_socket(self, path: str) -> bool: ...
+    def session_of_socket(self, query: bytes) -> str:
+        """The session that a socket is for, under the name that clients use; empty if it opens its own."""
+
+    async def handle_socket(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
 def by_path(routes: Sequence[BaseRoute]) -> Mapping[str, NamesPaths]:
     """The route of each listed path. Routes after one that lists no paths are left out: it has to be asked first."""
     known: dict[str, NamesPaths] = {}
@@ -215,6 +226,23 @@ def by_path(routes: Sequence[BaseRoute]) -> Mapping[str, NamesPaths]:
 def without_body(send: Send) -> Send:
     async def sent(message: Message) -> None:
         await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+    return sent
+
+
+def refusing(scope: Scope, send: Send) -> Send:
+    """Send the answer of HTTP to a handshake that is refused. Servers that cannot do so answer 403."""
+    if scope["type"] != "websocket":
+        return send
+
+    async def sent(message: Message) -> None:
+        if message["type"].startswith("http."):
+            if "websocket.http.response" not in scope.get("extensions", {}):
+                message = {"type": "websocket.close"} if message["type"] == "http.response.start" else {}
+            else:
+                message = {**message, "type": f"websocket.{message['type']}"}
+        if message:
+            await send(message)
 
     return sent
 
@@ -244,6 +272,7 @@ class Door:
         self._agents = agents
         self._routes = routes
         self._by_path = by_path(routes)
+        self._sockets = [route for route in routes if isinstance(route, SpeaksWebSocket)]
         self._lifespan = lifespan
         self._options = options
         self._enter = enter
@@ -258,7 +287,7 @@ class Door:
             await self._agents(scope, receive, send)
             return
         if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1000})
+            await self._open_socket(scope, receive, refusing(scope, send))
             return
         if scope["method"] == "HEAD":
             scope.pop(ANSWER, None)  # it would send the body
@@ -269,6 +298,25 @@ class Door:
                 self._check_key(dict(scope["headers"]))
             route = self._by_path.get(scope["path"]) or self._find(scope)
             await route.handle(scope, receive, send)
+        except Disconnected:
+            return
+        except HttpError as error:
+            await answer_error(error, Request(scope, receive, send, self._options))
+        finally:
+            entered.var.reset(entered)
+
+    def socket_route(self, path: str) -> SpeaksWebSocket | None:
+        """The route that speaks WebSocket at this path."""
+        return next((route for route in self._sockets if route.is_socket(path)), None)
+
+    async def _open_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        entered = self._enter()
+        try:
+            if self._key:
+                self._check_key(dict(scope["headers"]))
+            if (route := self.socket_route(scope["path"])) is None:
+                raise HttpError(404, "Not Found")
+            await route.handle_socket(scope, receive, send)
         except Disconnected:
             return
         except HttpError as error:

@@ -53,9 +53,11 @@ class Phase(IntEnum):
     """It sends a body."""
     IDLE = 4
     """It has its answer, and has sent no new request."""
-    READING = 5
+    QUIET = 5
+    """It is a WebSocket on which nothing was said."""
+    READING = 6
     """It has to read some of its answer. It is not given up while it reads."""
-    WAITING = 6
+    WAITING = 7
     """It waits for our answer, and may wait for ever."""
 
 
@@ -145,6 +147,7 @@ class Connections:
             Phase.REST: limits.body_seconds,
             Phase.BODY: limits.body_seconds,
             Phase.IDLE: limits.keep_alive_seconds,
+            Phase.QUIET: float("inf"),  # its client answers pings
             Phase.READING: float("inf"),  # `unread_seconds` bounds it
             Phase.WAITING: float("inf"),
         }
@@ -165,6 +168,11 @@ class Connections:
         if watch is not None and watch.given_up:
             self._given_up -= 1
         self.body_over(connection)
+
+    def hand_over(self, before: Connection, after: Connection) -> None:
+        """Another protocol goes on with a connection."""
+        self._open[after] = ConnectionWatch(after, self._now)
+        self.forget(before)
 
     # How many there are.
 

@@ -21,6 +21,7 @@ from toolyard.asgi import (
     HttpOptions,
     Request,
     answer_error,
+    refusing,
     without_token,
 )
 
@@ -64,7 +65,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan" and scope["path"].startswith(AGENTS):
             scope = without_token(scope)
-        if scope["type"] != "http" or PASSED in scope:  # the gateway that passed it on has checked it
+        if scope["type"] == "lifespan" or PASSED in scope:  # the gateway that passed it on has checked it
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -72,7 +73,10 @@ class Gate:
             self._check_host(headers)
             readable = self._check_page(scope, headers)
         except HttpError as refusal:
-            await answer_error(refusal, Request(scope, receive, send, self._options))
+            await answer_error(refusal, Request(scope, receive, refusing(scope, send), self._options))
+            return
+        if scope["type"] == "websocket":  # browsers let any page read one that opens
+            await self._app(scope, receive, send)
             return
         if readable and is_preflight(scope, headers):
             request = Request(scope, receive, send, self._options)
@@ -165,7 +169,7 @@ def is_own(origin: str, host: str) -> bool:
 def is_link_to_page(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
     """Whether the user followed a link to a page for people. The site with the link cannot read that page."""
     to_document = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
-    return to_document and scope["method"] == "GET" and scope["path"] in PAGES
+    return to_document and scope.get("method") == "GET" and scope["path"] in PAGES
 
 
 def is_preflight(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:

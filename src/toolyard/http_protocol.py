@@ -1,8 +1,8 @@
 """uvicorn's HTTP protocol, made cheaper for every request, and with bounds on what a client can make us hold.
 
 A request that is like the one before it is not parsed again. A whole answer goes out as one write instead of two
-messages. `Connections` checks the times of all connections with one timer. Requests for another protocol (`Upgrade`)
-are answered without it.
+messages. `Connections` checks the times of all connections with one timer. A handshake becomes a WebSocket at the paths
+where one is spoken. Other requests for another protocol (`Upgrade`) are answered without it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -25,6 +26,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from toolyard.asgi import ANSWER, Headers
 from toolyard.connections import Connections, Phase
+from toolyard.web_socket import Upgrades, become, head_of, is_handshake
 
 _HEAD_MOST = 64 * 1024
 _HEADERS_MOST = 256
@@ -83,7 +85,8 @@ class KnownRequest:
 
 
 class GatheringProtocol(HttpToolsProtocol):
-    """One connection. `everyone` holds all connections of this process, including this one."""
+    """One connection. `everyone` holds all connections of this process, including this one. `upgrades` says which of
+    its requests may become a WebSocket."""
 
     _known: KnownRequest | None = None
     """The last request of this connection, if it was an ordinary one."""
@@ -110,9 +113,10 @@ class GatheringProtocol(HttpToolsProtocol):
     flow: Flow
     transport: Gathering  # type: ignore[assignment]  # a Transport by delegation
 
-    def __init__(self, *args: Any, everyone: Connections, **more: Any) -> None:
+    def __init__(self, *args: Any, everyone: Connections, upgrades: Upgrades, **more: Any) -> None:
         super().__init__(*args, **more)
         self._everyone = everyone
+        self._upgrades = upgrades
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(Gathering(transport, self.loop))  # type: ignore[arg-type]
@@ -173,11 +177,35 @@ class GatheringProtocol(HttpToolsProtocol):
                 self.send_400_response("Invalid HTTP request received.")
             except httptools.HttpParserUpgrade as stopped:
                 left = left[stopped.args[0] :]
+                if self._becomes_socket(bytes(left)):
+                    return
                 self._go_on_without_upgrade()
+
+    def _becomes_socket(self, after: bytes) -> bool:
+        """Hand the connection over if its request is the handshake of a WebSocket, here or in another gateway. `after`
+        are the bytes behind the handshake."""
+        is_free = self.cycle is None or self.cycle.response_complete
+        if self._is_turned_away or not is_free or not is_handshake(self.parser.get_method(), self.headers):
+            return False
+        url = httptools.parse_url(self.url)
+        path = unquote(url.path.decode("ascii"))
+        if not self._upgrades.wanted(path):
+            return False
+        self._is_deaf = True  # and what is read from now on is the socket's
+        self._unset_keepalive_if_required()
+        self.connections.discard(self)
+        head = head_of(self.url, self.headers) + after
+        if self._upgrades.give(path, url.query or b"", self.transport.get_extra_info("socket").fileno(), head):
+            self._everyone.forget(self)
+            self.transport.abort()  # the other gateway has a copy of the descriptor
+        else:
+            more = {"config": self.config, "server_state": self.server_state, "app_state": self.app_state}
+            become(self, self._everyone, self.transport, head, **more)
+        return True
 
     def _go_on_without_upgrade(self) -> None:
         """The parser has stopped behind a head that asks for another protocol, and takes all further bytes for that
-        protocol. We speak none: feed a new parser the same head without `Upgrade`, and then the body as it arrives."""
+        protocol. We do not speak it: feed a new parser the same head without `Upgrade`, and then the body."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self.send_400_response("This server is no proxy.")

@@ -41,6 +41,8 @@ from toolyard.placement.worker_side import Served
 from toolyard.protocols import ALWAYS, PROTOCOLS, RUN_CODE, mcp
 from toolyard.protocols.agent.door import MOST, OWN, AgentDoor
 from toolyard.protocols.agent.tokens import Tokens
+from toolyard.protocols.openenv import OpenEnv
+from toolyard.protocols.ors import Ors
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime, by_name
 from toolyard.sandboxes.hidden import hidden_by
@@ -51,6 +53,7 @@ from toolyard.settings import Settings, SettingsError, is_loopback
 from toolyard.tools.data_files import use_data_dirs
 from toolyard.tools.environment import named_toolsets
 from toolyard.tools.sandboxed import SandboxedToolset
+from toolyard.web_socket import NO_UPGRADES, Upgrades
 
 log = logging.getLogger("toolyard.server")
 
@@ -90,6 +93,9 @@ class Server:
         self.protocols = protocols_of(self.settings, runs_code=self._needs_sandbox)
         options = part.pick(HttpOptions)
         routes = [route for protocol in self.protocols for route in routes_of(protocol, self.runtime, part)]
+        for route in routes:
+            if isinstance(route, OpenEnv):
+                route.tasks = Ors(self.runtime, options)
         enter = partial(here.set, self.sandboxes)
         self._tokens = next((route for route in routes if isinstance(route, Tokens)), None)
         behind = [door_of(self._tokens, self.runtime, part)] if self._tokens is not None else []
@@ -98,12 +104,13 @@ class Server:
         first = [[one] if part.gateways > 1 else [] for one in self._elsewhere]
         agents = Door([*first[1], *behind], self._lifespan, replace(options, api_key=""), enter)
         door = Door([*first[0], *routes], self._lifespan, options, enter, agents if behind else None)
+        self._upgrades = Upgrades(lambda path: door.socket_route(path) is not None, self._elsewhere[0].give)
         self._gate = Gate(door, options, part.pick(Allowed))
         within = partial(around, model=model, folders=data_dirs_of(part))
         self.app: ASGIApp = within(self._gate)
         self.agent_app: ASGIApp = within(Gate(agents, options, Allowed(allow_origin=part.allow_origin)))
         """The same server as agents see it who reach nothing else."""
-        self._uvicorn: uvicorn.Server | None = None
+        self._uvicorn: _DrainingFirst | None = None
 
     def run(self, host: str | None = None, port: int | None = None) -> None:
         """Serve until interrupted."""
@@ -171,7 +178,8 @@ class Server:
             self.runtime.owners = gateway.owners
 
             def on_start() -> None:
-                gateway.start(self.app)
+                assert self._uvicorn is not None
+                gateway.start(self.app, self._uvicorn.adopt)
                 ready()
 
             async def drain() -> None:
@@ -190,8 +198,8 @@ class Server:
         drain: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         settings = self.settings.part()
-        config = config_of(self.app, settings, lifespan="on")
-        second = SecondPort(config_of(self.agent_app, settings, lifespan="off"), for_agents)
+        config = config_of(self.app, settings, self._upgrades, lifespan="on")
+        second = SecondPort(config_of(self.agent_app, settings, NO_UPGRADES, lifespan="off"), for_agents)
         if not self.settings.api_key and are_local(sockets):
             self._gate.require_known_host()
         self._placement.prepare()
@@ -239,11 +247,15 @@ class SecondPort(NamedTuple):
     sockets: Sequence[socket.socket]
 
 
-def config_of(app: ASGIApp, settings: Settings, lifespan: Literal["on", "off"]) -> uvicorn.Config:
+def config_of(app: ASGIApp, settings: Settings, upgrades: Upgrades, lifespan: Literal["on", "off"]) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=protocol_of(settings),
-        ws="none",
+        http=protocol_of(settings, upgrades),
+        ws="none",  # connections upgrade themselves
+        ws_max_size=settings.body_bytes,
+        ws_ping_interval=settings.ping_seconds,
+        ws_ping_timeout=settings.idle_seconds,  # a client that computes for long answers no pings meanwhile
+        ws_per_message_deflate=False,  # it costs more than it saves: memory for each socket, time for each message
         lifespan=lifespan,
         access_log=False,
         server_header=False,
@@ -253,7 +265,7 @@ def config_of(app: ASGIApp, settings: Settings, lifespan: Literal["on", "off"]) 
     )
 
 
-def protocol_of(settings: Settings) -> type[asyncio.Protocol]:
+def protocol_of(settings: Settings, upgrades: Upgrades = NO_UPGRADES) -> type[asyncio.Protocol]:
     """The factory of connections, all of which share their limits.
 
     With a port for agents, each port has half: agents that open many connections leave trainers theirs.
@@ -262,7 +274,7 @@ def protocol_of(settings: Settings) -> type[asyncio.Protocol]:
     if settings.agent_port is not None:
         most = most_connections(limits.max_connections)
         limits = replace(limits, max_connections=max(most // 2, 1), bodies_bytes=max(limits.bodies_bytes // 2, 1))
-    made = partial(GatheringProtocol, everyone=Connections(limits))
+    made = partial(GatheringProtocol, everyone=Connections(limits), upgrades=upgrades)
     return cast(type[asyncio.Protocol], made)  # uvicorn only calls it
 
 
@@ -310,11 +322,29 @@ class _DrainingFirst(uvicorn.Server):
     async def _listen_on_second(self) -> None:
         config, sockets = self._second
         config.load()
-        made = cast(Callable[..., asyncio.Protocol], config.http_protocol_class)
-        connected = partial(made, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+        connected = self._connected(config)
         for opened in sockets:  # uvicorn closes what is among its servers
             server = await asyncio.get_running_loop().create_server(connected, sock=opened, backlog=config.backlog)
             self.servers.append(server)
+
+    def _connected(self, config: uvicorn.Config) -> Callable[[], asyncio.Protocol]:
+        """What makes the protocol of a new connection."""
+        made = cast(Callable[..., asyncio.Protocol], config.http_protocol_class)
+        return partial(made, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+
+    def adopt(self, opened: socket.socket, head: bytes) -> None:
+        """Go on with a connection that another gateway has accepted. `head` are the bytes it has read."""
+        self._runtime.shared.background.start(self._adopt(opened, head))
+
+    async def _adopt(self, opened: socket.socket, head: bytes) -> None:
+        opened.setblocking(False)
+        try:
+            made = await asyncio.get_running_loop().connect_accepted_socket(self._connected(self.config), opened)
+        except OSError as error:  # the client has gone
+            opened.close()
+            log.debug("a connection from another gateway is over already: %s", error)
+            return
+        made[1].data_received(head)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("stopping: %d calls running, %d sessions open", self._runtime.calls, len(self._runtime.sessions))

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from starlette.routing import BaseRoute, Match
 from starlette.types import Message, Receive, Scope, Send
 
-from toolyard.asgi import PASSED, HttpError, HttpOptions, Request
+from toolyard.asgi import PASSED, HttpError, HttpOptions, Request, SpeaksWebSocket
 from toolyard.gateways.gateway import Gateway
 from toolyard.runtime.owners import GatewayLost
 
@@ -83,6 +83,15 @@ class Elsewhere(BaseRoute):
                 return match, {_OWNER: owner, _MOURNER: route}
             return match, {**child, _ROUTE: route, _OWNER: owners.number}
         return Match.NONE, {}
+
+    def give(self, path: str, query: bytes, file: int, head: bytes) -> bool:
+        """Give the connection of a WebSocket to the gateway that owns its session, if that is another one."""
+        if self._joined is None:
+            return False
+        sockets = (route for route, *_ in self._routes if isinstance(route, SpeaksWebSocket) and route.is_socket(path))
+        name = next((route.session_of_socket(query) for route in sockets), "")
+        owner = self._joined.owners.of(name) if name else self._joined.owners.number
+        return owner != self._joined.owners.number and self._joined.give(owner, file, head)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if _OWNER not in scope:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,6 +22,15 @@ log = logging.getLogger("toolyard.gateways")
 OK = 200
 
 
+_END = b"."
+"""Goes with the end of a connection between gateways. Other words are what a client has sent on its own connection."""
+_MOST = 96 * 1024
+"""Bytes that go with a socket: the head of a request, and what came with it."""
+
+Adopt: TypeAlias = Callable[[socket.socket, bytes], object]
+"""Goes on with a client's connection that another gateway has accepted, and has read so far."""
+
+
 class Mailboxes:
     """One mailbox for each gateway, made before the gateways start. To connect to a gateway, another one puts an end of
     a socket into its mailbox. It stays there until the gateway of that number takes it."""
@@ -32,12 +42,12 @@ class Mailboxes:
         for end in (*self._slots, *self.boxes):
             end.setblocking(False)
 
-    def put(self, number: int, end: socket.socket) -> None:
-        socket.send_fds(self._slots[number], [b"."], [end.fileno()])
+    def put(self, number: int, file: int, words: bytes = _END) -> None:
+        socket.send_fds(self._slots[number], [words], [file])
 
-    def take(self, number: int) -> socket.socket:
-        _, (end,), _, _ = socket.recv_fds(self.boxes[number], 1, 1)
-        return socket.socket(fileno=end)
+    def take(self, number: int) -> tuple[socket.socket, bytes]:
+        words, (file,), _, _ = socket.recv_fds(self.boxes[number], _MOST, 1)
+        return socket.socket(fileno=file), words
 
 
 class Gateway:
@@ -51,10 +61,12 @@ class Gateway:
         self._answering: set[asyncio.Task[None]] = set()
         """One for each connection that another gateway has opened."""
         self._app: ASGIApp | None = None
+        self._adopt: Adopt | None = None
 
-    def start(self, app: ASGIApp) -> None:
-        """From now on, answer requests of other gateways."""
+    def start(self, app: ASGIApp, adopt: Adopt) -> None:
+        """From now on, answer requests of other gateways, and adopt connections that they give away."""
         self._app = app
+        self._adopt = adopt
         box = self._mailboxes.boxes[self.owners.number]
         asyncio.get_running_loop().add_reader(box, self._take)
 
@@ -62,6 +74,17 @@ class Gateway:
         """Let the gateway that owns the session answer a request."""
         asking = await self._way_to(owner)
         await asking.ask(request.scope, body).bring_back(request, receive, send)
+
+    def give(self, owner: int, file: int, head: bytes) -> bool:
+        """Let the gateway that owns its session go on with a client's connection. False if it cannot be reached."""
+        if len(head) > _MOST:
+            return False
+        try:
+            self._mailboxes.put(owner, file, head)
+        except OSError as error:
+            log.warning("gateway %d cannot be given a connection: %s", owner, error)
+            return False
+        return True
 
     async def ask(self, owner: int, question: str, about: bytes) -> bytes:
         """Send a request of our own to a gateway, `POST /path` and a body. Return the body of the answer."""
@@ -97,7 +120,7 @@ class Gateway:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                self._mailboxes.put(owner, theirs)
+                self._mailboxes.put(owner, theirs.fileno())
             connection = await RpcConnection.on(ours)
         except OSError as error:
             ours.close()
@@ -111,8 +134,12 @@ class Gateway:
 
     def _take(self) -> None:
         try:
-            end = self._mailboxes.take(self.owners.number)
+            end, words = self._mailboxes.take(self.owners.number)
         except BlockingIOError:
+            return
+        if words != _END:
+            assert self._adopt is not None
+            self._adopt(end, words)
             return
         taken = asyncio.ensure_future(self._answer_on(end))
         self._answering.add(taken)

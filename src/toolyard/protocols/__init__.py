@@ -7,6 +7,7 @@ that no other protocol takes.
 
 PROTOCOLS = {
     "mcp": "toolyard.protocols.mcp",
+    "openenv": "toolyard.protocols.openenv",
     "verl": "toolyard.protocols.verl",
     "toolserver": "toolyard.protocols.toolserver",
     "fusion": "toolyard.protocols.fusion",
