@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from tests.wires import mcp_wire, toolserver_wire, verl_wire
+from tests.wires import mcp_wire, openenv_wire, toolserver_wire, verl_wire
 from tests.wires.wire import Answer, H, Wire, call_body, strict_json
 
 Kind = Literal["ok", "failed", "lost", "over"]
@@ -46,6 +46,9 @@ class Dialect(Protocol):
     async def __aexit__(self, *ended: object) -> None: ...
     async def open(self, environment: str, task: Mapping[str, Any]) -> None: ...
     async def call(self, tool: str, **arguments: Any) -> Came: ...
+    async def vanish(self) -> None:
+        """From now on nothing is heard of the client, and its connections stay open."""
+
     async def close(self) -> None: ...
 
 
@@ -82,6 +85,8 @@ class Ors(Wire):
         output = answer.output
         assert output.keys() == {"blocks", "metadata", "reward", "finished"}
         return Came("ok", answer.text, output["reward"], output["finished"])
+
+    async def vanish(self) -> None: ...
 
     async def close(self) -> None:
         await self.end(self._sid)
@@ -120,6 +125,8 @@ class Verl(verl_wire.Trainer):
             return Came("failed", text, finished=seen.done)
         return Came("ok", text, told.get("reward"), seen.done)
 
+    async def vanish(self) -> None: ...
+
     async def close(self) -> None:
         await self.finish(self._trajectory)
 
@@ -157,6 +164,8 @@ class ToolServer(toolserver_wire.Node):
             case {"type": "composite", "data": [str(text), {"type": "simple", "data": {"reward": reward, **more}}]}:
                 return Came("ok", text, reward, **more)
         raise AssertionError(f"what a ToolServer does not answer: {answer}")
+
+    async def vanish(self) -> None: ...
 
     async def close(self) -> None:
         await self.answer("/release_session")
@@ -197,4 +206,43 @@ class Mcp(Ors):
         return Came("ok", text, outcome["rewards"][-1], outcome["finished"])
 
 
-DIALECTS: list[type[Dialect]] = [Ors, Verl, ToolServer, Mcp]
+class OpenEnv(openenv_wire.Player):
+    """One socket, on which the trainer resets and steps."""
+
+    name = "openenv"
+    tells_exceptions = True
+
+    async def open(self, environment: str, task: Mapping[str, Any]) -> None:
+        self.path = f"/openenv/{environment}/ws"
+        try:
+            seen = await self.reset(task_spec=dict(task))
+        except openenv_wire.Error as error:
+            raise Refused(error.message) from None
+        assert (seen.reward, seen.done) == (None, False)
+        assert seen.observation.keys() == {"metadata", "prompt"}
+
+    async def call(self, tool: str, **arguments: Any) -> Came:
+        try:
+            seen = await self.step(tool, **arguments)
+        except openenv_wire.Error as error:
+            return lost(error)
+        except openenv_wire.Closed:
+            return Came("over", "")
+        assert seen.observation.keys() == {"metadata", "tool_name", "result", "error"}
+        if (error := seen.observation["error"]) is None:
+            return Came("ok", seen.observation["result"]["data"], seen.reward, seen.done)
+        assert error.keys() == {"error_type", "message"}
+        assert (seen.observation["result"], seen.reward) == (None, None)
+        if error["error_type"] == "timeout":
+            return Came("lost", error["message"], reason="timed_out")
+        return Came("failed", error["message"], finished=seen.done)
+
+
+def lost(error: openenv_wire.Error) -> Came:
+    """A frame that says what the infrastructure did."""
+    assert error.code == "EXECUTION_ERROR"
+    assert error.more == {"reason": error.more["reason"], "retryable": True}
+    return Came("lost", error.message, reason=error.more["reason"])
+
+
+DIALECTS: list[type[Dialect]] = [Ors, Verl, ToolServer, Mcp, OpenEnv]

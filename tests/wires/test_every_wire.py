@@ -180,7 +180,7 @@ async def test_sessions_do_not_wait_for_each_other(opened, key):
 
 
 async def test_an_idle_session_is_closed_but_never_under_a_running_call(opened, key):
-    with running([Deeds], idle_seconds=0.2, sweep_seconds=0.05) as server:
+    with running([Deeds], idle_seconds=0.2, sweep_seconds=0.05, ping_seconds=0.05) as server:
         async with opened(server, name=key) as session:
             waiting = asyncio.ensure_future(session.call("wait", key=key))
             await until(lambda: gate.came[key])
@@ -188,6 +188,7 @@ async def test_an_idle_session_is_closed_but_never_under_a_running_call(opened, 
             assert key not in ended
             gate.opened.set()
             assert (await waiting).kind == "ok"
+            await session.vanish()
             await until(lambda: key in ended)
             assert not server.server.runtime.sessions
 

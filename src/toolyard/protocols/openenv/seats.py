@@ -174,7 +174,8 @@ class Seats:
 
 def full(runtime: Runtime, why: str = "") -> Trouble:
     active, most = len(runtime.sessions), runtime.limits.max_sessions
-    said = why or f"Server at capacity: {active}/{most} sessions active. Cannot accept new connections."
+    busy = "the server is shutting down" if runtime.draining else f"all {most} sessions of this server are in use"
+    said = f"Server at capacity: {why or busy}"
     return Trouble("CAPACITY_REACHED", said, active_sessions=active, max_sessions=most)
 
 
