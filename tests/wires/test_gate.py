@@ -36,6 +36,12 @@ ASKED = [
     ("GET", "/get_cookie"),
     ("POST", "/execute_tool"),
     ("POST", "/toolserver/execute_tool"),
+    ("POST", "/mcp"),
+    ("POST", "/mcp/mathenv"),
+    ("POST", "/openenv/mathenv/mcp"),
+    ("POST", "/openenv/mathenv/reset"),
+    ("GET", "/openenv/mathenv/ws"),
+    ("GET", "/sessions/x/outcome"),
     ("GET", "/nothing/here"),
     ("OPTIONS", "/get_observation"),
 ]

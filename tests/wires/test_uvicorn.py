@@ -1,4 +1,4 @@
-"""`http_protocol.py` builds on parts of uvicorn that it does not promise to keep. A new version that changes one fails
+"""`http_protocol.py` and `web_socket.py` build on parts of uvicorn that it does not promise to keep. A new version that changes one fails
 here, with a sentence that says which, before anything else fails for reasons that are hard to see."""
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 import uvicorn
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
 METHODS = {
@@ -113,6 +114,35 @@ def test_uvicorn_calls_what_makes_a_protocol_and_does_not_look_at_it():
     config.load()
     assert config.http_protocol_class is makes
     assert "config.http_protocol_class(" in inspect.getsource(uvicorn.Server.startup)
+
+
+SOCKET_METHODS = {
+    "connection_made": ["self", "transport"],
+    "connection_lost": ["self", "exc"],
+    "data_received": ["self", "data"],
+    "send_receive_event_to_app": ["self"],
+    "handle_parser_exception": ["self"],
+    "receive": ["self"],
+}
+OF_A_SOCKET = {
+    *("conn", "frames", "read_paused", "handshake_complete", "close_sent", "transport", "logger", "connections"),
+}
+OURS_IN_A_SOCKET = {"look", "unsent", "expire", "give_up", "hold", "release", "abort", "turn", "received", "_is_held"}
+
+
+def test_a_socket_of_uvicorn_is_as_we_extend_it():
+    config = uvicorn.Config(lambda: None, log_config=None, ws_per_message_deflate=False)  # type: ignore[arg-type]
+    made = WebSocketsSansIOProtocol(config, ServerState(), {}, _loop=object())  # type: ignore[arg-type]
+    for name, wanted in SOCKET_METHODS.items():
+        found = getattr(WebSocketsSansIOProtocol, name, None)
+        assert found is not None, f"uvicorn {version('uvicorn')} has no WebSocketsSansIOProtocol.{name}"
+        assert parameters(found) == wanted, f"WebSocketsSansIOProtocol.{name} has other parameters"
+    missing = {name for name in OF_A_SOCKET if not hasattr(made, name)}
+    assert not missing, f"WebSocketsSansIOProtocol of uvicorn {version('uvicorn')} has no {missing}"
+    taken = {name for name in OURS_IN_A_SOCKET if hasattr(made, name)}
+    assert not taken, f"WebSocketsSansIOProtocol of uvicorn {version('uvicorn')} has {taken}"
+    assert isinstance(made.conn.reader.buffer, bytearray), "websockets holds what it has not parsed elsewhere"
+    assert not made.conn.extensions, "uvicorn compresses messages although it is told not to"
 
 
 def test_versions_of_uvicorn_that_nobody_has_tried_are_not_installed():
