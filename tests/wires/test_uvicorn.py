@@ -1,5 +1,5 @@
-"""`http_protocol.py` and `web_socket.py` build on parts of uvicorn that it does not promise to keep. A new version that changes one fails
-here, with a sentence that says which, before anything else fails for reasons that are hard to see."""
+"""`http_protocol.py` and `web_socket.py` build on parts of uvicorn that it does not promise to keep. A new version that
+changes one fails here, with a sentence that says which, before anything else fails for reasons that are hard to see."""
 
 from __future__ import annotations
 
