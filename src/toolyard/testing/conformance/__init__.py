@@ -7,9 +7,9 @@ from typing import Any
 
 from toolyard.testing.conformance import mcp, ors, toolserver, verl
 from toolyard.testing.conformance.case import Case, Kit, Result, Verdict
-from toolyard.testing.conformance.run import conform, detect
+from toolyard.testing.conformance.run import conform, detect, reach
 from toolyard.testing.conformance.target import Target
 
 KITS: Mapping[str, Kit[Any]] = {kit.protocol: kit for kit in (ors.KIT, verl.KIT, toolserver.KIT, mcp.KIT)}
 
-__all__ = ["KITS", "Case", "Kit", "Result", "Target", "Verdict", "conform", "detect"]
+__all__ = ["KITS", "Case", "Kit", "Result", "Target", "Verdict", "conform", "detect", "reach"]

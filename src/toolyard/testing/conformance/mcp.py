@@ -205,8 +205,8 @@ class Mcp:
 
     async def _find(self, era: str) -> tuple[dict[str, Any], Said] | None:
         if self._target.tool:
-            given = {"name": self._target.tool, "arguments": dict(self._target.arguments)}
-            return given, await self.call(era, **given)
+            given, arguments = self._target.tool, dict(self._target.arguments)
+            return {"name": given, "arguments": arguments}, await self.call(era, given, arguments)
         for tool in (await self.tools(era))[:_TRIED_TOOLS]:
             name, arguments = tool["name"], least_arguments(tool.get("inputSchema"))
             try:
@@ -624,25 +624,25 @@ async def _before_initialized(mcp: Mcp) -> None:
 
 @case("F30h", "each has a name of its own and a description")
 async def _tools(mcp: Mcp) -> None:
-    """tools/list"""
+    """tools/list: what each tool is called"""
     await check_tools(mcp, "h")
 
 
 @case("F30m", "each has a name of its own and a description")
 async def _tools_modern(mcp: Mcp) -> None:
-    """tools/list"""
+    """tools/list: what each tool is called"""
     await check_tools(mcp, "m")
 
 
 @case("F31h", 'inputSchema is an object whose type is "object", never null')
 async def _schemas(mcp: Mcp) -> None:
-    """tools/list"""
+    """tools/list: what each tool takes"""
     await check_schemas(mcp, "h")
 
 
 @case("F31m", 'inputSchema is an object whose type is "object", never null')
 async def _schemas_modern(mcp: Mcp) -> None:
-    """tools/list"""
+    """tools/list: what each tool takes"""
     await check_schemas(mcp, "m")
 
 

@@ -19,11 +19,16 @@ _NO_ANSWER = (Unmet, aiohttp.ClientError, TimeoutError, LookupError, TypeError, 
 """What becomes of an answer that nobody thought of."""
 
 
+async def reach(target: Target) -> None:
+    """Raise `OSError` or `TimeoutError` if nobody answers."""
+    async with _http(target) as http:
+        await http.ask("GET", "", url=target.url, head_only=True)
+
+
 async def detect(target: Target, kits: Sequence[Kit[Any]]) -> list[Kit[Any]]:
-    """The protocols that a server speaks. Raises `OSError` if nobody answers."""
+    """Those of the protocols that a server speaks."""
     found = []
     async with _http(target) as http:
-        await http.ask("GET", "", url=target.url)
         for kit in kits:
             probe = kit.probe(http, target)
             with suppress(*_NO_ANSWER):  # or an answer of a server that speaks something else
