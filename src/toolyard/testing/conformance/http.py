@@ -103,9 +103,13 @@ class Http:
         headers: Headers = (),
         without: Iterable[str] = (),
         url: str = "",
+        label: str = "",
         head_only: bool = False,
     ) -> Answer:
-        """Send one request. `json` may be None, which is JSON too. `without` names headers that are not sent."""
+        """Send one request. `json` may be None, which is JSON too. `without` names headers that are not sent.
+
+        `label` stands for the body where the request is told of.
+        """
         data, body_kind = (content, {}) if json is ... else (dumped(json), {"Content-Type": "application/json"})
         sent = CIMultiDict({**self._key, **body_kind})
         pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
@@ -123,8 +127,8 @@ class Http:
             allow_redirects=False,
         ) as response:
             body = b"" if head_only else await _read(response)
-        said = f" {shortened(data.decode('utf-8', 'replace'))}" if isinstance(data, bytes) else ""
-        return Answer(f"{method} {path or URL(url).path}{said}", response.status, response.headers, body)
+        said = label or shortened(data.decode("utf-8", "replace") if isinstance(data, bytes) else "")
+        return Answer(f"{method} {path or URL(url).path} {said}".rstrip(), response.status, response.headers, body)
 
 
 def dumped(value: Any) -> bytes:

@@ -96,7 +96,7 @@ class Mcp:
         given = {"Accept": _ACCEPT, "Content-Type": "application/json"}
         usual = [(name, value) for name, value in given.items() if name.lower() not in named | set(without)]
         content = {"content": body} if isinstance(body, bytes) else {"json": body}
-        sent = content if method == "POST" else {}
+        sent = {**content, "label": label_of(body, dict(pairs))} if method == "POST" else {}
         return Said.of(
             await self._http.ask(method, "", url=self.url, headers=[*usual, *pairs], without=without, **sent, **more)
         )
@@ -232,6 +232,16 @@ class Mcp:
     @property
     def has_key(self) -> bool:
         return bool(self._target.api_key)
+
+
+def label_of(body: Any, headers: Mapping[str, str]) -> str:
+    """How an answer tells of the request: its method, and the version if it is the modern one."""
+    if not isinstance(body, Mapping):
+        return ""
+    name = body.get("params", {}).get("name", "")
+    version = headers.get(_VERSION, "")
+    era = f" ({version})" if version and version not in _KNOWN else ""
+    return f"{body.get('method')} {name}".rstrip() + era
 
 
 def request(method: str, params: Any = None, id: Any = 1) -> dict[str, Any]:
