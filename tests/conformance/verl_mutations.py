@@ -28,7 +28,7 @@ VERL: Mapping[str, Mutation] = {
     "E66": at(_PATH, put(processing_time_ms=None)),
     "E70": at(_PATH, put(observations=[{"text": "x"}])),
     "E77": at(_PATH, put(dones=[True])),
-    "D-21": at(_PATH, put(observations=[{"obs": "", "invalid_reason": "no tool"}])),
+    "E77b": at(_PATH, put(observations=[{"obs": "", "invalid_reason": "no tool"}])),
     "E78": at(_PATH, second_time(put(valids=[False]))),
     "E79": at(_PATH, put(dones=[False])),
     "E80": at(_PATH, told(lambda answer: answer["dones"].__setitem__(0, False))),

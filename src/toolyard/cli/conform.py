@@ -8,6 +8,7 @@ import json
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -132,7 +133,9 @@ def read_arguments(text: str) -> Mapping[str, Any]:
 
 
 async def tried(target: Target, kits: Sequence[Kit[Any]], args: argparse.Namespace) -> list[Result]:
-    await reach(target)
+    if await reach(target) == HTTPStatus.UNAUTHORIZED:
+        refused = "does not take this key" if target.api_key else "asks for a key"
+        raise ConformError(f"{target.url} {refused}; it is given with --api-key or {variable_of('api_key')}")
     if not kits:
         kits = await detect(target, list(KITS.values()))
         if not kits:

@@ -526,14 +526,15 @@ async def _content_type(mcp: Mcp) -> None:
     require(said.status in (400, 415), said)
 
 
-@case("F28", "421 for Host: evil.example, 403 for Origin: http://evil.example")
+@case("F28", "421 for Host: evil.example, unless a key keeps such pages out; 403 for Origin: http://evil.example")
 async def _gate(mcp: Mcp) -> None:
     """tools/list to a loopback address, as a web page would have it sent"""
     if not mcp.is_local:
         raise Untried("the server is not on a loopback address")
     body, headers = await spoken_list(mcp)
-    said = await mcp.say(body, {**headers, "Host": "evil.example"})
-    require(said.status == 421, f"{said}, for Host: evil.example")
+    if not mcp.has_key:
+        said = await mcp.say(body, {**headers, "Host": "evil.example"})
+        require(said.status == 421, f"{said}, for Host: evil.example")
     said = await mcp.say(body, {**headers, "Origin": "http://evil.example"})
     require(said.status == 403, f"{said}, for Origin: http://evil.example")
 

@@ -19,10 +19,10 @@ _NO_ANSWER = (Unmet, aiohttp.ClientError, TimeoutError, LookupError, TypeError, 
 """What becomes of an answer that nobody thought of."""
 
 
-async def reach(target: Target) -> None:
-    """Raise `OSError` or `TimeoutError` if nobody answers."""
+async def reach(target: Target) -> int:
+    """The status of some answer. Raises `aiohttp.ClientError` or `TimeoutError` if nobody answers."""
     async with _http(target) as http:
-        await http.ask("GET", "", url=target.url, head_only=True)
+        return (await http.ask("GET", "", url=target.url, head_only=True)).status
 
 
 async def detect(target: Target, kits: Sequence[Kit[Any]]) -> list[Kit[Any]]:

@@ -242,7 +242,7 @@ async def _execute(server: ToolServer) -> None:
     require(not isinstance(value, Mapping) or wrapped, answer)
 
 
-@case("D-37", "no binary part has a name that is null", difference="D-37")
+@case("E123", "no binary part has a name that is null", difference="D-37")
 async def _names_of_parts(server: ToolServer) -> None:
     """The result of POST /execute_tool"""
     answer = (await server.known()).require(200)
@@ -264,13 +264,13 @@ async def _unknown_tool(server: ToolServer) -> None:
         (await server.on_node("/execute_tool", body)).require(422)
 
 
-@case("D-34", "404, as with tool_name and arguments", difference="D-34")
+@case("E115b", "404, as with tool_name and arguments", difference="D-34")
 async def _documented_body(server: ToolServer) -> None:
     """POST /execute_tool with tool and parameters"""
     (await server.on_node("/execute_tool", {"tool": _NOBODY, "parameters": {}})).require(404)
 
 
-@case("D-45", "404", difference="D-45")
+@case("E119b", "404", difference="D-45")
 async def _unknown_env(server: ToolServer) -> None:
     """POST /execute_tool with an env_name that is not there"""
     body = {"tool_name": _NOBODY, "arguments": {}, "env_name": "ConformNobody"}

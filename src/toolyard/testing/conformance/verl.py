@@ -142,7 +142,7 @@ async def _no_tool(verl: Verl) -> None:
     require((observation.get("obs") if isinstance(observation, dict) else observation) == "", seen.answer)
 
 
-@case("D-21", 'the text "", not an object: the evaluation service hands it to a tokenizer', difference="D-21")
+@case("E77b", 'the text "", not an object: the evaluation service hands it to a tokenizer', difference="D-21")
 async def _no_tool_text(verl: Verl) -> None:
     """The observation of a text that calls no tool"""
     seen = await verl.batch([new_id()], [_TEXT])
