@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
@@ -129,6 +130,13 @@ class Http:
             body = b"" if head_only else await _read(response)
         said = label or shortened(data.decode("utf-8", "replace") if isinstance(data, bytes) else "")
         return Answer(f"{method} {path or URL(url).path} {said}".rstrip(), response.status, response.headers, body)
+
+    @asynccontextmanager
+    async def socket(self, url: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A WebSocket. It is closed at the end, if the server has not closed it."""
+        assert self._client is not None
+        async with self._client.ws_connect(URL(url, encoded=True), headers=self._key, max_msg_size=_MOST) as socket:
+            yield socket
 
 
 def dumped(value: Any) -> bytes:
