@@ -62,6 +62,8 @@ class Mutant:
     client: aiohttp.ClientSession | None = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Upgrade", "").lower() == "websocket":
+            return await self._relay(request)
         sent = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() not in _OWN)
         exchange = Exchange(request.method, request.raw_path, sent, await request.read())
         self.exchanges += 1
@@ -79,6 +81,41 @@ class Mutant:
         if self.mutation is not None:
             self.mutation(exchange)
         return web.Response(status=exchange.status, body=exchange.body, headers=exchange.headers)
+
+    async def _relay(self, request: web.Request) -> web.WebSocketResponse:
+        """A WebSocket. Each frame of the server is an answer to the last one of the client."""
+        assert self.client is not None
+        near = web.WebSocketResponse(autoclose=False)  # the server hears first that the client goes
+        await near.prepare(request)
+        said = b""
+
+        async def send() -> None:
+            nonlocal said
+            async for message in near:
+                said = message.data.encode()
+                await far.send_str(message.data)
+            await far.close()
+
+        async with self.client.ws_connect(self.upstream + request.raw_path, max_msg_size=2**26) as far:
+            sending = asyncio.create_task(send())
+            async for message in far:
+                exchange = Exchange("WS", request.raw_path, CIMultiDict(), said, body=message.data.encode())
+                if self.mutation is not None:
+                    self.mutation(exchange)
+                if exchange.status:  # a mutation closes the connection with this code
+                    await near.close(code=exchange.status)
+                    break
+                await near.send_str(exchange.body.decode())
+            await near.close(code=self.closing(far.close_code or 1000, said))
+            sending.cancel()
+        return near
+
+    def closing(self, code: int, said: bytes) -> int:
+        """The code with which the server closes, after a mutation."""
+        exchange = Exchange("CLOSE", "", CIMultiDict(), said, status=code)
+        if self.mutation is not None:
+            self.mutation(exchange)
+        return exchange.status
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conformance.mcp_mutations import MCP
 from tests.conformance.mutant import Mutant, Mutation, mutating
+from tests.conformance.openenv_mutations import OPENENV
 from tests.conformance.ors_mutations import ORS
 from tests.conformance.toolserver_mutations import TOOLSERVER
 from tests.conformance.verl_mutations import VERL
@@ -19,13 +20,20 @@ from toolyard.testing import Running, running
 from toolyard.testing.conformance import KITS, Result, Target, conform
 from toolyard.tools.workspace import Workspace
 
-MUTATIONS: Mapping[str, Mapping[str, Mutation]] = {"ors": ORS, "mcp": MCP, "verl": VERL, "toolserver": TOOLSERVER}
+MUTATIONS: Mapping[str, Mapping[str, Mutation]] = {
+    "ors": ORS,
+    "verl": VERL,
+    "toolserver": TOOLSERVER,
+    "mcp": MCP,
+    "openenv": OPENENV,
+}
 KEY = "the key"
 
 LONG = {"tool": "big", "arguments": {"n": 5000, "fill": " a"}}
 CALLED: Mapping[str, Mapping[str, Any]] = {
     "ors": {},
     "mcp": {},
+    "openenv": {},
     "verl": {"environment": "mathenv", "split": "train", "tool": "noparam"},
     "toolserver": {"tool": "FileSystemEnv_print_filesys_struture"},
 }

@@ -157,7 +157,7 @@ class OpenEnv:
 
     async def new_session(self) -> str:
         answer = await self.rpc("openenv/session/create")
-        session = (answer.object.get("result") or {}).get("session_id")
+        session = result_of(answer).get("session_id")
         require(isinstance(session, str), answer)
         self._sessions.add(str(session))
         return str(session)
@@ -442,6 +442,11 @@ def require_rpc_error(answer: Answer, code: int) -> None:
     require((answer.object.get("error") or {}).get("code") == code, answer)
 
 
+def result_of(answer: Answer) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = answer.object.get("result") or {}
+    return found
+
+
 @case("G23", "200 each: errors -32600, -32700 and -32601")
 async def _rpc_errors(openenv: OpenEnv) -> None:
     """POST /mcp with {}, with no JSON, and with initialize: it is not MCP"""
@@ -457,9 +462,9 @@ async def _rpc_session(openenv: OpenEnv) -> None:
     async with openenv.socket(f"?session_id={session}") as socket:
         require((frame := await socket.reset()).step, frame)
         answer = await openenv.rpc("tools/list", {"session_id": session})
-        require(isinstance(answer.object["result"].get("tools"), list), answer)
+        require(isinstance(result_of(answer).get("tools"), list), answer)
     answer = await openenv.end_session(session)
-    require(answer.object["result"].get("closed") is True, answer)
+    require(result_of(answer).get("closed") is True, answer)
     require_rpc_error(await openenv.end_session(session), -32602)
 
 

@@ -225,8 +225,11 @@ def new_sid() -> str:
 
 
 async def _speaks(ors: Ors) -> bool:
+    """OpenEnv lists environments under the same path, but hands out no ids."""
     answer = await ors.get("/list_environments")
-    return answer.status == 200 and isinstance(answer.json, list)
+    if answer.status != 200 or not isinstance(answer.json, list):
+        return False
+    return (await ors.post("/create_session", {})).status == 200
 
 
 KIT: Kit[Ors] = Kit("ors", Ors, _speaks, Ors.close)
