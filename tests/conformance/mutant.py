@@ -57,6 +57,8 @@ class Mutant:
     url: str = ""
     upstream: str = ""
     mutation: Mutation | None = None
+    added: dict[str, str] = field(default_factory=dict)
+    """Headers that go to the server beside those of the client."""
     exchanges: int = 0
     """How many there were."""
     client: aiohttp.ClientSession | None = None
@@ -71,7 +73,7 @@ class Mutant:
         async with self.client.request(
             exchange.method,
             URL(self.upstream + exchange.path, encoded=True),
-            headers=sent,
+            headers=CIMultiDict([*sent.items(), *self.added.items()]),
             data=exchange.request,
             skip_auto_headers=("Accept", "Content-Type", "User-Agent", "Accept-Encoding"),
             allow_redirects=False,
@@ -228,5 +230,15 @@ def second_time(*changes: Mutation) -> Mutation:
         if came == 2:
             for one in changes:
                 one(exchange)
+
+    return change
+
+
+def all_of(*mutations: Mutation) -> Mutation:
+    """All of them."""
+
+    def change(exchange: Exchange) -> None:
+        for one in mutations:
+            one(exchange)
 
     return change

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.conformance.mcp_mutations import MCP
-from tests.conformance.mutant import Mutant, Mutation, mutating
+from tests.conformance.mutant import Mutant, Mutation, all_of, at, mutating, status
 from tests.conformance.openenv_mutations import OPENENV
 from tests.conformance.ors_mutations import ORS
 from tests.conformance.toolserver_mutations import TOOLSERVER
@@ -17,7 +18,7 @@ from tests.conformance.verl_mutations import VERL
 from tests.wires.mcp_wire import Played, TrainersDoor
 from tests.worlds import MathEnv, OtherEnv
 from toolyard.testing import Running, running
-from toolyard.testing.conformance import KITS, Result, Target, conform
+from toolyard.testing.conformance import KITS, Result, Target, conform, detect
 from toolyard.tools.workspace import Workspace
 
 MUTATIONS: Mapping[str, Mapping[str, Mutation]] = {
@@ -98,6 +99,21 @@ def try_one(url: str, protocol: str, number: str) -> Result:
     target = Target(url, **OTHERWISE.get(number, CALLED[protocol]))
     (result,) = asyncio.run(conform(target, [KITS[protocol]], only=[number]))
     return result
+
+
+def test_a_node_without_a_manager_is_tried_without_a_cookie(mutant, nodes):
+    node = httpx2.post(f"{nodes.url}/get_cookie").cookies["node_id"]
+    mutant.upstream, mutant.added = nodes.url, {"Cookie": f"node_id={node}"}
+    mutant.mutation = all_of(at("/get_cookie", status(404)), at("/alive", status(404)))
+    try:
+        target = Target(mutant.url, **CALLED["toolserver"])
+        assert [kit.protocol for kit in asyncio.run(detect(target, [KITS["toolserver"]]))] == ["toolserver"]
+        results = asyncio.run(conform(target, [KITS["toolserver"]]))
+    finally:
+        mutant.added = {}
+    assert [one for one in results if one.verdict == "fail"] == []
+    skipped = {one.case.number for one in results if one.verdict == "skip"}
+    assert skipped == {"E105", "E106", "E107", "E108", "E109", "E133", "E136"}
 
 
 ALL = [(protocol, case.number) for protocol, kit in KITS.items() for case in kit.cases]

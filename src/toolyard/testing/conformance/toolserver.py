@@ -18,17 +18,22 @@ from toolyard.testing.conformance.target import Target
 
 _NOBODY = "conform_nobody"
 _FILE = "conform.txt"
+_OFFER = {"available_envs", "available_tools", "tools_json"}
 _MOST_NAMES = 50
 _LONGEST = 1024
 
 
 class ToolServer:
-    """One node serves all cases that leave it as it was; the others make one of their own."""
+    """One node serves all cases that leave it as it was; the others make one of their own.
+
+    A server without `/get_cookie` is a node itself, behind no manager. It has one workspace, and needs no cookie.
+    """
 
     def __init__(self, http: Http, target: Target) -> None:
         self._http = http
         self._target = target
         self._node = ""
+        self._bare: bool | None = None
         self._made: set[str] = set()
 
     async def ask(self, path: str, body: Any = ..., *, node: str = "", method: str = "POST") -> Answer:
@@ -41,17 +46,29 @@ class ToolServer:
             self._made.add(node)
         return answer
 
+    async def is_bare(self) -> bool:
+        if self._bare is None:
+            self._bare = (await self.cookie()).status in (404, 405)
+        return self._bare
+
+    async def require_manager(self) -> None:
+        if await self.is_bare():
+            raise Untried("this is a node without a manager: it has no /get_cookie")
+
     async def node(self) -> str:
         if not self._node:
             self._node = await self.new_node()
         return self._node
 
     async def new_node(self) -> str:
+        if await self.is_bare():
+            return ""
         answer = (await self.cookie()).require(200)
         require(node := node_of(answer), f"{answer}, without the cookie node_id")
         return node
 
     async def release(self, node: str) -> Answer:
+        """Delete a node that a manager has made."""
         answer = await self.ask("/release_session", node=node)
         self._made.discard(node)
         return answer
@@ -62,21 +79,22 @@ class ToolServer:
         try:
             yield node
         finally:
-            await self.release(node)
+            if node:
+                await self.release(node)
 
     async def on_node(self, path: str, body: Any = ...) -> Answer:
         return await self.ask(path, body, node=await self.node())
 
     async def offered(self, body: Any = ...) -> dict[str, Any]:
         answer = (await self.on_node("/get_available_tools", body)).require(200)
-        require({"available_envs", "available_tools", "tools_json"} <= answer.object.keys(), answer)
+        require(answer.object.keys() >= _OFFER, answer)
         found: dict[str, Any] = answer.object
         return found
 
     async def upload(self, node: str, name: str, content: bytes) -> Answer:
         form = aiohttp.FormData(quote_fields=False)
         form.add_field("file", content, filename=name)
-        headers = {"Cookie": f"node_id={node}"}
+        headers = {"Cookie": f"node_id={node}"} if node else {}
         return await self._http.ask("POST", "/upload_file", content=form, headers=headers)
 
     async def uploaded(self, node: str, name: str = _FILE) -> bytes:
@@ -106,8 +124,10 @@ def node_of(answer: Answer) -> str:
 
 
 async def _speaks(server: ToolServer) -> bool:
-    answer = await server.ask("/alive", method="GET")
-    return answer.status == 200 and answer.json == "alive"
+    if (await server.ask("/alive", method="GET")).body == b'"alive"':
+        return True
+    answer = await server.ask("/get_available_tools", {})
+    return answer.status == 200 and answer.object.keys() >= _OFFER
 
 
 KIT: Kit[ToolServer] = Kit("toolserver", ToolServer, _speaks, ToolServer.close)
@@ -120,6 +140,7 @@ case = KIT.case
 @case("E105", 'message "add cookie", a version, and another node_id each time', difference="D-32")
 async def _cookies(server: ToolServer) -> None:
     """POST /get_cookie and GET /get_cookies"""
+    await server.require_manager()
     answers = [await server.cookie(), await server.cookie("/get_cookies", "GET")]
     for answer in answers:
         require(answer.status == 200 and answer.object.get("message") == "add cookie", answer)
@@ -131,6 +152,7 @@ async def _cookies(server: ToolServer) -> None:
 @case("E106", '403 {"detail": "invalid node_id: None"}')
 async def _no_cookie(server: ToolServer) -> None:
     """POST /execute_tool without a cookie"""
+    await server.require_manager()
     answer = await server.ask("/execute_tool", {"tool_name": _NOBODY, "arguments": {}})
     require(answer.status == 403 and answer.object.get("detail") == "invalid node_id: None", answer)
 
@@ -138,6 +160,7 @@ async def _no_cookie(server: ToolServer) -> None:
 @case("E107", '200, the text "invalid node_id: …"', difference="D-46")
 async def _close_nobody(server: ToolServer) -> None:
     """POST /close_session with an unknown cookie"""
+    await server.require_manager()
     answer = await server.ask("/close_session", node=_NOBODY)
     require(answer.status == 200 and answer.json == f"invalid node_id: {_NOBODY}", answer)
 
@@ -145,6 +168,7 @@ async def _close_nobody(server: ToolServer) -> None:
 @case("E108", '503 "node is not running: …" for a closed node; "Reconnect session: …", and it answers again')
 async def _close(server: ToolServer) -> None:
     """POST /close_session, then /reconnect_session"""
+    await server.require_manager()
     async with server.one_more() as node:
         answer = await server.ask("/close_session", node=node)
         require(answer.status == 200 and answer.json == f"Close session: {node}", answer)
@@ -158,6 +182,7 @@ async def _close(server: ToolServer) -> None:
 @case("E109", '"Release session: …", then 403')
 async def _release(server: ToolServer) -> None:
     """POST /release_session"""
+    await server.require_manager()
     node = await server.new_node()
     answer = await server.release(node)
     require(answer.status == 200 and answer.json == f"Release session: {node}", answer)
@@ -167,6 +192,7 @@ async def _release(server: ToolServer) -> None:
 @case("E136", '"alive" and {"message": "Hello World"}')
 async def _alive(server: ToolServer) -> None:
     """GET /alive and GET /"""
+    await server.require_manager()
     answer = await server.ask("/alive", method="GET")
     require(answer.status == 200 and answer.json == "alive", answer)
     answer = await server.ask("/", method="GET")
@@ -334,6 +360,7 @@ async def _workspace(server: ToolServer) -> None:
 @case("E133", "4xx: the other node does not see it")
 async def _isolated(server: ToolServer) -> None:
     """POST /download_file of another node's file"""
+    await server.require_manager()
     async with server.one_more() as one, server.one_more() as other:
         await server.uploaded(one)
         answer = await server.ask("/download_file", {"file_path": _FILE}, node=other)
