@@ -45,10 +45,10 @@ def mutant(server: Running) -> Iterator[Mutant]:
 def test_a_sound_server_passes_and_each_case_has_its_line(server):
     done = conform(server.url)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{server.url} speaks ors, verl, toolserver, mcp\n" in done.stdout
+    assert f"{server.url} speaks ors, verl, toolserver, mcp, openenv\n" in done.stdout
     assert "  pass  ors        E12   POST /{env}/task with index -1\n" in done.stdout
     assert "FAIL" not in done.stdout
-    for protocol in ("ors", "verl", "toolserver", "mcp"):
+    for protocol in ("ors", "verl", "toolserver", "mcp", "openenv"):
         assert f"{protocol}: " in done.stdout
         for case in KITS[protocol].cases:
             assert f"{protocol:10} {case.number:5} " in done.stdout
@@ -124,7 +124,7 @@ def test_a_key_is_asked_for_and_taken():
         ([], "say which server"),
         (["http://127.0.0.1:1"], "there is no answer from http://127.0.0.1:1"),
         (["127.0.0.1:8080"], "is no address of a server"),
-        (["http://h", "--only", "E999"], "'E999' is no case of ors, verl, toolserver, mcp"),
+        (["http://h", "--only", "E999"], "'E999' is no case of ors, verl, toolserver, mcp, openenv"),
         (["http://h", "--only", "F1", "--protocol", "ors"], "'F1' is no case of ors"),
         (["http://h", "--arguments", "{}"], "--arguments needs --tool"),
         (["http://h", "--tool", "t", "--arguments", "[1]"], "write a JSON object"),
@@ -161,4 +161,4 @@ def test_a_server_that_speaks_something_else_is_told_apart():
         stranger.shutdown()
         stranger.server_close()
     assert done.returncode == 2
-    assert "speaks none of ors, verl, toolserver, mcp" in words(done.stderr)
+    assert "speaks none of ors, verl, toolserver, mcp, openenv" in words(done.stderr)

@@ -112,3 +112,12 @@ def test_what_fastmcp_3_does_otherwise_is_known(client):
         failed, skipped = tried(f"{url}/mcp", "mcp")
         assert failed.keys() == {"F7h", "F26", "F28", "F35h", "F44h", "F45h", "F46h"}
         assert skipped == NO_KEY | HANDS_ONLY | {"F6m"}
+
+
+def test_what_openenvs_own_server_does_otherwise_is_known(client):
+    """It steps before a reset and without a session, and hangs up on a message that is no object."""
+    with serving("openenv", "serve_openenv") as url:
+        assert spoken(url) == ["openenv"]
+        failed, skipped = tried(url, "openenv")
+        assert failed.keys() == {"G17", "G19b", "G29b"}
+        assert skipped == {"G18", "G28"}, "it ends no episode, and has no tasks"

@@ -35,9 +35,9 @@ class Sums(MCPEnvironment):
     def _step_impl(self, action, timeout_s=None, **more):
         return Observation(done=False, reward=None)
 
-    def step(self, action, timeout_s=None, **more):
+    async def step_async(self, action, timeout_s=None, **more):
         self._state.step_count += 1
-        return super().step(action, timeout_s=timeout_s, **more)
+        return await super().step_async(action, timeout_s=timeout_s, **more)
 
     @property
     def state(self):
