@@ -15,7 +15,7 @@ from tests.conformance.openenv_mutations import OPENENV
 from tests.conformance.ors_mutations import ORS
 from tests.conformance.toolserver_mutations import TOOLSERVER
 from tests.conformance.verl_mutations import VERL
-from tests.wires.mcp_wire import Played, TrainersDoor
+from tests.wires.mcp_wire import DOORS, Played, TrainersDoor
 from tests.worlds import MathEnv, OtherEnv
 from toolyard.testing import Running, running
 from toolyard.testing.conformance import KITS, Result, Target, conform, detect
@@ -99,6 +99,17 @@ def try_one(url: str, protocol: str, number: str) -> Result:
     target = Target(url, **OTHERWISE.get(number, CALLED[protocol]))
     (result,) = asyncio.run(conform(target, [KITS[protocol]], only=[number]))
     return result
+
+
+@pytest.mark.parametrize("way", ["trainer", "agent", "handshake", "nowhere"])
+def test_our_server_passes_every_case_of_mcp_wherever_it_speaks_it(played, way):
+    doors = {door.name: door for door in DOORS}
+    path = {"handshake": "/mcp/played?split=train&index=1", "nowhere": "/mcp"}.get(way, "")
+    if way in doors:
+        _, path = asyncio.run(doors[way]().open(played.url, "played", {"name": "gold"}))
+    results = asyncio.run(conform(Target(f"{played.url}{path}"), [KITS["mcp"]]))
+    assert [one for one in results if one.verdict == "fail"] == []
+    assert len([one for one in results if one.verdict == "pass"]) > len(results) / 3
 
 
 def test_a_node_without_a_manager_is_tried_without_a_cookie(mutant, nodes):

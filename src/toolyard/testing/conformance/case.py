@@ -39,15 +39,10 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Kit(Generic[ProbeT]):
-    """The cases of one protocol, and the probe that they share."""
+class Chapter(Generic[ProbeT]):
+    """Cases of one protocol about one topic, in the order in which they are tried."""
 
     protocol: str
-    probe: Callable[[Http, Target], ProbeT]
-    speaks: Callable[[ProbeT], Awaitable[bool]]
-    """Whether a server speaks this protocol at all."""
-    close: Callable[[ProbeT], Awaitable[None]]
-    """Ends what is still open after the last case."""
     cases: list[Case[ProbeT]] = field(default_factory=list)
 
     def case(
@@ -63,5 +58,14 @@ class Kit(Generic[ProbeT]):
         return add
 
 
-def of(results: Sequence[Result], verdict: Verdict) -> list[Result]:
-    return [result for result in results if result.verdict == verdict]
+@dataclass(frozen=True, slots=True)
+class Kit(Generic[ProbeT]):
+    """The cases of one protocol, and the probe that they share."""
+
+    protocol: str
+    probe: Callable[[Http, Target], ProbeT]
+    speaks: Callable[[ProbeT], Awaitable[bool]]
+    """Whether a server speaks this protocol at all."""
+    close: Callable[[ProbeT], Awaitable[None]]
+    """Ends what is still open after the last case."""
+    cases: Sequence[Case[ProbeT]]

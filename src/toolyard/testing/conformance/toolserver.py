@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from toolyard.testing.conformance.case import Kit, Untried
+from toolyard.testing.conformance.case import Chapter, Kit, Untried
 from toolyard.testing.conformance.http import Answer, Http, require
 from toolyard.testing.conformance.target import Target
 
@@ -130,8 +130,8 @@ async def _speaks(server: ToolServer) -> bool:
     return answer.status == 200 and answer.object.keys() >= _OFFER
 
 
-KIT: Kit[ToolServer] = Kit("toolserver", ToolServer, _speaks, ToolServer.close)
-case = KIT.case
+CHAPTER: Chapter[ToolServer] = Chapter("toolserver")
+case = CHAPTER.case
 
 
 # Nodes.
@@ -365,3 +365,6 @@ async def _isolated(server: ToolServer) -> None:
         await server.uploaded(one)
         answer = await server.ask("/download_file", {"file_path": _FILE}, node=other)
         require(400 <= answer.status < 500, answer)
+
+
+KIT: Kit[ToolServer] = Kit("toolserver", ToolServer, _speaks, ToolServer.close, CHAPTER.cases)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolyard.testing.conformance.case import Kit, Untried
+from toolyard.testing.conformance.case import Chapter, Kit, Untried
 from toolyard.testing.conformance.http import Answer, Http, require
 from toolyard.testing.conformance.target import Target
 
@@ -99,8 +99,8 @@ async def _speaks(verl: Verl) -> bool:
     return True
 
 
-KIT: Kit[Verl] = Kit("verl", Verl, _speaks, Verl.close)
-case = KIT.case
+CHAPTER: Chapter[Verl] = Chapter("verl")
+case = CHAPTER.case
 
 
 @case(
@@ -254,3 +254,6 @@ async def _agent_loop(verl: Verl) -> None:
     require(is_observation(seen.observations[0]), seen.answer)
     require(type(seen.dones[0]) is bool and type(seen.valids[0]) is bool, seen.answer)
     require(float(seen.answer.object.get("processing_time_ms", 0)) >= 0, seen.answer)
+
+
+KIT: Kit[Verl] = Kit("verl", Verl, _speaks, Verl.close, CHAPTER.cases)
