@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.conformance.mutant import Exchange, Mutation, at, drop, put, status, text
+from tests.conformance.mutant import told as told_whole
 
 
 def after(kind: str, *changes: Mutation, step: str = "") -> Mutation:
@@ -80,6 +81,7 @@ def again(exchange: Exchange) -> None:
     told(observation=fine, reward=1.0)(exchange)
 
 
+still_there = told_whole(lambda answer: {"jsonrpc": "2.0", "id": 1, "result": {"closed": True}})
 call = "call_tool"
 only_one = after("state", told(episode_id="the same"))
 
@@ -106,7 +108,7 @@ OPENENV: Mapping[str, Mutation] = {
     "G20": after("step", data(lambda found: found.pop("errors", None))),
     "G33": only_one,
     "G23": at("/mcp", text("-32601", "-32602")),
-    "G24": at("/mcp", text('"closed":true', '"closed":false')),
+    "G24": at("/mcp", still_there, when=lambda exchange: b"session/close" in exchange.request),
     "G25": text("SESSION_ERROR", "EXECUTION_ERROR"),
     "G26": after("mcp", told(result={})),
     "G28": at("/task", status(404, was=400)),
