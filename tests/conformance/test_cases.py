@@ -107,7 +107,9 @@ def test_our_server_passes_every_case_of_mcp_wherever_it_speaks_it(played, way):
     path = {"handshake": "/mcp/played?split=train&index=1", "nowhere": "/mcp"}.get(way, "")
     if way in doors:
         _, path = asyncio.run(doors[way]().open(played.url, "played", {"name": "gold"}))
+    before = set(played.server.runtime.sessions)
     results = asyncio.run(conform(Target(f"{played.url}{path}"), [KITS["mcp"]]))
+    assert set(played.server.runtime.sessions) == before, "it ends every session that it opens"
     assert [one for one in results if one.verdict == "fail"] == []
     assert len([one for one in results if one.verdict == "pass"]) > len(results) / 3
 

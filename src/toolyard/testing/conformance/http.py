@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
 import aiohttp
-from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 _MOST = 8 * 2**20
@@ -32,7 +31,8 @@ def require(met: object, came: object) -> None:
 class Answer:
     asked: str
     status: int
-    headers: CIMultiDictProxy[str]
+    headers: Mapping[str, str]
+    """Their names can be asked for in any case."""
     body: bytes
 
     def __str__(self) -> str:
@@ -112,18 +112,15 @@ class Http:
         `label` stands for the body where the request is told of.
         """
         data, body_kind = (content, {}) if json is ... else (dumped(json), {"Content-Type": "application/json"})
-        sent = CIMultiDict({**self._key, **body_kind})
         pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
-        for name in (*without, *(name for name, _ in pairs)):
-            sent.popall(name, None)
-        for name, value in pairs:
-            sent.add(name, value)
+        other = {name.lower() for name in (*without, *(name for name, _ in pairs))}
+        usual = [(name, value) for name, value in {**self._key, **body_kind}.items() if name.lower() not in other]
         assert self._client is not None
         async with self._client.request(
             method,
             URL((url or self.url) + path, encoded=True),
             data=data,
-            headers=sent,
+            headers=[*usual, *pairs],
             skip_auto_headers=[*without, *(() if body_kind or data is not None else ("Content-Type",))],
             allow_redirects=False,
         ) as response:
