@@ -76,7 +76,7 @@ NameError
 }
 """Scripts that want nothing, and what they print."""
 
-TESTS = ["test_backend.py", "test_sums.py"]
+TESTS = ["test_backend.py", "test_conforms.py", "test_sums.py"]
 OTHERS = {"serve_sums.py", *TESTS}
 PAYS = {"returns.py"}
 """What it shows is how to give a reward, not what for."""

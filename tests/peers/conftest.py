@@ -25,6 +25,8 @@ PEERS = {
     "fusion": venvs.FUSION,
     "mcp-1": venvs.MCP_1,
     "mcp-2": venvs.MCP_2,
+    "openenv": venvs.OPENENV,
+    "verifiers": venvs.VERIFIERS,
 }
 
 

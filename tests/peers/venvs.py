@@ -52,6 +52,9 @@ OPENREWARD = Peer(
 )
 MCP_2 = Peer("mcp-2", ["mcp==2.3.0", "fastmcp==4.1.2"], constraints=HERE / "constraints-mcp-2.txt")
 MCP_1 = Peer("mcp-1", ["mcp==1.30.0", "fastmcp==3.4.10"], constraints=HERE / "constraints-mcp-1.txt")
+# Its own server runs in it too, for the benchmark: on the loop and the parser that ours has.
+OPENENV = Peer("openenv", ["openenv==0.10.0", "uvloop", "httptools"], constraints=HERE / "constraints-openenv.txt")
+VERIFIERS = Peer("verifiers", ["verifiers[openenv]==0.4.0"], constraints=HERE / "constraints-verifiers.txt")
 FUSION = Peer("fusion", ["sandbox-fusion==0.3.7"])
 # Toolyard itself is taken from the sources, beside the packages whose environments it serves and what tests them.
 SERVED = Peer("served", [*_ours(), "ors-sdk==0.1.0", "openreward==0.1.167", "httpx", "pytest", "pytest-asyncio"])

@@ -584,7 +584,6 @@ async def test_a_seat_is_shared_by_a_socket_and_by_http_until_it_is_closed(http,
             "is_error": False,
         }
         assert (await player.state())["step_count"] == 2
-        assert (await rpc(http, "openenv/session/close", session_id=sid))["error"]["code"] == -32602
         async with Player(world.url, f"{WS}?session_id={sid}") as second:
             assert (await second.hear())["data"]["code"] == "SESSION_ERROR"  # G25
             with pytest.raises(Closed):
@@ -596,6 +595,19 @@ async def test_a_seat_is_shared_by_a_socket_and_by_http_until_it_is_closed(http,
     assert closed == {"session_id": sid, "closed": True}
     assert (await rpc(http, "openenv/session/close", session_id=sid))["error"]["code"] == -32602
     assert sessions(world) == before
+
+
+async def test_a_session_that_a_socket_uses_is_closed_as_soon_as_that_goes(http, world):
+    before = sessions(world)
+    sid = (await rpc(http, "openenv/session/create"))["result"]["session_id"]  # G24
+    async with Player(world.url, f"{WS}?session_id={sid}") as player:
+        await player.reset(split="train", index=1)
+        told = await rpc(http, "openenv/session/close", session_id=sid)
+        assert told["result"] == {"session_id": sid, "closed": False, "closing": True}
+        await player.step("note", text="a")
+        assert sessions(world) == before + 1
+    await until(lambda: sessions(world) == before)
+    assert (await rpc(http, "openenv/session/close", session_id=sid))["error"]["code"] == -32602
 
 
 async def test_a_reward_stays_out_of_the_private_dialect(http):

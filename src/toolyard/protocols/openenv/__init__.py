@@ -139,6 +139,8 @@ class OpenEnv(BaseRoute):
             seat.attached = False
             if not stays:
                 await seat.leave()
+            elif seat.closing:
+                await self._seats.drop(seat)
 
     def _seat(self, environment: type[Environment], wanted: str) -> tuple[Seat, bool]:
         """The seat of a new socket, and whether it stays when the socket is gone."""

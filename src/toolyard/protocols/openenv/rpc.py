@@ -90,8 +90,11 @@ class Rpc:
         seat = self._seats.find(asked.params.get("session_id"), asked.environment)
         if seat is None:
             raise _unknown(asked.params.get("session_id"))
-        if seat.attached:
-            raise RpcError(INVALID_PARAMS, "a WebSocket uses this session: close that first")
+        if seat is asked.own:
+            raise RpcError(INVALID_REQUEST, "this WebSocket uses the session: close the WebSocket, or ask over HTTP")
+        if seat.attached:  # clients ask as soon as they have closed their socket, which may not have arrived
+            seat.closing = True
+            return {"session_id": seat.id, "closed": False, "closing": True}
         await self._seats.drop(seat)
         return {"session_id": seat.id, "closed": True}
 

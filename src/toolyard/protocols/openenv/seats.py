@@ -34,6 +34,8 @@ class Seat:
         self.steps = 0
         self.attached = False
         """A WebSocket has it. Its client is there as long as it answers pings, so the session is no idle one."""
+        self.closing = False
+        """Its client wants it closed when the WebSocket is gone."""
         self.seen = time.monotonic()
         self._runtime = runtime
         self._errors: Verbosity = errors

@@ -1,0 +1,25 @@
+"""Which server is tried, and what it is told about itself that nobody can find out by asking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    url: str
+    environment: str = ""
+    """Empty: the first that the server lists."""
+    split: str = ""
+    """Empty: the first that has a task."""
+    index: int = 0
+    tool: str = ""
+    """A tool whose call is known to succeed. Empty: the first that succeeds with made-up arguments."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    action: str = ""
+    """For verl-tool: a text that calls a tool."""
+    api_key: str = ""
+    seconds: float = 10.0
+    """How long each answer may take."""
