@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup serve test test-all check bench bench-client bench-cores bench-growth bench-judging bench-key bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
+.PHONY: setup serve test test-all check bench bench-client bench-cores bench-growth bench-judging bench-key bench-mcp bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
 
 setup: .venv/ready
 
@@ -47,6 +47,9 @@ bench-judging: setup
 
 bench-key: setup
 	$(BIN)/python -m benchmarks.key
+
+bench-mcp: setup
+	$(BIN)/python -m benchmarks.mcp
 
 bench-placement: setup
 	$(BIN)/python -m benchmarks.placement

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -27,20 +27,24 @@ class Step:
     body: str = ""
     accept: str = "*/*"
     repeat: int = 1
-    session: Literal["keep", "new", "take", "cookie"] = "keep"
+    session: Literal["keep", "new", "take", "cookie", "unsaid"] = "keep"
     """Whether the request goes to the session as it is, to a new one, or takes the id of one from its answer; or
-    whether a cookie names the session. A `new` step in the loop makes every pass a whole session of its own."""
+    whether a cookie names the session, or no header does. A `new` step in the loop makes every pass a whole session of
+    its own."""
     key: str = ""
     """Of the server, if it asks for one."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """What else the request says."""
 
     def encode(self) -> bytes:
         lines = [
             f"{self.method} {self.path} HTTP/1.1",
-            "Host: 127.0.0.1",
+            "Host: 127.0.0.1:8080",  # some servers take no host without a port, and none looks at which
             f"Accept: {self.accept}",
             "Accept-Encoding: gzip, deflate",
             "User-Agent: ors-sdk/0.1.0",
         ]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
         if self.key:
             lines.append(f"X-API-Key: {self.key}")
         if self.body:
@@ -49,10 +53,10 @@ class Step:
             lines.append(f"Content-Length: {len(self.body)}")
         if self.session == "cookie":
             lines.append(f"Cookie: node_id={COOKIE}")
-        elif self.session != "take" and SESSION not in self.body:  # verl-tool's wire names trajectories in the body
+        elif self.session in ("keep", "new") and SESSION not in self.body:  # verl-tool's wire names trajectories there
             lines.append(f"X-Session-ID: {SESSION}")
         request = "\r\n".join([*lines, "", self.body]).encode()
-        rule = "keep" if self.session == "cookie" else self.session
+        rule = "keep" if self.session in ("cookie", "unsaid") else self.session
         head = f"{self.phase} {self.repeat} {rule} {len(request)}\n"
         return head.encode() + request + b"\n"
 

@@ -9,7 +9,7 @@
  * teardown steps once. No connection starts a phase before all have ended the one before, and a pass through the loop
  * that has begun is always ended. So the server's CPU time over the loop belongs to whole passes and to nothing else.
  *
- * HOLE in a request is replaced by the id of the connection. A `new` step makes a fresh id first, so a loop that begins
+ * HOLE in a request is replaced by the id of the connection. It has one from the beginning; a `new` step makes a fresh one, so a loop that begins
  * with one plays a whole session in each pass; a `take` step reads the id from the first `data:` line of its answer. COOKIE is replaced by the cookie that the connection was given last.
  *
  * Any answer that is not 2xx, and any connection that the server drops, ends the run: numbers of a run with errors
@@ -459,6 +459,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < step_count; i++) longest = steps[i].length > longest ? steps[i].length : longest;
     for (int i = 0; i < connection_count; i++) {
         connections[i].out = malloc(longest);
+        make_id(connections[i].id);
         connect_to_server(&connections[i]);
     }
 

@@ -46,6 +46,7 @@ class Place:
 README = Place(_CHECKOUT / "README.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
 VERL_PAGE = Place(_CHECKOUT / "docs" / "verl.md", "<!-- verl benchmark -->", "<!-- end -->")
 TOOLSERVER_PAGE = Place(_CHECKOUT / "docs" / "toolserver.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
+MCP_PAGE = Place(_CHECKOUT / "docs" / "mcp.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
 PLACEMENT_PAGE = Place(_CHECKOUT / "docs" / "placement.md", "<!-- placement benchmark -->", "<!-- end -->")
 CLIENT_PAGE = Place(_CHECKOUT / "docs" / "quickstart.md", "<!-- client benchmark -->", "<!-- end -->")
 SANDBOX_PAGE = Place(_CHECKOUT / "docs" / "sandbox.md", "<!-- sandbox benchmark -->", "<!-- end -->")
@@ -67,9 +68,10 @@ def aligned(cells: Sequence[Sequence[str]]) -> str:
 
 def command_of(parser: argparse.ArgumentParser, args: argparse.Namespace, *, usual: str) -> str:
     """What to type for the same figures; where they are written to makes no difference."""
-    names = ("rounds", "seconds", "sessions")
-    chosen = [f"--{name} {vars(args)[name]:g}" for name in names if vars(args)[name] != parser.get_default(name)]
-    chosen += ["--quick"] * args.quick
+    given = vars(args)
+    names = [name for name in ("rounds", "seconds", "sessions") if name in given]
+    chosen = [f"--{name} {given[name]:g}" for name in names if given[name] != parser.get_default(name)]
+    chosen += ["--quick"] * given.get("quick", False)
     return " ".join([parser.prog, *chosen]) if chosen else usual
 
 

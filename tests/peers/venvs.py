@@ -51,6 +51,7 @@ OPENREWARD = Peer(
     bare=["trl==1.16.0"],
 )
 MCP_2 = Peer("mcp-2", ["mcp==2.3.0", "fastmcp==4.1.2"], constraints=HERE / "constraints-mcp-2.txt")
+MCP_FAST = Peer("mcp-fast", [*MCP_2.requirements, "uvloop", "httptools"], constraints=MCP_2.constraints)
 MCP_1 = Peer("mcp-1", ["mcp==1.30.0", "fastmcp==3.4.10"], constraints=HERE / "constraints-mcp-1.txt")
 # Its own server runs in it too, for the benchmark: on the loop and the parser that ours has.
 OPENENV = Peer("openenv", ["openenv==0.10.0", "uvloop", "httptools"], constraints=HERE / "constraints-openenv.txt")
