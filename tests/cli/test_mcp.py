@@ -261,7 +261,31 @@ def test_a_bridge_plays_a_session_of_a_running_server_which_goes_on_after_it(sta
     assert host.end() == 0
 
 
-@pytest.mark.parametrize("args", [[], ["--url", "http://127.0.0.1:1"], [NOISY, "--url", "http://x", "--session", "s"]])
+def test_a_bridge_takes_the_url_of_an_agent_as_it_is(start):
+    with running([Played], api_key="k") as server:
+        headers = {"X-API-Key": "k", **H("s")}
+        httpx2.post(f"{server.url}/create", headers=headers, json={"task_spec": {"name": "gold"}})
+        given = httpx2.post(f"{server.url}/played/agent", headers=headers).json()
+        host = start("--url", given["url"])
+        assert host.ask("initialize", INITIALIZE)["result"]["instructions"] == "Find gold."
+        assert text(host.call("note", text="a")) == "a"
+        httpx2.request("DELETE", f"{server.url}/played/agent", headers=headers)
+        assert "token is not valid" in host.ask("tools/list")["error"]["message"]
+        assert host.end() == 0
+        assert given["token"].encode() not in host.said
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["--url", "http://127.0.0.1:1"],
+        ["--url", "http://127.0.0.1:1/agent/agt-x/mcp", "--session", "s"],
+        ["--url", "http://127.0.0.1:1", "--session", ""],
+        ["--session", "s", NOISY],
+        [NOISY, "--url", "http://x", "--session", "s"],
+    ],
+)
 def test_a_command_that_makes_no_sense_says_so(args):
     done = subprocess.run([TOOLYARD, "mcp", *args], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2

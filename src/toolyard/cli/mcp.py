@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import dataclasses
 import os
+import re
 import signal
 import socket
 import tempfile
@@ -36,6 +37,7 @@ HELP = "give one session to a host that speaks MCP over standard input and outpu
 _PROTOCOLS = ("mcp", "ors")
 _AS_LONG_AS_ITS_HOST = 1e9
 """Seconds without a use after which the session is closed: a host may be quiet for days."""
+_AGENTS_URL = re.compile(r"/agent/[^/?#]+/mcp/*$")
 _NO_LIMIT = aiohttp.ClientTimeout(total=None, sock_connect=30)
 
 
@@ -45,16 +47,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--split", help="split of the task [the first]")
     parser.add_argument("--index", type=int, default=0, help="number of the task in its split [0]")
-    parser.add_argument("--url", help="instead of a target: a server that runs already")
-    parser.add_argument("--session", metavar="SID", help="the session there, which goes on when the host ends")
+    parser.add_argument(
+        "--url", help="instead of a target: a server that runs already, or the URL that an agent was given"
+    )
+    parser.add_argument("--session", metavar="SID", help="the session of that server, which goes on when the host ends")
     add_settings(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     settings = Settings.read(vars(args))
     remote = args.url is not None
-    if remote == bool(args.target or settings.tools or settings.apis) or remote != (args.session is not None):
-        raise SettingsError("name a target to play here, or --url and --session for a session of a running server")
+    if remote == bool(args.target or settings.tools or settings.apis) or needs_session(args.url) != bool(args.session):
+        raise SettingsError(
+            "name a target to play here; or --url and --session for a session of a running server; "
+            "or, as --url alone, the URL of an agent, http://…/agent/…/mcp"
+        )
     host = Host.take()
     logs.configure(settings.log_format, settings.log_level)
     if remote:
@@ -119,12 +126,17 @@ class Host:
 # A session of a running server.
 
 
-async def bridge_to(url: str, session_id: str, settings: Settings, host: Host) -> None:
+def needs_session(url: str | None) -> bool:
+    """Whether a URL is that of a server; an agent's has the session in it."""
+    return url is not None and not _AGENTS_URL.search(url)
+
+
+async def bridge_to(url: str, session_id: str | None, settings: Settings, host: Host) -> None:
     try:
-        address = Address.of(url, settings.api_key)
+        address = Address.of(url, settings.api_key if session_id else None)
     except ValueError as error:
         raise SettingsError(str(error)) from None
-    path = f"{address.prefix}/mcp/s/{quote(session_id, safe='')}"
+    path = f"{address.prefix}/mcp/s/{quote(session_id, safe='')}" if session_id else address.prefix
 
     async def opened() -> str:
         return path
