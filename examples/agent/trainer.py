@@ -1,6 +1,7 @@
 """A trainer that lets an agent play in a process of its own, which is told a URL and nothing else.
 
     python examples/agent/trainer.py
+    python examples/agent/trainer.py mcp_agent.py    # the agent that uses the `mcp` package
 
 The server listens on two ports: on one for the trainer, who has the key, and on one for agents. The agent's process
 sees no task, no reward and no other session. When it has ended, the trainer asks what its session came to.
@@ -17,13 +18,14 @@ from toolyard.loading import load_targets
 from toolyard.testing import running
 
 HERE = Path(__file__).parent
+AGENT = sys.argv[1] if len(sys.argv) > 1 else "agent.py"
 KEY = "only the trainer knows this"
 
 
 def play(session: Session) -> float | None:
     """Let an agent play a session to its end; its return."""
     environment = {"AGENT_URL": session.agent_url(expires_in=600).url, "PATH": os.environ["PATH"]}
-    subprocess.run([sys.executable, HERE / "agent.py"], env=environment, check=True)
+    subprocess.run([sys.executable, HERE / AGENT], env=environment, check=True)
     outcome = session.outcome()
     print(f"trainer: reward {outcome.reward}, finished {outcome.finished}, {outcome.calls} calls", flush=True)
     return outcome.total
