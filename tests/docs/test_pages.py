@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import re
 import shlex
 import tomllib
@@ -18,7 +19,7 @@ from benchmarks import retrieval as retrieval_benchmark
 from benchmarks import verl as verl_benchmark
 from benchmarks.report import command_of
 from tests import __main__ as test_runner
-from tests.docs.pages import PAGES, ROOT, Block, commands, prose
+from tests.docs.pages import PAGES, ROOT, Block, blocks, commands, prose
 from toolyard import verl
 from toolyard.cli import build_parser, command_names, main
 from toolyard.loading import load_targets
@@ -57,6 +58,22 @@ def test_each_command_in_the_place_of_verl_tools_is_understood(command: Block):
     flags, unused = verl.read_flags(shlex.split(command.text)[3:])
     assert flags.tool_type
     assert not unused
+
+
+def test_the_configurations_of_hosts_start_a_command_that_is_understood():
+    blocks_of_hosts = [json.loads(block.text) for block in blocks("json") if block.page.name == "mcp.md"]
+    entries = [*blocks_of_hosts, json.loads((ROOT / "examples" / "agent" / "mcp.json").read_text())]
+    assert {key for entry in entries for key in entry} == {"mcpServers", "servers", "context_servers"}
+    for entry in entries:
+        (named,) = entry.values()
+        host = named["maze"]
+        if "url" in host:
+            assert "/mcp/maze?split=train&index=3" in host["url"]
+            continue
+        assert host["command"].endswith("toolyard")
+        args = build_parser(command_names()).parse_args(host["args"])
+        assert (args.command, args.split, args.index) == ("mcp", "train", 3)
+        assert (ROOT / args.target.removeprefix("/home/me/yard/")).exists()
 
 
 def test_the_calls_of_the_quickstart_work(examples: Running, capsys: pytest.CaptureFixture[str]):
