@@ -52,16 +52,18 @@ def test_the_agent_with_the_mcp_package_plays_for_the_same_trainer():
 def test_the_agent_needs_only_the_mcp_package_and_a_url():
     python = venvs.interpreter(venvs.MCP_2)
     environments = load_targets([str(EXAMPLES / "arithmetic.py")]).environments
-    with running(environments) as server, Client(server.url) as client:
-        with client.environments.get("arithmetic").session(split="train", index=0) as session:
-            urls = [session.agent_url().url, f"{server.url}/mcp/arithmetic?split=train&index=0"]
-            for url in urls:
-                command = [python, EXAMPLES / "agent" / "mcp_agent.py"]
-                environ = venvs.environ(AGENT_URL=url)
-                done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
-                assert done.returncode == 0, done.stderr
-                assert done.stdout.startswith("agent: submit 4898: Correct.\nagent: once more: " + OVER)
-            assert session.outcome().total == 1.0
+    with (
+        running(environments) as server,
+        Client(server.url) as client,
+        client.environments.get("arithmetic").session(split="train", index=0) as session,
+    ):
+        for url in (session.agent_url().url, f"{server.url}/mcp/arithmetic?split=train&index=0"):
+            command = [python, EXAMPLES / "agent" / "mcp_agent.py"]
+            environ = venvs.environ(AGENT_URL=url)
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.startswith("agent: submit 4898: Correct.\nagent: once more: " + OVER)
+        assert session.outcome().total == 1.0
 
 
 HOST = """

@@ -14,7 +14,7 @@ import pytest
 
 from tests.peers import npm, venvs
 from tests.peers.conftest import SCRIPTS
-from tests.wires.mcp_wire import HANDSHAKE, MODERN, Played, TrainersDoor
+from tests.wires.mcp_wire import HANDSHAKE, MODERN, AgentsDoor, Played, TrainersDoor
 from toolyard.testing import Running, running
 
 pytestmark = pytest.mark.thorough
@@ -30,8 +30,8 @@ def world() -> Iterator[Running]:
 def tour(world: Running, client: Callable[..., Any], node_modules: Callable[[], Path]) -> Callable[..., Any]:
     """Lead a client through an episode: what it saw, and what the trainer hears of it."""
 
-    def tour(peer: str, kind: str, mode: str = "auto") -> tuple[dict[str, Any], dict[str, Any]]:
-        sid, path = asyncio.run(TrainersDoor().open(world.url, "played", {"name": "gold"}))
+    def tour(peer: str, kind: str, mode: str, door: type[TrainersDoor]) -> tuple[dict[str, Any], dict[str, Any]]:
+        sid, path = asyncio.run(door().open(world.url, "played", {"name": "gold"}))
         urls = {"url": f"{world.url}{path}", "by_handshake": f"{world.url}/mcp/played?split=train&index=1"}
         if peer == "npm":
             seen = typescript(node_modules(), **urls)
@@ -52,20 +52,25 @@ def typescript(folder: Path, **arguments: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("peer", "kind", "mode", "version"),
+    ("peer", "kind", "mode", "version", "door"),
     [
-        ("mcp-2", "sdk2", "auto", MODERN),
-        ("mcp-2", "sdk2", "legacy", HANDSHAKE),
-        ("mcp-2", "fastmcp", "auto", MODERN),
-        ("mcp-2", "fastmcp", "legacy", HANDSHAKE),
-        ("mcp-1", "sdk1", "", HANDSHAKE),
-        ("mcp-1", "fastmcp", "", HANDSHAKE),
-        ("npm", "typescript", "", HANDSHAKE),
+        ("mcp-2", "sdk2", "auto", MODERN, TrainersDoor),
+        ("mcp-2", "sdk2", "legacy", HANDSHAKE, TrainersDoor),
+        ("mcp-2", "sdk2", "auto", MODERN, AgentsDoor),
+        ("mcp-2", "sdk2", "legacy", HANDSHAKE, AgentsDoor),
+        ("mcp-2", "fastmcp", "auto", MODERN, TrainersDoor),
+        ("mcp-2", "fastmcp", "legacy", HANDSHAKE, TrainersDoor),
+        ("mcp-1", "sdk1", "", HANDSHAKE, TrainersDoor),
+        ("mcp-1", "fastmcp", "", HANDSHAKE, TrainersDoor),
+        ("mcp-1", "fastmcp", "", HANDSHAKE, AgentsDoor),
+        ("npm", "typescript", "", HANDSHAKE, TrainersDoor),
+        ("npm", "typescript", "", HANDSHAKE, AgentsDoor),
     ],
+    ids=lambda value: value.name if isinstance(value, type) else value or "-",
 )
-def test_a_real_client_plays_an_episode(tour, peer, kind, mode, version):
+def test_a_real_client_plays_an_episode(tour, peer, kind, mode, version, door):  # noqa: PLR0917
     """Cases F13, F14, F40, F43 and F55: all of them get on without a stream, and go on after what was lost."""
-    seen, outcome = tour(peer, kind, mode)
+    seen, outcome = tour(peer, kind, mode, door)
     if seen["version"] is not None:  # FastMCP tells none that it agreed on without a handshake
         assert seen["version"] == version
     if kind != "fastmcp":

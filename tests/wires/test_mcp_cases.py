@@ -283,7 +283,9 @@ async def test_a_client_must_accept_json_and_events(opened, accept, status):
                 {"jsonrpc": "2.0", "id": 1, "method": "ping"}, {"Accept": accept, "MCP-Protocol-Version": version}
             )
             assert told.status == status
-        assert (await client.m("tools/list", headers={"Accept": accept})).status == status if status == 200 else True
+        params = {"_meta": META}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params}
+        assert (await client.say(body, {**modern_headers("tools/list", params), "Accept": accept})).status == status
 
 
 @pytest.mark.parametrize(
@@ -388,7 +390,10 @@ async def test_who_runs_the_server_may_have_exceptions_told_but_not_to_agents(op
 async def test_a_call_after_the_end_is_refused_in_words_for_the_agent(opened, era):
     async with opened() as client:  # F37
         assert (await client.call_tool(era, "guess", number=7)).text == "7!"
-        assert "the episode has finished" in (await client.call_tool(era, "guess", number=8)).complaint
+        assert "the episode has finished" in (await client.call_tool(era, "guess", number=7)).complaint
+        outcome = (await client.get(f"/sessions/{client.sid}/outcome")).json()  # F48
+        assert (outcome["rewards"], outcome["return"], outcome["finished"]) == ([1.0, None], 1.0, True), "graded once"
+        assert (outcome["calls"], outcome["failure"]) == (2, None)
 
 
 @both
@@ -407,7 +412,9 @@ async def test_a_session_that_ends_under_a_call_is_no_mistake_of_the_agent(opene
         assert (await client.post("/delete", headers=H(client.sid))).status_code == 200
         told = await calling
         assert (*told.refusal, told.error["data"]["reason"]) == (200, -32000, "cancelled")
-        told = await client.say({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        told = await client.say({"jsonrpc": "2.0", "id": 1, "method": "ping"})  # F39
+        assert told.refusal == (404, -32600)
+        told = await client.say({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, modern_headers("tools/list", {}))
         assert told.refusal == (404, -32600)
 
 
@@ -459,6 +466,28 @@ async def test_pages_of_tools_hold_each_tool_once_and_a_cursor_must_be_known(ope
         for unknown in ("999", "-1", "x", "", "3000", "0", 1000, "1000" * 1000):
             told = await client.ask(era, "tools/list", {"cursor": unknown})
             assert told.refusal == (400 if era == "modern" else 200, -32602)
+
+
+@both
+async def test_half_over_mcp_and_half_over_ors_is_one_session(opened, era):
+    async with opened() as client:  # F51
+        assert (await client.call_tool(era, "note", text="a")).text == "a"
+        assert (await client.call(client.sid, "note", {"text": "b"}, env="played")).text == "a b"
+        assert (await client.call_tool(era, "note", text="c")).text == "a b c"
+        assert (await client.call(client.sid, "guess", {"number": 7}, env="played")).output["reward"] == 1.0
+        assert "the episode has finished" in (await client.call_tool(era, "note", text="d")).complaint
+
+
+@both
+async def test_no_header_leads_from_one_session_to_another(opened, era):
+    async with opened() as client, opened() as other:  # F50
+        assert (await other.call_tool(era, "note", text="of the other")).text == "of the other"
+        client.always |= {**H(other.sid), "Mcp-Session-Id": other.sid, "Cookie": f"node_id={other.sid}"}
+        if client.path.startswith("/mcp/"):
+            told = await client.h("tools/call", {"name": "note", "arguments": {"text": "a"}})
+            assert told.refusal == (400, -32600)
+        else:
+            assert (await client.call_tool(era, "note", text="a")).text == "a", "an agent's headers count for nothing"
 
 
 # The task.
@@ -555,6 +584,14 @@ async def test_progress_is_told_as_events_to_who_wants_it_and_the_result_comes_l
             assert not (await client.call_tool(era, "nothing")).is_stream
             told = await client.call_tool(era, "nothing", meta={"progressToken": [1]})
             assert told.error["code"] == -32602
+
+
+@both
+async def test_a_large_result_is_json_that_no_client_cuts(opened, era):
+    async with opened() as client:  # F43
+        told = await client.call_tool(era, "large", size=2_000_000)
+        assert not told.is_stream
+        assert told.text == "x" * 2_000_000
 
 
 @both

@@ -267,6 +267,24 @@ async def test_with_a_key_nobody_gets_in_without_it_and_no_login_is_offered():
             assert (await client.get("/sessions/x/outcome", headers={"X-API-Key": "k e y"})).status_code == 404
 
 
+@both
+async def test_a_key_opens_the_trainers_door_and_the_agents_needs_none(era):
+    with running([Played], api_key="k e y") as server:  # F49
+        key = {"X-API-Key": "k e y"}
+        async with Wire(server.url, headers=key) as trainer:
+            body = {"env_name": "played", "task_spec": {}}
+            assert (await trainer.post("/create", headers=H("sid"), json=body)).status_code == 200
+            token = (await trainer.post("/played/agent", headers=H("sid"))).json()["token"]
+        async with Client(server.url, "/mcp/s/sid", key) as client:
+            assert (await client.call_tool(era, "note", text="a")).text == "a"
+        for headers in ({}, {"X-API-Key": "wrong"}, {"Authorization": "Bearer wrong"}):
+            async with Client(server.url, f"/agent/{token}/mcp", headers) as agent:
+                assert (await agent.call_tool(era, "nothing")).text == "nothing"
+                response = await agent.post("/mcp/s/sid", headers=agent.always, json={})
+                assert (response.status_code, "resource_metadata" in response.text) == (401, False)
+                assert (await agent.get("/sessions/sid/outcome")).status_code == 401  # F48
+
+
 @pytest.mark.parametrize("taken", ["s", "S", "mcp"])
 def test_an_environment_may_not_have_the_name_of_a_path(taken):
     class Named(OneTask):
