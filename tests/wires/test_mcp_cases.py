@@ -582,8 +582,9 @@ async def test_progress_is_told_as_events_to_who_wants_it_and_the_result_comes_l
                 assert steps == sorted(set(steps)), "it increases"
                 assert "came" in told.text
             assert not (await client.call_tool(era, "nothing")).is_stream
-            told = await client.call_tool(era, "nothing", meta={"progressToken": [1]})
-            assert told.error["code"] == -32602
+            for wrong in ([1], 1.5, "x" * 1001):  # each notice repeats it
+                told = await client.call_tool(era, "nothing", meta={"progressToken": wrong})
+                assert told.error["code"] == -32602
 
 
 @both

@@ -94,10 +94,12 @@ async def test_a_url_that_names_no_task_opens_nothing_and_says_why(world, query,
 
 
 async def test_an_environment_that_is_not_served_is_not_found(world):
-    async with Client(world.url, "/mcp/nowhere") as client:
-        assert (await client.h("initialize", INITIALIZE)).refusal == (404, -32600)
-    async with Client(world.url, "/mcp/played/more") as client:
-        assert (await client.h("initialize", INITIALIZE)).refusal == (404, -32600)
+    for path in ("/mcp/nowhere", "/mcp/played/more", "/mcp/s/", "/mcp/sse"):
+        async with Client(world.url, path) as client:
+            told = await client.h("initialize", INITIALIZE)
+            assert told.refusal == (404, -32600)
+            assert "there are 'played'" in told.error["message"]
+            assert "/mcp/s/{session id}" in told.error["message"]
 
 
 async def test_a_session_that_one_url_opened_is_not_known_at_another(world):

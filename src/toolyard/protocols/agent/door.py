@@ -30,6 +30,9 @@ log = logging.getLogger("toolyard.agent")
 
 MOST = 64
 """Requests of one session's agents that are answered at once, and calls that run in it when one more is made."""
+_MOST_OF_MCP = 2 * MOST
+"""Requests of clients of MCP that come in at once. Those beyond `MOST` are told so in its words, under their ids: some
+clients give up a connection for any other refusal. Or they cancel what runs."""
 MCP = "mcp"
 """The endpoint that speaks it."""
 _LARGE = 64 * 1024
@@ -53,6 +56,9 @@ class Visit(NamedTuple):
 
     request: Request
     session: Session
+    token: str
+    in_crowd: bool
+    """Whether so many requests of its session are being answered that this one can only be told so."""
 
 
 T = TypeVar("T")
@@ -61,7 +67,7 @@ T = TypeVar("T")
 class McpFace(Protocol):
     """Answers requests in the words of MCP."""
 
-    async def handle(self, request: Request, session: Session) -> None: ...
+    async def handle(self, request: Request, session: Session, token: str, *, in_crowd: bool) -> None: ...
     async def answer_lost(self, request: Request, body: bytes, why: str) -> None: ...
 
 
@@ -94,7 +100,7 @@ class AgentDoor(BaseRoute):
         request = Request(scope, receive, send, self._options)
         token, _, name = scope["path"][len(AGENTS) :].partition("/")
         try:
-            with self._admitted(request, token) as visit:
+            with self._admitted(request, token, most=_MOST_OF_MCP if name == MCP else MOST) as visit:
                 method, endpoint = self._endpoint(name)
                 if method and scope["method"] != method:
                     message = f"this path takes {method}"
@@ -120,18 +126,19 @@ class AgentDoor(BaseRoute):
             raise answers.unknown() from None
 
     @contextmanager
-    def _admitted(self, request: Request, token: str) -> Iterator[Visit]:
+    def _admitted(self, request: Request, token: str, most: int) -> Iterator[Visit]:
         """Count the request among those of its session, which is in use."""
         try:
             granted = self._runtime.grants.find(token)
         except GrantNotFound:
             raise answers.unknown() from None
-        if granted.requests >= MOST:
+        if granted.requests >= most:
             raise answers.busy(MOST)
+        visit = Visit(request, granted.session, token, granted.requests >= MOST)
         granted.requests += 1
         granted.session.touch()
         try:
-            yield Visit(request, granted.session)
+            yield visit
         finally:
             granted.requests -= 1
 
@@ -140,7 +147,7 @@ class AgentDoor(BaseRoute):
     async def mcp(self, visit: Visit) -> None:
         if self.face is None:
             raise answers.unknown()
-        await self.face.handle(visit.request, visit.session)
+        await self.face.handle(visit.request, visit.session, visit.token, in_crowd=visit.in_crowd)
 
     async def prompt(self, visit: Visit) -> None:
         placed = await self._ready(visit)

@@ -14,7 +14,7 @@ from toolyard.protocols.mcp.core import Core, Shows
 from toolyard.protocols.mcp.face import Face, answer_lost, refused
 from toolyard.protocols.mcp.handshakes import ByHandshake
 from toolyard.protocols.mcp.messages import INVALID_REQUEST, RpcError
-from toolyard.protocols.mcp.places import InBusySession, InSession, Nowhere, Place
+from toolyard.protocols.mcp.places import InSession, Nowhere, OfAgent, Place
 from toolyard.runtime.names import RESERVED
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
@@ -46,10 +46,11 @@ class ForAgents:
     def __init__(self, runtime: Runtime, options: Options, *, own: str, most: int) -> None:
         shows = Shows(options.agent_sees_rewards, options.mcp_instructions, "none")
         self._face = Face(Core(runtime, shows, own), options)
+        self._grants = runtime.grants
         self._most = most
 
-    async def handle(self, request: Request, session: Session) -> None:
-        await self._face.handle(request, InBusySession(session, self._most))
+    async def handle(self, request: Request, session: Session, token: str, *, in_crowd: bool) -> None:
+        await self._face.handle(request, OfAgent(session, self._grants, token, most=self._most, in_crowd=in_crowd))
 
     async def answer_lost(self, request: Request, body: bytes, why: str) -> None:
         """The gateway that had the session is gone."""
@@ -114,8 +115,10 @@ class Mcp(BaseRoute):
     async def _by_handshake(self, request: Request, name: str) -> None:
         try:
             environment = self._runtime.environment(name)
-        except EnvironmentNotFound as error:
-            raise refused(404, INVALID_REQUEST, str(error)) from None
+        except EnvironmentNotFound:
+            there = ", ".join(map(repr, self._runtime.environments))
+            message = f"no environment {name[:200]!r}; there are {there}. A session's URL is /mcp/s/{{session id}}"
+            raise refused(404, INVALID_REQUEST, message) from None
         query = request.scope["query_string"].decode("latin-1")
         place = ByHandshake(self._runtime, environment, query, request.header(b"mcp-session-id"))
         match request.scope["method"]:

@@ -58,6 +58,8 @@ REWARD, FINISHED = "toolyard/reward", "toolyard/finished"
 _PAGE = 1000
 """Tools in one answer."""
 _ID_MOST = 256
+_TOKEN_MOST = 1000
+"""Each notice of progress repeats the token."""
 _TASK_URI = "toolyard://task"
 _CAPABILITIES = {
     "prompts": {"listChanged": False},
@@ -311,7 +313,7 @@ class Following:
     def progress(self, seconds: float) -> bytes:
         """A notification that the call still runs. Tools do not say how far they are, so it counts seconds."""
         assert self.token is not None
-        return progress(self.token, round(seconds, 3), f"{self.call.name} is running")
+        return progress(self.token, round(seconds, 3), f"{self.call.name[:200]} is running")
 
     def answer(self) -> Answer:
         """To be asked once, when the call is done."""
@@ -346,6 +348,6 @@ def _call_id(meta: JsonObject, own: str) -> str | None:
 
 def _token(meta: JsonObject) -> str | int | None:
     token = meta.get("progressToken")
-    if token is None or type(token) in (str, int):
+    if token is None or type(token) is int or (type(token) is str and len(token) <= _TOKEN_MOST):
         return token
-    raise RpcError(INVALID_PARAMS, "progressToken must be text or an integer")
+    raise RpcError(INVALID_PARAMS, f"progressToken must be text of at most {_TOKEN_MOST} characters, or an integer")

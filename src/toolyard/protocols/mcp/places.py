@@ -6,6 +6,7 @@ from typing import Protocol
 
 from toolyard.core.environment import Environment
 from toolyard.protocols.mcp.content import unavailable
+from toolyard.runtime.grants import Grants
 from toolyard.runtime.session import Session
 
 
@@ -27,7 +28,10 @@ class Place(Protocol):
         """Whether only clients that say `initialize` can be served."""
 
     async def session(self, method: str) -> Session | None:
-        """The session that a request with this method is for; None if it is for none. May open it, and may raise."""
+        """The session that a request with this method is for; None if it is for none. May open it, and may raise.
+
+        A notification has no method here.
+        """
 
 
 class InSession:
@@ -53,18 +57,30 @@ class InSession:
         return self._session
 
 
-class InBusySession(InSession):
-    """The same, where a call has to wait outside while so many run."""
+class OfAgent(InSession):
+    """A session as one token opens it: what other tokens' clients call is not this one's to cancel.
 
-    __slots__ = ("_most",)
+    While `most` calls run, or so many requests are under way that this one is `in_crowd`, it can only be told so.
+    """
 
-    def __init__(self, session: Session, most: int) -> None:
+    __slots__ = ("_grants", "_in_crowd", "_most", "_token")
+
+    def __init__(self, session: Session, grants: Grants, token: str, *, most: int, in_crowd: bool) -> None:
         super().__init__(session)
+        self._grants = grants
+        self._token = token
         self._most = most
+        self._in_crowd = in_crowd
+
+    @property
+    def key(self) -> str:
+        return self._grants.digest(self._token).hex()
 
     async def session(self, method: str) -> Session | None:
-        if method == "tools/call" and self._session.running >= self._most:
-            raise unavailable(f"{self._most} calls of this session run or wait already", "busy")
+        is_full = self._in_crowd or (method == "tools/call" and self._session.running >= self._most)
+        if method and is_full:
+            message = f"{self._most} requests or calls of this session are under way; wait for some of them"
+            raise unavailable(message, "busy")
         return await super().session(method)
 
 
