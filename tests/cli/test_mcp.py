@@ -154,6 +154,7 @@ def test_a_line_that_is_no_message_is_passed_over(start):
     assert host.read()["error"]["code"] == -32600
     assert host.ask("no/such", id=4)["error"]["code"] == -32601
     assert host.end() == 0
+    assert b"a line of more than 16777216 bytes" in host.said
 
 
 def test_a_host_that_begins_without_a_handshake_cannot_shake_hands_later(start):
@@ -209,6 +210,39 @@ def test_the_end_of_the_host_ends_what_runs(start):
         time.sleep(0.02)
     assert host.end() == 0
     assert host.notes() == ["made", "resting", "ended"]
+
+
+def test_requests_through_a_pipe_are_answered_though_their_writer_is_gone(tmp_path):
+    listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    begin = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}
+    piped = f"{json.dumps(begin)}\r\n{json.dumps(listing)}"  # as `echo` on Windows, and without an end of the last line
+    done = subprocess.run(
+        [TOOLYARD, "mcp", NOISY],
+        input=piped.encode(),
+        env={**os.environ, "YARD": str(tmp_path)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+    answers = [strict_json(line) for line in done.stdout.splitlines()]
+    assert {answer["id"] for answer in answers} == {1, 2}
+    assert all("result" in answer for answer in answers), answers
+
+
+@pytest.mark.thorough
+def test_of_several_environments_the_first_is_played_and_the_others_are_named(start, tmp_path):
+    source = Path(NOISY).read_text()
+    two = tmp_path / "two.py"
+    two.write_text(source + "\n\nclass Other(Noisy):\n    pass\n")
+    host = start(str(two))
+    assert host.ask("initialize", INITIALIZE)["result"]["serverInfo"]["name"] == "Noisy"
+    assert host.end() == 0
+    assert b"serving noisy, the first; name another as file.py:Class: other" in host.said
+    host = start(f"{two}:Other")
+    assert host.ask("initialize", INITIALIZE)["result"]["serverInfo"]["name"] == "Other"
+    assert host.end() == 0
+    assert b"the first" not in host.said
 
 
 @pytest.mark.thorough

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import logging
 import os
 import re
 import signal
@@ -31,6 +32,8 @@ from toolyard.protocols.mcp.content import unavailable
 from toolyard.sandboxes.installation import Installation, use
 from toolyard.server import Server
 from toolyard.settings import Settings, SettingsError
+
+log = logging.getLogger("toolyard.mcp")
 
 HELP = "give one session to a host that speaks MCP over standard input and output"
 
@@ -116,10 +119,13 @@ class Host:
         """In a thread: any kind of file can be standard input."""
         while line := self.source.readline(self.most):
             whole = line.endswith(b"\n") or len(line) < self.most
-            while not line.endswith(b"\n") and (line := self.source.readline(self.most)):
+            rest = line
+            while not rest.endswith(b"\n") and (rest := self.source.readline(self.most)):
                 continue
             if whole:
                 loop.call_soon_threadsafe(self._lines.put_nowait, line)
+            else:
+                log.warning("the host wrote a line of more than %d bytes; it gets no answer", self.most)
         loop.call_soon_threadsafe(self.end)
 
 
@@ -165,7 +171,10 @@ def served(target: str | None, settings: Settings) -> Iterator[tuple[str, Path]]
         thread.start()
         try:
             thread.wait()
-            yield next(iter(server.runtime.environments)), path
+            first, *others = server.runtime.environments
+            if others:
+                log.warning("serving %s, the first; name another as file.py:Class: %s", first, ", ".join(others))
+            yield first, path
         finally:
             server.stop()
             thread.join()

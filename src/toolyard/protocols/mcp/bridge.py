@@ -34,6 +34,8 @@ log = logging.getLogger("toolyard.mcp")
 
 _BEFORE = ("initialize", "ping", "server/discover")
 """Methods that need no session. Hosts ask them of programs that they then never use."""
+_LAST_SECONDS = 1.0
+"""Hosts wait for about two before they end the program by force."""
 _TYPES = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
 Open = Callable[[], Awaitable[str]]
@@ -57,13 +59,17 @@ class Bridge:
         """The era, once it is known."""
 
     async def run(self, lines: AsyncIterator[bytes]) -> None:
-        """Until there are no more. What is under way then is given up."""
+        """Until there are no more. What is under way then has a moment to end, and then is given up."""
         async with asyncio.TaskGroup() as group:
             running = set()
             async for line in lines:
                 work = group.create_task(self._take(line))
                 running.add(work)
                 work.add_done_callback(running.discard)
+            if running:  # requests that came through a pipe, whose writer is already gone
+                _, late = await asyncio.wait(running, timeout=_LAST_SECONDS)
+                if late:
+                    log.warning("the input ended; requests that were not yet answered are given up: %d", len(late))
             for work in running:
                 work.cancel()
 
