@@ -215,6 +215,13 @@ class SpeaksWebSocket(Protocol):
     async def handle_socket(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
+@runtime_checkable
+class WordsErrors(Protocol):
+    """A route whose clients read errors in a form of their own, also those that come up before it is asked."""
+
+    def worded(self, error: HttpError) -> HttpError: ...
+
+
 def by_path(routes: Sequence[BaseRoute]) -> Mapping[str, NamesPaths]:
     """The route of each listed path. Routes after one that lists no paths are left out: it has to be asked first."""
     known: dict[str, NamesPaths] = {}
@@ -301,7 +308,7 @@ class Door:
         except Disconnected:
             return
         except HttpError as error:
-            await answer_error(error, Request(scope, receive, send, self._options))
+            await answer_error(self._worded(error, scope), Request(scope, receive, send, self._options))
         finally:
             entered.var.reset(entered)
 
@@ -323,6 +330,11 @@ class Door:
             await answer_error(error, Request(scope, receive, send, self._options))
         finally:
             entered.var.reset(entered)
+
+    def _worded(self, error: HttpError, scope: Scope) -> HttpError:
+        takers = (route for route in self._routes if route.matches(scope)[0] is not Match.NONE)
+        route = self._by_path.get(scope["path"]) or next(takers, None)
+        return route.worded(error) if isinstance(route, WordsErrors) else error
 
     def _find(self, scope: Scope) -> BaseRoute:
         for route in self._routes:

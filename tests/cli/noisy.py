@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import anyio
@@ -22,11 +23,15 @@ class Noisy(Environment):
     def __init__(self, task_spec={}, secrets={}):
         super().__init__(task_spec, secrets)
         self.told = []
+        if task_spec["name"].startswith("slow"):
+            note("making")
+            while not (Path(os.environ["YARD"]) / "go").exists():
+                time.sleep(0.02)
         note("made")
 
     @classmethod
     def list_splits(cls):
-        return ["easy", "hard"]
+        return ["easy", "hard", "slow"]
 
     @classmethod
     def list_tasks(cls, split):

@@ -192,6 +192,40 @@ def test_progress_comes_while_a_call_runs_and_a_call_can_be_cancelled(start):
     assert host.end() == 0
 
 
+@pytest.mark.thorough
+def test_any_number_of_calls_that_run_leaves_room_for_what_cancels_them(start):
+    host = start(NOISY, "--ping-seconds", "0.1")
+    assert text(host.call("tell", text="a")) == "a"
+    rest = {"name": "rest", "arguments": {"seconds": 600}}
+    for n in range(120):
+        host.send("tools/call", rest, id=n)
+    host.send("tools/call", {**rest, "_meta": {"progressToken": 0}}, id="last")
+    assert host.read()["method"] == "notifications/progress"
+    host.send("notifications/cancelled", {"requestId": "last"})
+    while (last := host.read()).get("method") == "notifications/progress":
+        continue
+    assert (last["id"], last["error"]["code"]) == ("last", -32800)
+    assert host.end() == 0
+    assert b"not yet answered are given up: 120" in host.said
+
+
+def test_a_request_can_be_cancelled_while_the_session_opens(start, tmp_path):
+    host = start(NOISY, "--split", "slow")
+    host.send("tools/call", {"name": "tell", "arguments": {"text": "a"}}, id=1)
+    host.send("tools/list", id=2)
+    deadline = time.monotonic() + 20
+    while "making" not in host.notes():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    host.send("notifications/cancelled", {"requestId": 1})
+    answer = host.read()
+    assert (answer["id"], answer["error"]["code"]) == (1, -32800)
+    (tmp_path / "go").touch()
+    assert host.read()["id"] == 2, "and the other request goes on"
+    assert text(host.call("tell", text="b")) == "b", "the call that was cancelled never ran"
+    assert host.end() == 0
+
+
 def _beside(host: Host) -> dict[str, Any]:
     """The answer to a call that is made while another runs."""
     host.send("tools/call", {"name": "tell", "arguments": {"text": "a"}}, id=2)

@@ -24,6 +24,7 @@ from tests.wires.mcp_wire import (
     Many,
     Open,
     Played,
+    Told,
     modern_headers,
 )
 from tests.wires.verl_wire import gate
@@ -307,6 +308,7 @@ async def test_a_body_that_is_too_large_runs_nothing(opened, key):
                 json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "note", "x": "y" * 2000}},
             )
             assert response.status_code == 413
+            assert "2000 bytes" in Told.of(response).error["message"]
             assert (await client.call_tool("handshake", "note", text="first")).text == "first"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wires.mcp_wire import HANDSHAKE, INITIALIZE, Client, Played, TrainersDoor
+from tests.wires.mcp_wire import HANDSHAKE, INITIALIZE, Client, Played, Told, TrainersDoor
 from tests.wires.verl_wire import ended
 from tests.wires.wire import H, Wire, until
 from tests.worlds import OneTask
@@ -263,6 +263,10 @@ async def test_with_a_key_nobody_gets_in_without_it_and_no_login_is_offered():
                 response = await client.request("POST", path, headers=client.always, json=body)
                 assert response.status_code == 401
                 assert "resource_metadata" not in response.headers.get("www-authenticate", "")
+            for path in ("/mcp", "/mcp/played", "/mcp/s/x", "/mcp/nowhere"):
+                told = Told.of(await client.request("POST", path, headers=client.always, json=body))
+                assert told.refusal == (401, -32600)
+                assert "a valid API key is required, as X-API-Key" in told.error["message"], "clients show these words"
             assert (await client.get("/.well-known/oauth-protected-resource/mcp")).status_code == 401
             for key in ({"Authorization": "Bearer k e y"}, {"X-API-Key": "k e y"}):
                 assert (await client.h("ping", headers=key)).result == {}

@@ -41,6 +41,8 @@ _PROTOCOLS = ("mcp", "ors")
 _AS_LONG_AS_ITS_HOST = 1e9
 """Seconds without a use after which the session is closed: a host may be quiet for days."""
 _AGENTS_URL = re.compile(r"/agent/[^/?#]+/mcp/*$")
+_NO_NUMBER = 0
+"""Of connections at once: what cancels a call must not wait for a hundred calls that run."""
 _NO_LIMIT = aiohttp.ClientTimeout(total=None, sock_connect=30)
 
 
@@ -147,8 +149,9 @@ async def bridge_to(url: str, session_id: str | None, settings: Settings, host: 
     async def opened() -> str:
         return path
 
+    connector = aiohttp.TCPConnector(limit=_NO_NUMBER)
     async with aiohttp.ClientSession(
-        address.origin, headers=dict(address.headers), timeout=_NO_LIMIT, trust_env=True
+        address.origin, connector=connector, headers=dict(address.headers), timeout=_NO_LIMIT, trust_env=True
     ) as http:
         await Bridge(http, opened, host.write, before=path).run(host.lines())
 
@@ -218,7 +221,7 @@ class Local:
 
     async def play(self) -> None:
         headers = {"X-API-Key": self.api_key} if self.api_key else {}
-        connector = aiohttp.UnixConnector(str(self.socket))
+        connector = aiohttp.UnixConnector(str(self.socket), limit=_NO_NUMBER)
         async with aiohttp.ClientSession(
             "http://localhost", connector=connector, headers=headers, timeout=_NO_LIMIT
         ) as http:

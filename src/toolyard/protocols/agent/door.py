@@ -108,8 +108,10 @@ class AgentDoor(BaseRoute):
                 await endpoint(visit)
         except answers.Refusal as refusal:
             raise (refusal.as_rpc() if name == MCP else refusal) from None
-        except (HttpError, Disconnected):
+        except Disconnected:
             raise
+        except HttpError as error:
+            raise (self._too_large(error).as_rpc() if name == MCP and error.status == 413 else error) from None
         except ToolyardError as error:
             raise answers.refusal(error) from error
 
@@ -187,9 +189,11 @@ class AgentDoor(BaseRoute):
         try:
             body = await request.body()
         except HttpError as error:
-            most = self._options.body_bytes
-            raise answers.Refusal(error.status, "too_large", f"the body has more than {most} bytes") from error
+            raise self._too_large(error) from error
         return await asyncio.to_thread(parse, body) if len(body) > _LARGE else parse(body)
+
+    def _too_large(self, error: HttpError) -> answers.Refusal:
+        return answers.Refusal(error.status, "too_large", f"the body has more than {self._options.body_bytes} bytes")
 
     async def _ready(self, visit: Visit) -> Placed:
         seconds = self._options.starting_seconds

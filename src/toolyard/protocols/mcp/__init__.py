@@ -106,6 +106,12 @@ class Mcp(BaseRoute):
         """The gateway that had the session is gone."""
         await answer_lost(request, body, why)
 
+    def worded(self, error: HttpError) -> HttpError:
+        """Clients show their users no other words than those of a JSON-RPC error."""
+        if error.body is None or "jsonrpc" in error.body:
+            return error
+        return refused(error.status, INVALID_REQUEST, f"{error.status}: {error.body['detail']}", error.headers)
+
     def _in_session(self, sid: str) -> Place:
         session = self._runtime.sessions.get(sid)
         if session is None or sid.startswith(RESERVED):

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 import aiohttp
@@ -17,12 +17,14 @@ import aiohttp
 from toolyard.protocols.mcp.content import unavailable
 from toolyard.protocols.mcp.ladder import BEGIN, END, NAMED_BY
 from toolyard.protocols.mcp.messages import (
+    CANCELLED,
     HANDSHAKE_VERSIONS,
     INVALID_REQUEST,
     MODERN_VERSION,
     PROTOCOL_VERSION,
     Asked,
     Message,
+    Notice,
     Posted,
     RpcError,
     Unreadable,
@@ -38,7 +40,7 @@ _LAST_SECONDS = 1.0
 """Hosts wait for about two before they end the program by force."""
 _TYPES = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
-Open = Callable[[], Awaitable[str]]
+Open = Callable[[], Coroutine[Any, Any, str]]
 """Opens the session, and returns the path of MCP for it. Raises `RpcError`."""
 Write = Callable[[bytes], None]
 """Writes one message to the host."""
@@ -53,8 +55,9 @@ class Bridge:
         self._write = write
         self._path = before
         """Where requests go that need no session; where all go, once there is one."""
-        self._opened = False
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[str] | None = None
+        self._waiting: dict[str | int, asyncio.Task[None] | None] = {}
+        """Requests that wait for the session, by id."""
         self._modern: bool | None = None
         """The era, once it is known."""
 
@@ -72,6 +75,8 @@ class Bridge:
                     log.warning("the input ended; requests that were not yet answered are given up: %d", len(late))
             for work in running:
                 work.cancel()
+            if self._opening is not None:
+                self._opening.cancel()
 
     async def _take(self, line: bytes) -> None:
         try:
@@ -82,7 +87,7 @@ class Bridge:
             else:
                 self._write(error.answer(error.request_id).body)
             return
-        if isinstance(message, Posted):
+        if isinstance(message, Posted) or (isinstance(message, Notice) and self._gives_up(message)):
             return
         request_id = message.id if isinstance(message, Asked) else None
         try:
@@ -113,7 +118,7 @@ class Bridge:
     async def _pass_on(self, message: Message, line: bytes, modern: bool) -> None:
         assert not isinstance(message, Posted)
         if isinstance(message, Asked) and message.method not in _BEFORE:
-            await self._ensure_open()
+            await self._ensure_open(message.id)
         headers = {**_TYPES, **_headers(message, modern)}
         async with self._http.post(self._path, data=line, headers=headers) as answer:
             if answer.content_type == "text/event-stream":
@@ -124,11 +129,27 @@ class Bridge:
         if isinstance(message, Asked):
             self._write(_as_message(body, answer.status, message))
 
-    async def _ensure_open(self) -> None:
-        async with self._opening:
-            if not self._opened:
-                self._path = await self._open()
-                self._opened = True
+    async def _ensure_open(self, request_id: str | int) -> None:
+        """Open the session, once for all requests that wait for it. One that is cancelled does not stop the others."""
+        if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
+            self._opening = asyncio.create_task(self._open())
+        if not self._opening.done():
+            self._waiting[request_id] = asyncio.current_task()
+            try:
+                await asyncio.shield(self._opening)
+            finally:
+                self._waiting.pop(request_id, None)
+        self._path = self._opening.result()
+
+    def _gives_up(self, notice: Notice) -> bool:
+        """Whether a notice cancels a request that the server has not heard of yet."""
+        request_id = notice.params.get("requestId") if notice.method == "notifications/cancelled" else None
+        waiting = self._waiting.pop(request_id, None) if isinstance(request_id, str | int) else None
+        if waiting is None or request_id is None:
+            return False
+        waiting.cancel()
+        self._write(RpcError(CANCELLED, "Request cancelled").answer(request_id).body)
+        return True
 
 
 def _meta(params: Mapping[str, Any]) -> Mapping[str, Any]:
