@@ -73,3 +73,17 @@ async def test_one_call_too_many_is_an_error_under_its_id_and_those_that_run_can
             assert (await one.notify("notifications/cancelled", {"requestId": n})).status == 202
         assert {(await call).error["code"] for call in asked} == {-32800}
         assert (await other.call_tool(era, "nothing")).text == "nothing"
+
+
+async def test_a_client_that_hung_up_is_not_waited_for_and_may_still_cancel_its_call(world, key):
+    async with two_agents(world) as (one, _):  # F42
+        granted = world.server.runtime.grants.find(one.path.split("/")[2])
+        for params in ({}, {"progressToken": 1}):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):  # then it hangs up
+                    await one.call_tool("handshake", "rest", id=5, meta=params, seconds=60)
+            await until(lambda: granted.requests == 0)
+            assert granted.session.running == 1, "the call goes on"
+            assert (await one.notify("notifications/cancelled", {"requestId": 5})).status == 202
+            await until(lambda: granted.session.running == 0)
+        assert (await one.call_tool("handshake", "nothing")).text == "nothing"

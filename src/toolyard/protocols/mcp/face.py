@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping
 
-from toolyard.asgi import Headers, HttpError, HttpOptions, Request
+from toolyard.asgi import Disconnected, Headers, HttpError, HttpOptions, Request
 from toolyard.protocols.mcp.content import unavailable
 from toolyard.protocols.mcp.core import Core, Following
 from toolyard.protocols.mcp.ladder import climb, routing
@@ -110,24 +111,35 @@ class Face:
     async def _follow(self, request: Request, following: Following, place: Place) -> None:
         """Answer with JSON if the call is over soon, and else with events: then its client hears that we are alive.
 
-        A client that hangs up does not stop its call.
+        A client that hangs up does not stop its call, and is not waited for.
         """
-        call, began = following.call, time.monotonic()
+        call, began, started = following.call, time.monotonic(), False
         tick = self._ping_seconds if following.token is None else min(_PROGRESS_SECONDS, self._ping_seconds)
+        ended, gone = call.ended(), asyncio.ensure_future(request.until_gone())
         try:
-            if await call.wait(tick):
-                answer = following.answer()
-                await _answer(request, answer, _status(answer, following.asked.modern), _repeated(place))
-                return
-            await request.start([*_EVENTS, *_repeated(place)])
-            while not call.done:
+            while not await _first(ended, gone, seconds=tick):
+                if not started:
+                    await request.start([*_EVENTS, *_repeated(place)])
+                    started = True
                 await request.write(
                     _PING if following.token is None else _event(following.progress(time.monotonic() - began))
                 )
-                await call.wait(tick)
-            await request.write(_event(following.answer().body), last=True)
+            if not call.done:
+                raise Disconnected
+            answer = following.answer()
+            if started:
+                await request.write(_event(answer.body), last=True)
+            else:
+                await _answer(request, answer, _status(answer, following.asked.modern), _repeated(place))
         finally:
-            following.leave()
+            gone.cancel()
+            ended.add_done_callback(lambda _: following.leave())  # until then its client may cancel it
+
+
+async def _first(*awaited: asyncio.Future[None], seconds: float) -> bool:
+    """Whether one of these comes about in so many seconds."""
+    done, _ = await asyncio.wait(awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    return bool(done)
 
 
 def refused(status: int, code: int, message: str, headers: Headers = ()) -> HttpError:
