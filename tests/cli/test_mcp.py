@@ -178,13 +178,14 @@ def test_a_host_that_has_shaken_hands_stays_with_it(start):
 
 
 @pytest.mark.thorough
-def test_progress_comes_while_a_call_runs_and_a_call_can_be_cancelled(start):
+@pytest.mark.parametrize("meta", [{}, META], ids=["handshake", "modern"])
+def test_progress_comes_while_a_call_runs_and_a_call_can_be_cancelled(start, meta):
     host = start(NOISY, "--ping-seconds", "0.1")
-    params = {"name": "rest", "arguments": {"seconds": 60}, "_meta": {"progressToken": "p"}}
+    params = {"name": "rest", "arguments": {"seconds": 60}, "_meta": {**meta, "progressToken": "p"}}
     host.send("tools/call", params, id=1)
     steps = [host.read()["params"]["progress"] for _ in range(3)]
     assert steps == sorted(set(steps))
-    assert text(_beside(host)) == "a"
+    assert text(_beside(host, meta)) == "a"
     host.send("notifications/cancelled", {"requestId": 1})
     while (last := host.read()).get("method") == "notifications/progress":
         continue
@@ -226,9 +227,9 @@ def test_a_request_can_be_cancelled_while_the_session_opens(start, tmp_path):
     assert host.end() == 0
 
 
-def _beside(host: Host) -> dict[str, Any]:
+def _beside(host: Host, meta: dict[str, Any]) -> dict[str, Any]:
     """The answer to a call that is made while another runs."""
-    host.send("tools/call", {"name": "tell", "arguments": {"text": "a"}}, id=2)
+    host.send("tools/call", {"name": "tell", "arguments": {"text": "a"}, "_meta": meta}, id=2)
     while (answer := host.read()).get("id") != 2:
         assert answer["method"] == "notifications/progress"
     return answer

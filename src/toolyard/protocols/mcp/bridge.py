@@ -119,7 +119,8 @@ class Bridge:
         assert not isinstance(message, Posted)
         if isinstance(message, Asked) and message.method not in _BEFORE:
             await self._ensure_open(message.id)
-        headers = {**_TYPES, **_headers(message, modern)}
+        # There is no stream to close over lines, so what cancels a call goes to the era that can.
+        headers = {**_TYPES, **_headers(message, modern and isinstance(message, Asked))}
         async with self._http.post(self._path, data=line, headers=headers) as answer:
             if answer.content_type == "text/event-stream":
                 async for event in _events(answer.content):
