@@ -180,10 +180,13 @@ def _written(value: object) -> str:
 
 async def _events(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """The data of each event. Ours has one line, but a proxy may have cut it differently."""
-    data: list[bytes] = []
-    left = b""
+    data: list[bytearray] = []
+    left = bytearray()
     async for chunk in stream.iter_any():
-        *lines, left = (left + chunk).split(b"\n")
+        left += chunk
+        if b"\n" not in chunk:  # a result may be one line of many megabytes
+            continue
+        *lines, left = left.split(b"\n")
         for line in (line.rstrip(b"\r") for line in lines):
             if line.startswith(b"data:"):
                 data.append(line[5:].removeprefix(b" "))
