@@ -150,7 +150,8 @@ async def test_a_test_finds_nothing_of_a_program_that_was_judged_before_it():
         assert await proven(fills, test.format("1"))
         (used,) = provider._kept._idle
         assert await proven(looks, test.format("0"))
-        assert provider._kept._idle == [used] and used.uses == 2
+        assert provider._kept._idle == [used]
+        assert used.uses == 2
 
 
 async def test_a_sandbox_for_tests_counts_as_ready_while_it_is_idle():
