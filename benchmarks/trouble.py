@@ -16,6 +16,7 @@ import os
 import resource
 import signal
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -50,6 +51,7 @@ assert subprocess.run(["true"]).returncode == 0
 print(len(held) * 2)
 """
 EXPECTED = str(BYTES * 2)
+FUNCTION = f"def doubled():\n{textwrap.indent(PROGRAM, '    ')}    return len(held) * 2\n"
 COMMAND = f"python3 -c '{PROGRAM.strip()}'"
 
 Way = Callable[[Started, int], Awaitable[str]]
@@ -62,15 +64,19 @@ def told(text: str) -> str:
     return "right" if EXPECTED in text else f"wrong: {' '.join(text.split())[-200:]}"
 
 
-async def python_oj(server: Started, number: int) -> str:
+def python_oj(code: str, tests: object) -> Way:
     """Over verl-tool's wire."""
-    extra = {"public_tests": json.dumps({"inputs": [""], "outputs": [EXPECTED]})}
-    body = {"trajectory_ids": [f"t{number}"], "actions": [f"<python>{PROGRAM}</python>"], "extra_fields": [extra]}
-    answer = await _post(server, "/get_observation", body)
-    (observation,) = answer["observations"]
-    if isinstance(observation, dict) and observation.get("retryable"):
-        return "lost"
-    return "right" if answer["dones"] == [True] and "passed" in str(observation) else told(str(observation))
+
+    async def run(server: Started, number: int) -> str:
+        extra = {"public_tests": json.dumps(tests)}
+        body = {"trajectory_ids": [f"t{number}"], "actions": [f"<python>{code}</python>"], "extra_fields": [extra]}
+        answer = await _post(server, "/get_observation", body)
+        (observation,) = answer["observations"]
+        if isinstance(observation, dict) and observation.get("retryable"):
+            return "lost"
+        return "right" if answer["dones"] == [True] and "passed" in str(observation) else told(str(observation))
+
+    return run
 
 
 async def run_code(server: Started, number: int) -> str:
@@ -104,7 +110,8 @@ def _url(server: Started) -> str:
 
 
 WAYS: Mapping[str, Way] = {
-    "python_oj, verl": python_oj,
+    "python_oj, verl": python_oj(PROGRAM, {"inputs": [""], "outputs": [EXPECTED]}),
+    "python_oj, test sandbox": python_oj(FUNCTION, [f"assert sorted([doubled(), 1]) == [1, {EXPECTED}]"]),
     "/run_code": run_code,
     "python_code, ORS": tool_call("python_code", {"code": PROGRAM}),
     "ipython_code, ORS": tool_call("ipython_code", {"code": PROGRAM}),

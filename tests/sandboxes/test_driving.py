@@ -103,29 +103,79 @@ async def test_the_time_of_program_and_test_is_counted_together():
     assert ran.note == "Execution timed out after 1 seconds."
 
 
-async def test_statements_share_a_sandbox_until_one_does_not_pass_if_they_leave_nothing_in_it():
+async def proven(code: str, test: str) -> bool:
+    """As one call of `python_oj` has a program judged by a statement."""
+    async with interpreter_once() as interpreter:
+        ran = await Prover([test]).prove(Driven(interpreter, code, clock=Clock(5.0)), test)
+    return not ran.exit_code
+
+
+async def test_statements_use_a_sandbox_again_only_if_they_pass_and_leave_nothing_in_it():
     """So what a statement changes, or lets go on after its end, is not there for the next."""
     neat = "a = {turn([])}\nassert a == {0}"
     fails = "assert abs(turn([1])) == 5"
     leaves = "import sys\nsys.argv[1:] = ['left']\nassert owner_of(Account('ann')) == 'ann'"
     finds = "import sys\nassert sys.argv[1:] == ['left'] and turn([]) == 0"
     imports = "import math\nassert {turn([])} == {int(math.sin(0))}"
-    prover = Prover([neat, fails, leaves, finds])
-    used = []
+    async with Provider("native") as provider:
+        kept = provider._kept._idle
+        assert await proven(CODE, neat)
+        first = kept[0].interpreter
+        assert [await proven(CODE, test) for test in (leaves, imports, finds, neat)] == [True, True, False, True]
+        assert [one.interpreter for one in kept] == [first]
+        assert not await proven(CODE, fails)
+        assert not kept
+        assert await proven(CODE, neat)
+        assert [one.interpreter for one in kept] != [first]
+    assert not kept
 
-    async def passes(test: str) -> bool:
-        async with interpreter_once() as interpreter:
-            ran = await prover.prove(Driven(interpreter, CODE, clock=Clock(5.0)), test)
-        used.append(prover._interpreter)
-        return not ran.exit_code
 
-    async with interpreter_once() as interpreter:
-        program = Driven(interpreter, CODE, clock=Clock(60.0))
-        keeping = asyncio.ensure_future(prover.prove(program, "assert wait(60) is None"))  # under way all the time
-        assert [await passes(test) for test in (neat, leaves, imports, finds, neat)] == [True, True, True, False, True]
-        assert len({*used}) == 1
-        assert [await passes(test) for test in (fails, neat)] == [False, True]
-        assert used[-2] is None
-        keeping.cancel()
-        await asyncio.wait((keeping,))
-    assert prover._interpreter is None
+@pytest.mark.parametrize(
+    "setting", ["import numpy as np\nnp.seterr(all='raise')", "from numpy import seterr\nseterr(all='raise')"]
+)
+async def test_a_test_finds_no_setting_of_one_before_it(setting):
+    pytest.importorskip("numpy")
+    plain = "import numpy as np\nassert turn([]) == 0 and np.isinf(np.float64(1e308) * 10)"
+    async with Provider("native"):
+        assert await proven(CODE, f"{setting}\nassert turn([]) == 0 and {{turn([])}}")
+        assert await proven(CODE, plain)
+
+
+async def test_a_test_finds_nothing_of_a_program_that_was_judged_before_it():
+    """Not even of one that could call and fill what its own test passed to it."""
+    fills = "class Box: pass\ndef act(box, f):\n    box.answer = f([9] * 50)\n    return 1"
+    looks = "def act(box, f):\n    return getattr(box, 'answer', 0) or len(f([]))"
+    test = "class Box:\n    pass\nkept = []\nassert act(Box(), lambda xs: kept.extend(xs) or kept) == {}"
+    async with Provider("native") as provider:
+        assert await proven(fills, test.format("1"))
+        (used,) = provider._kept._idle
+        assert await proven(looks, test.format("0"))
+        assert provider._kept._idle == [used]
+        assert used.uses == 2
+
+
+async def test_a_sandbox_for_tests_counts_as_ready_while_it_is_idle():
+    async with Provider("native", ready=0) as provider:
+        assert await proven(CODE, "assert {turn([])} == {0}")
+        async with asyncio.timeout(30):
+            while provider.count != (0, 1):  # that of the program ends meanwhile
+                await asyncio.sleep(0.01)
+
+
+async def test_a_sandbox_for_tests_ends_when_there_is_nothing_to_test():
+    async with Provider("native") as provider:
+        assert await proven(CODE, "assert {turn([])} == {0}")
+        (used,) = provider._kept._idle
+        async with asyncio.timeout(30):
+            while len(provider._kept):
+                await asyncio.sleep(0.05)
+        assert not used.interpreter.alive
+
+
+async def test_a_sandbox_for_tests_that_was_killed_while_idle_is_replaced():
+    async with Provider("native") as provider:
+        assert await proven(CODE, "assert {turn([])} == {0}")
+        (used,) = provider._kept._idle
+        await used.interpreter.close()
+        assert await proven(CODE, "assert {turn([])} == {0}")
+        assert provider._kept._idle != [used]

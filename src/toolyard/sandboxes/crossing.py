@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from toolyard.sandboxes import inside
@@ -18,23 +18,20 @@ from toolyard.sandboxes.foresight import Foreseen, foreseen
 from toolyard.sandboxes.plain import write
 from toolyard.sandboxes.profiles import smallest
 from toolyard.sandboxes.program import Ran
-from toolyard.sandboxes.provider import interpreter_once, usual_limits
+from toolyard.sandboxes.provider import interpreter_again, interpreter_once, usual_limits
 
 
 class Prover:
-    """Runs test statements, each against a program of its own. Those that leave nothing behind share a sandbox.
+    """Runs the test statements of one call, each against a program of its own.
 
-    That sandbox is open while a statement is under way. A statement that does not pass closes it, and the next one gets
-    a new one: only a statement that has passed is known to leave nothing running. A statement that may change more than
+    Statements that leave nothing behind run in an interpreter that has run others, one at a time. A statement that does
+    not pass ends it: only one that has passed is known to leave nothing running. A statement that may change more than
     its own names, as one that imports `random`, has a sandbox to itself.
     """
 
     def __init__(self, statements: Sequence[str]) -> None:
-        self._statements = statements
+        self._profile = smallest("\n".join(statements))
         self._turn = asyncio.Lock()
-        self._under_way = 0
-        self._interpreter: Interpreter | None = None
-        self._closing = AsyncExitStack()
 
     async def prove(self, program: Driven, test: str) -> Ran:
         """The exit code is 0 only if the test came to its end, and the program too. The time that both take is counted
@@ -42,7 +39,6 @@ class Prover:
         ends = [program.end]
         seen = foreseen(test)
         answers = DrivenMessage("returned", ())
-        self._under_way += 1
         try:
             if seen.requests:
                 answers = await program.serve(write(("several", seen.requests), str))
@@ -53,10 +49,6 @@ class Prover:
             ran = Ran("", "", 0, "", timed_out=False, isolation=None)
         except ProgramEnded as error:
             ran = error.ran
-        finally:
-            self._under_way -= 1
-            if not self._under_way:
-                await self._close()
         return replace(ran, stdout="".join(end.stdout for end in ends), stderr="".join(end.stderr for end in ends))
 
     @asynccontextmanager
@@ -64,23 +56,9 @@ class Prover:
         if alone:
             async with interpreter_once(profile=smallest(test)) as tester:
                 yield tester
-            return
-        async with self._turn:
-            try:
-                yield await self._opened()
-            except BaseException:  # what did not pass may go on
-                await self._close()
-                raise
-
-    async def _opened(self) -> Interpreter:
-        if self._interpreter is None:
-            profile = smallest("\n".join(self._statements))
-            self._interpreter = await self._closing.enter_async_context(interpreter_once(profile=profile))
-        return self._interpreter
-
-    async def _close(self) -> None:
-        self._interpreter = None
-        await self._closing.aclose()
+        else:
+            async with self._turn, interpreter_again(self._profile) as tester:
+                yield tester
 
 
 async def _pass(tester: End, program: Driven, test: str, seen: Foreseen, answers: DrivenMessage) -> None:

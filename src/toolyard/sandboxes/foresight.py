@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,8 @@ _NEAT = {
     *("bisect", "cmath", "collections", "copy", "datetime", "fractions", "functools", "heapq", "itertools", "json"),
     *("math", "numpy", "operator", "re", "statistics", "string", "typing"),
 }
-"""Modules that keep nothing of how they were used."""
+"""Modules that keep nothing of how they were used, but for these."""
+_SETTINGS = {"random", "seterr", "seterrcall", "seterrobj", "setbufsize", "set_printoptions", "set_string_function"}
 _SIMPLE = (
     *(ast.BinOp, ast.UnaryOp, ast.List, ast.Tuple, ast.Set, ast.Subscript, ast.Slice, ast.Attribute, ast.Starred),
     *(ast.JoinedStr, ast.FormattedValue, ast.keyword, ast.operator, ast.unaryop, ast.expr_context),
@@ -52,6 +54,7 @@ class Foreseen:
     """The test gives names of its own a meaning, and changes nothing else where it runs."""
 
 
+@functools.lru_cache(256)  # a trainer judges many programs by the same tests
 def foreseen(statement: str) -> Foreseen:
     """Nothing of a test that is too long to parse on the event loop, or that cannot be parsed."""
     try:
@@ -79,10 +82,10 @@ def _leaves_something(node: ast.AST) -> bool:
     match node:
         case ast.Import(names=names):
             return any(one.name not in _NEAT for one in names)
-        case ast.ImportFrom(module=module):
-            return module not in _NEAT
+        case ast.ImportFrom(module=module, names=names):
+            return module not in _NEAT or any(one.name in _SETTINGS for one in names)
         case ast.Attribute(attr=name):
-            return not isinstance(node.ctx, ast.Load) or name.startswith("_") or name == "random"
+            return not isinstance(node.ctx, ast.Load) or name.startswith("_") or name in _SETTINGS
         case ast.Name(id=name):
             return name in _LEAVING
     return False

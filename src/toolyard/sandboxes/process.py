@@ -127,9 +127,11 @@ class RunningProgram:
         except SandboxLost:  # and the program with it
             ended = -signal.SIGKILL, None
         finally:
+            stdin, self._program.stdin = self._program.stdin, -1  # nobody begins to write now
             if self._sending is not None:
                 await _cancel(self._sending)  # before what it writes to is closed
-            self._close_input()
+            if stdin >= 0:
+                os.close(stdin)
             self._stdout.finish()
             self._stderr.finish()
             self._program.close()

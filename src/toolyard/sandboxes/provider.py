@@ -28,6 +28,7 @@ from toolyard.sandboxes.base import (
     Sandbox,
 )
 from toolyard.sandboxes.installation import HasPython, Installation, here
+from toolyard.sandboxes.kept import KeptInterpreters
 from toolyard.sandboxes.places import OwnPlaces, Places, has_place, in_place
 from toolyard.sandboxes.view import View
 
@@ -85,6 +86,7 @@ class Provider:
         self._making = 0
         self._told_of_network = False
         self._ending: set[asyncio.Task[None]] = set()
+        self._kept = KeptInterpreters(self._end)
         self.failed: float | None = None
         """When it could not be started, if that was the last that was tried."""
 
@@ -100,8 +102,11 @@ class Provider:
 
     @property
     def count(self) -> tuple[int, int] | None:
-        """Sandboxes in use, and those made in advance; None if the backend cannot tell."""
-        return self._backend.count() if isinstance(self._backend, Counted) else None
+        """Sandboxes in use, and those that are ready for use; None if the backend cannot tell."""
+        if not isinstance(self._backend, Counted):
+            return None
+        used, ready = self._backend.count()
+        return used - len(self._kept), ready + len(self._kept)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -155,11 +160,16 @@ class Provider:
     ) -> AsyncIterator[Interpreter]:
         """The same for one piece of Python, if that is all that the work is: it needs less than a whole sandbox."""
         backend = await self._started()
-        opens: Callable[..., Awaitable[Interpreter]] = backend.open
-        if isinstance(backend, Interpreting):
-            opens = backend.open_interpreter
         self._tell_of_network(limits or self.limits)
-        async with self._once(lambda: opens(limits or self.limits, profile=profile)) as interpreter:
+        async with self._once(lambda: _interpreter(backend, limits or self.limits, profile)) as interpreter:
+            yield interpreter
+
+    @asynccontextmanager
+    async def interpreter_again(self, profile: Profile = "plain") -> AsyncIterator[Interpreter]:
+        """The same for trusted code that leaves nothing behind: others may have used the interpreter before, and will
+        use it again if the block ends without an exception. Takes no place: use it in work that has one."""
+        backend = await self._started()
+        async with self._kept.use(profile, lambda: _interpreter(backend, self.limits, profile)) as interpreter:
             yield interpreter
 
     @asynccontextmanager
@@ -194,7 +204,7 @@ class Provider:
         await places.take()
         return places
 
-    def _end(self, used: Interpreter, places: Places | None) -> None:
+    def _end(self, used: Interpreter, places: Places | None = None) -> None:
         ending = asyncio.ensure_future(used.close())
         self._ending.add(ending)
         ending.add_done_callback(self._ended)
@@ -216,12 +226,14 @@ class Provider:
             await asyncio.wait((starting,))
         backend, self._backend, self._loop = self._backend, None, None
         if backend is not None:
+            self._kept.close()
             await asyncio.gather(*self._ending, return_exceptions=True)  # what went wrong is in the log
             await backend.close()
 
     async def let_go(self) -> int:
         """Before this process is forked: hold no descriptor of the backend's, which the copy would share. Gives the
         number of sandboxes that are open, if there are any; they keep it."""
+        self._kept.close()
         await asyncio.gather(*self._ending, return_exceptions=True)
         loop, count = self._loop, sum(self.count or ())
         if not count:
@@ -291,6 +303,7 @@ class Provider:
         if self._loop is not None and self._loop.is_closed():  # nobody closed us; what was there went with its loop
             self._loop = self._backend = self._starting = None
             self._places = self._new_places()
+            self._kept = KeptInterpreters(self._end)
         if self._loop is None:
             self._loop = running
         elif self._loop is not running:
@@ -319,6 +332,11 @@ def interpreter_once(
 ) -> AbstractAsyncContextManager[Interpreter]:
     """The same, for who runs one piece of Python in it and wants nothing else of it."""
     return _here().interpreter_once(limits, profile)
+
+
+def interpreter_again(profile: Profile = "plain") -> AbstractAsyncContextManager[Interpreter]:
+    """The same for trusted code that leaves nothing behind, such as a test: one serves many."""
+    return _here().interpreter_again(profile)
 
 
 async def execute(code: str, *, timeout: float | None = None, limits: Limits | None = None) -> Executed:
@@ -370,6 +388,12 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
         work.close()
         raise
     return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+async def _interpreter(backend: Backend, limits: Limits, profile: Profile) -> Interpreter:
+    if isinstance(backend, Interpreting):
+        return await backend.open_interpreter(limits, profile=profile)
+    return await backend.open(limits, profile=profile)
 
 
 def _give_back(places: Places | None) -> None:

@@ -514,9 +514,9 @@ class Groups:
         return Group(self.trees, name)
 
     def close(self) -> None:
-        fds = [tree.fd for tree in self.trees]
-        self.trees.clear()  # which its groups see too: the numbers will soon mean other files
-        close(fds)
+        with suppress(IndexError):  # all are closed: each once, whatever thread is at it, too
+            while True:
+                close([self.trees.pop().fd])  # its groups have it no more: the number will soon mean another file
 
     def remove(self, patience: float = 2.0) -> bool:
         """End everything in every group and remove them all; False if something is left after so many seconds."""

@@ -72,7 +72,7 @@ class OneShotKeeper:
 
     def __init__(self, root: InitProcess, expected: Expected, output: int) -> None:
         self._root = root
-        self._strain = Strain()
+        self._strain = self._seen = Strain()
         self._killed = False
         """Its group may be that of another sandbox by now."""
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -119,12 +119,13 @@ class OneShotKeeper:
         return ending
 
     def glance(self) -> Strain:
-        """Its group is new."""
-        return Strain()
+        """Its group is new, or was looked at when the piece of code before this one had ended."""
+        return self._seen
 
     def strain(self, *, late: bool = False) -> Strain:
         """As it was told when it ended, or as it is."""
-        return self._strain if self._killed else self._root.strain_once(late=late)
+        self._seen = self._strain if self._killed else self._root.strain_once(late=late)
+        return self._seen
 
     async def ran_out(self, before: Strain) -> str:
         """It has no agent: `kill()` finds this out."""

@@ -73,6 +73,7 @@ class NativeSandbox:
         """What closes branches that came too late. These wait for us to be closed, so we must not wait for them."""
         self._watches: set[NativeWatch] = set()
         self._closing: asyncio.Task[None] | None = None
+        self._is_freed = False
         self._ran_out: str | None = None
         """Whose memory, if it ended by itself."""
 
@@ -422,6 +423,9 @@ class NativeSandbox:
                 watch.exceed("wall")
             await self._end_programs()
             return
+        if self._is_freed:  # by the last branch, which was closed at the same moment
+            return
+        self._is_freed = True
         await self._end()
         self._on_closed(self)
         await self._end_programs(*self._under_way)

@@ -22,6 +22,13 @@ _TIMES = 5
 class _Running:
     program: HelperProcess
     shell: Shell
+    command: asyncio.Future[int] | None = None
+
+    async def close(self) -> None:
+        if self.command is not None:
+            self.command.cancel()
+            await asyncio.gather(self.command, return_exceptions=True)  # before what it writes to is closed
+        self.program.close()
 
 
 class Bash:
@@ -46,13 +53,13 @@ class Bash:
                 return unstarted(error, self._level(), own=False)
             program = running.program
             watch = RoomWatch(self._room, self._limits, timeout)
-            done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))
+            running.command = done = asyncio.ensure_future(running.shell.run(command, self._limits.output_bytes))
             try:
                 exceeded = await watch.until(program, done, program.ended)
                 if exceeded and not done.done() and not may_wait_for_subshell(command):
                     await self._give_up(running, done, watch.began)
-                if not done.done():
-                    return await self._executed_last(program, exceeded, watch)
+                if not done.done() or done.cancelled():  # the latter when everything is closed
+                    return await self._executed_last(running, exceeded, watch)
             except asyncio.CancelledError:  # nobody waits for this command any more
                 await asyncio.shield(self._abandon(running, done, command, watch.began))
                 raise
@@ -66,9 +73,9 @@ class Bash:
 
     async def end(self) -> None:
         if self._running is not None:
-            program, self._running = self._running.program, None
-            await end(self._room, program)
-            program.close()
+            running, self._running = self._running, None
+            await end(self._room, running.program)
+            await running.close()
 
     async def stop(self) -> None:
         """End it, whatever it does. Who waits for that is told how it ended."""
@@ -99,9 +106,9 @@ class Bash:
         if not done.done():
             await self.end()
 
-    async def _executed_last(self, program: HelperProcess, exceeded: Limit | None, watch: RoomWatch) -> Finished:
+    async def _executed_last(self, running: _Running, exceeded: Limit | None, watch: RoomWatch) -> Finished:
         """The shell has ended, or hangs and has to."""
-        self._running = None
+        self._running, program = None, running.program
         try:
             ending = await end(self._room, program)
             stdout, stderr = program.stdout.take(), program.stderr.take()
@@ -110,4 +117,4 @@ class Bash:
             usage = watch.usage(ending.cpu_seconds, ending.memory_bytes)
             return Finished(code, stdout, stderr, exceeded, usage, self._level(), state_lost=True)
         finally:
-            program.close()
+            await running.close()
