@@ -66,6 +66,7 @@ class Small(Environment):
                 "background": len(runtime.shared.background),
                 "calls": len(runtime.shared.calls),
                 "kept": len(runtime.shared.replays),
+                "outcomes": runtime.ended.count,
                 "coroutines": len(asyncio.all_tasks()),
                 "threads": threading.active_count(),
                 "instances": sum(isinstance(thing, Small) for thing in gc.get_objects()),
@@ -74,7 +75,13 @@ class Small(Environment):
 
 
 if __name__ == "__main__":
-    settings = Settings(threads=THREADS, idle_seconds=float(sys.argv[1]), sweep_seconds=0.1, log_level="error")
+    settings = Settings(
+        threads=THREADS,
+        idle_seconds=float(sys.argv[1]),
+        outcome_seconds=0.5,  # what sessions came to is kept for so long, and would look like a leak
+        sweep_seconds=0.1,
+        log_level="error",
+    )
     server = Server([Small], settings=settings)
     socket = listen("127.0.0.1", 0)
     print(socket.getsockname()[1], flush=True)

@@ -142,7 +142,7 @@ async def settled(server: Served, *, files: int) -> dict[str, int]:
     async with asyncio.timeout(20):
         while True:
             counts = await held(server.port)
-            if server.files() <= files and not any(counts[name] for name in ("sessions", "calls", "kept")):
+            if server.files() <= files and not any(counts[name] for name in ("sessions", "calls", "kept", "outcomes")):
                 return counts
             await asyncio.sleep(0.1)
 
