@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from tests.browser.site import chromium
@@ -37,12 +38,14 @@ def passed(*arguments: str, once: Sequence[str], strict: bool) -> bool:
     with tempfile.TemporaryDirectory() as directory:
         cache = Path(directory)
         command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *arguments]
-        code = subprocess.run([*command, *once, "--durations=20", "--durations-min=1"], check=False).returncode
+        variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        run = partial(subprocess.run, env=variables, check=False)  # each process would compile all tests again
+        code = run([*command, *once, "--durations=20", "--durations-min=1"]).returncode
         failures = failed(cache) if code == FAILED else []
         if not 0 < len(failures) <= FEW:
             return code in (0, NONE_SELECTED)
         print("\nFailed, and run again by themselves:", *failures, sep="\n  ", flush=True)
-        subprocess.run([*command, "--last-failed"], check=False)
+        run([*command, "--last-failed"])
         return settled(failures, failed(cache), strict=strict)
 
 
