@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ REQUIRED = ["fire", "uvicorn", "uvloop", "httptools", "fastapi", "tqdm", "regex"
 """What its server and its python_code import."""
 OURS = ("base", "coroutine", "plain function")
 """What our servers serve: the built-in tool that verl-tool has as well, and two environments of one tool."""
+EMPTY = "empty"
+"""A server with our HTTP and nothing behind it. Its turns show the most that a lot of one can reach."""
 
 Shape: TypeAlias = Literal["four turns and a finish", "one turn", "an action of an open one"]
 TARGETS: Mapping[Shape, Sequence[str]] = {
@@ -52,6 +55,11 @@ def theirs(checkout: Path, tool: str) -> Contender:
     python = venvs.interpreter(venvs.Peer("verl-tool-bench", REQUIRED))
     command = [str(python), "-m", "verl_tool.servers.tool_server", f"--tool_type={tool}", "--host=127.0.0.1", "--port"]
     return Contender("verl-tool", "verl_tool", python, command, checkout)
+
+
+def nothing() -> Contender:
+    command = [sys.executable, "-m", "benchmarks.empty"]
+    return Contender("toolyard", "toolyard", Path(sys.executable), command, Path(__file__).parents[1])
 
 
 def request(
@@ -115,13 +123,13 @@ class Benchmark:
 
 def trajectories(benchmark: Benchmark, servers: Mapping[str, Started]) -> str:
     """CPU of each server per trajectory: a line for each shape and lot."""
-    lines: list[Sequence[str]] = [("CPU per trajectory", "lot", "verl-tool", *OURS, "target")]
+    lines: list[Sequence[str]] = [("CPU per trajectory", "lot", "verl-tool", *OURS, "empty requests", "target")]
     for shape, targets in TARGETS.items():
         for lot, target in zip(LOTS, targets, strict=True):
             progress(f"{shape}, {lot} at a time")
             done = benchmark.rounds(servers, played(shape, lot), connections=8 if lot == 1 else 2)
             cpu = {name: [turns[name].load.cpu / lot for turns in done] for name in servers}
-            cells = [against(cpu["verl-tool"], cpu[name]) for name in OURS]
+            cells = [against(cpu["verl-tool"], cpu[name]) for name in (*OURS, EMPTY)]
             lines.append((shape, f"{lot:,}", micro(median(cpu["verl-tool"])), *cells, target))
     return aligned(lines)
 
@@ -157,7 +165,7 @@ def compared(checkout: Path, benchmark: Benchmark) -> Sequence[str]:
         "plain function": serving(f"{environment}:TrivialPlain", *verl),
     }
     with ExitStack() as stack:
-        contenders = {"verl-tool": theirs(checkout, "base"), **served}
+        contenders = {"verl-tool": theirs(checkout, "base"), **served, EMPTY: nothing()}
         servers = {name: stack.enter_context(running(one)) for name, one in contenders.items()}
         first = trajectories(benchmark, servers)
     with ExitStack() as stack:
@@ -193,7 +201,8 @@ def main() -> None:
             f"{platform.python_version()} on {os.cpu_count()} cores of {processor()}. Medians of {args.rounds} rounds; "
             f"a ratio is the median of the ratios within a round. A lot is the trajectories of one request. CPU is "
             f"that of the server's processes, for python_code also of what runs the code. verl-tool's is isolated by "
-            f"{jail}.",
+            f"{jail}. Empty requests are as many, and as long, to our HTTP with nothing behind it: no lot can have a "
+            f"higher ratio.",
         )
     )
     print(text)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import first
 from toolyard import (
     Environment,
     ImageBlock,
@@ -904,17 +905,26 @@ def test_a_call_can_be_scripted_from_the_shell(silent: str):
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_command_line_that_makes_no_sense_is_explained(silent: str, tmp_path: Path):
-    for arguments, said in (
-        (["--call", "go {"], "is not JSON"),
-        (["--call", "go [1]"], "a JSON object"),
-        (["--secret", "x"], "NAME=VALUE"),
-        (["--index", "1"], "--index needs --split"),
-        (["--split", "nope"], "no split 'nope'"),
-    ):
-        done = toolyard("check", silent, *arguments)
-        assert done.returncode == 2, arguments
-        assert said in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    first(
+        [
+            (["--call", "go {"], "is not JSON"),
+            (["--index", "1"], "--index needs --split"),
+            (["--call", "go [1]"], "a JSON object"),
+            (["--secret", "x"], "NAME=VALUE"),
+            (["--split", "nope"], "no split 'nope'"),
+        ],
+        1,
+    ),
+)
+def test_a_command_line_that_makes_no_sense_is_explained(silent: str, arguments: list[str], said: str):
+    done = toolyard("check", silent, *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path):
     done = toolyard("check", "nowhere.py", cwd=tmp_path)
     assert done.returncode == 2
     assert "there is no file nowhere.py" in done.stderr

@@ -84,12 +84,16 @@ def test_the_sandbox_that_a_server_would_use_is_said_and_what_the_others_lack(ba
     assert "no podman: there is no program 'podman': install podman" in found
 
 
-def test_languages_are_tried_and_those_that_fail_or_are_absent_are_named(usual):
+def test_languages_are_tried_and_those_that_are_absent_are_named(usual):
     found = grades(usual.stdout)["languages"]
     assert found[0].startswith("ok for /run_code: python, pytest, bash")
     java = [one for one in found if "java" in one]
     assert len(java) == 1
     assert java[0].startswith("ok for /run_code: " if shutil.which("javac", path="/usr/bin") else "no not installed: ")
+
+
+@pytest.mark.thorough
+def test_a_language_that_fails_is_named_with_its_reason():
     starved = grades(examine(TOOLYARD_SANDBOX_OUTPUT_BYTES="1").stdout)["languages"]
     said = "python3 fails even a hello-world in the sandbox: "
     assert any(one.startswith(f"no python: {said}") for one in starved)

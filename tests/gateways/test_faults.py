@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from tests.gateways.several import Several, alive, at
+from tests.tiers import thorough
 from tests.wires.verl_wire import Trainer, call
 from tests.wires.wire import H, Wire, until
 from toolyard import AsyncClient
@@ -223,7 +224,11 @@ async def test_when_the_supervisor_is_killed_no_process_is_left(start):
     await until(lambda: not any(map(alive, pids)))
 
 
-async def test_sigterm_lets_calls_end_wherever_they_are_and_closes_every_session(start):
+@pytest.mark.parametrize(
+    "pause",
+    [0.5, thorough(11)],  # the second is longer than a server that has no calls any more waits for its connections
+)
+async def test_sigterm_lets_calls_end_wherever_they_are_and_closes_every_session(start, pause):
     several = start().started()
     ids = [f"s{n}" for n in range(12)]
     wires = []
@@ -243,7 +248,7 @@ async def test_sigterm_lets_calls_end_wherever_they_are_and_closes_every_session
     for sid in ids:
         if sid not in last:
             several.go(sid)
-    await asyncio.sleep(11)  # longer than a server that has no calls any more waits for its connections
+    await asyncio.sleep(pause)
     for sid in last:
         several.go(sid)
     assert [one.text for one in await asyncio.gather(*called)] == [f"{sid} came 1 times" for sid in ids]

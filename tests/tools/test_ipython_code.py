@@ -18,6 +18,7 @@ from toolyard.core.errors import ToolError
 from toolyard.sandboxes import Provider
 from toolyard.sandboxes.installation import own, using
 from toolyard.testing import Running, running
+from toolyard.tools import ipython_code
 from toolyard.tools.environment import ToolsEnvironment
 from toolyard.tools.ipython_code import CellForm, IPythonCode
 
@@ -156,13 +157,15 @@ async def test_standard_error_comes_after_the_output(trainer, trajectory):
     assert await cell(trainer, trajectory, "print('e', file=sys.stderr)") == "Warnings: e"
 
 
-async def test_a_cell_that_takes_too_long_is_stopped_and_variables_survive(trainer, trajectory):
+async def test_a_cell_that_takes_too_long_is_stopped_and_variables_survive(trainer, trajectory, monkeypatch):
+    assert ipython_code.SECONDS == 10
+    monkeypatch.setattr(ipython_code, "SECONDS", 2)
     await cell(trainer, trajectory, "x = 1")
     began = time.monotonic()
     code = "import time\nx = 2\nprint('a')\ntime.sleep(30)"
     told = await cell(trainer, trajectory, code, ok=False, late=True)
-    assert told == "Execution time out after 10 seconds"
-    assert 9.9 < time.monotonic() - began < 13
+    assert told == "Execution time out after 2 seconds"
+    assert 1.9 < time.monotonic() - began < 5
     assert await cell(trainer, trajectory, "x") == "Out[3]: 2"
 
 

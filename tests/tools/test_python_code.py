@@ -12,6 +12,7 @@ import pytest
 from tests.wires.verl_wire import Observed, Trainer, observed
 from toolyard import Client
 from toolyard.testing import Running, running
+from toolyard.tools import python_code
 from toolyard.tools.environment import named_toolsets, toolbox
 from toolyard.tools.python_code import CodeForm
 
@@ -120,11 +121,13 @@ async def test_73_standard_input_comes_from_the_trainer_or_from_an_input_block(t
     assert await ran(trainer, "import sys; print(sys.stdin.buffer.read())", stdin="é\n") == r"b'\xc3\xa9\n'"
 
 
-async def test_75_a_program_that_takes_too_long_is_stopped_and_what_it_printed_is_kept(trainer):
+async def test_75_a_program_that_takes_too_long_is_stopped_and_what_it_printed_is_kept(trainer, monkeypatch):
+    assert python_code.SECONDS == 10
+    monkeypatch.setattr(python_code, "SECONDS", 2)
     began = time.monotonic()
     text = await ran(trainer, "import time\nprint('before', flush=True)\ntime.sleep(30)")
-    assert text == "before\n\nExecution timed out after 10 seconds."
-    assert 9.9 < time.monotonic() - began < 13
+    assert text == "before\n\nExecution timed out after 2 seconds."
+    assert 1.9 < time.monotonic() - began < 5
 
 
 async def test_76_output_is_cut_to_100_000_characters(trainer):

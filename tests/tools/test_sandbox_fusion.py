@@ -56,6 +56,7 @@ async def test_a_program_that_fails_is_a_valid_action(trainer):
     assert (seen.done, seen.valid) == (False, True)
 
 
+@pytest.mark.thorough  # it takes the ten seconds that the server gives a program
 async def test_a_program_without_end_is_the_agents_fault_and_not_the_servers(trainer):
     seen = await trainer.act("<python>print(1, flush=True)\nimport time\ntime.sleep(100)</python>")
     assert seen.text.startswith("Execution results:\n\nExecution: TimeLimitExceeded (took 10.")

@@ -499,6 +499,7 @@ async def test_clients_that_never_read_disturb_nobody_and_their_sessions_can_be_
             assert list(server.server.runtime.sessions) == [healthy]
 
 
+@pytest.mark.thorough
 async def test_a_client_that_never_reads_does_not_keep_the_server_from_stopping():
     question = f"deaf at the end {uuid.uuid4()}"
     with running([MathEnv], output_bytes=8_000_000) as server:

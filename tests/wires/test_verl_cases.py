@@ -96,6 +96,7 @@ async def test_74_words_on_the_list_are_refused_and_the_trajectory_goes_on(train
     assert await trainer.act("t74", "<python>print('import a socket')</python>") == result("import a socket")
 
 
+@pytest.mark.thorough  # what `tests/tools/test_python_code.py` shows with a shorter limit
 async def test_75_a_program_that_takes_too_long_is_stopped_and_what_it_printed_is_shown(trainer):
     program = "<python>import time\nprint('begun', flush=True)\ntime.sleep(30)</python>"
     began = time.monotonic()

@@ -21,7 +21,6 @@ from toolyard.tools.sandboxed import SandboxedToolset
 SECONDS = 10
 LONGEST = 102_400
 """Characters of output that are shown."""
-TIMED_OUT = f"Execution time out after {SECONDS} seconds"
 NO_OUTPUT = "Script executed successfully (no output)"
 EMPTY = "Error: script must be a non-empty string"
 AFRESH = "[the interpreter starts afresh: variables are gone, files are kept]"
@@ -100,7 +99,7 @@ class IPythonCode(SandboxedToolset):
 def told(executed: Executed) -> str:
     """What IPython showed, then what was written to standard error, then how it ended if that was not well."""
     if executed.timed_out:
-        text = TIMED_OUT
+        text = f"Execution time out after {SECONDS} seconds"
     elif executed.error is None and executed.killed_by is None:
         text = executed.stdout + f"\nWarnings: {executed.stderr}" * bool(executed.stderr)
     else:
