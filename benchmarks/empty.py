@@ -1,0 +1,36 @@
+"""A server whose every request does nothing: `python -m benchmarks.empty PORT`. It shows what HTTP itself costs.
+
+It has Toolyard's HTTP, from the socket to the application, and nothing of what comes after.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from toolyard.asgi import HttpOptions, Request
+from toolyard.server import config_of, tune_process
+from toolyard.settings import Settings
+
+SETTINGS = Settings()
+OPTIONS = SETTINGS.pick(HttpOptions)
+
+
+async def empty(scope: Scope, receive: Receive, send: Send) -> None:
+    """Read the body, and answer with next to nothing."""
+    request = Request(scope, receive, send, OPTIONS)
+    await request.body()
+    await request.answer(200, ((b"content-type", b"application/json"),), b"{}")
+
+
+def main() -> None:
+    config = config_of(empty, SETTINGS.part(), lifespan="off")
+    config.port = int(sys.argv[1])
+    tune_process()
+    uvicorn.Server(config).run()
+
+
+if __name__ == "__main__":
+    main()
