@@ -646,12 +646,15 @@ HONEST = """
 """
 
 
-def test_source_that_a_program_in_the_sandbox_can_read_is_an_error(tmp_path, monkeypatch):
-    environment = graded(tmp_path, HONEST)
-    report = check_environment(environment, episodes=0)
+def test_source_that_no_program_in_the_sandbox_can_read_is_right(tmp_path):
+    report = check_environment(graded(tmp_path, HONEST), episodes=0)
     assert problems(report) == []
     assert "ok       hidden    a program in a sandbox looked for its source, and for what it hides" in str(report)
 
+
+@pytest.mark.thorough
+def test_source_that_a_program_in_the_sandbox_can_read_is_an_error(tmp_path, monkeypatch):
+    environment = graded(tmp_path, HONEST)
     monkeypatch.setenv("TOOLYARD_SANDBOX", "subprocess")  # which has no walls
     monkeypatch.setenv("TOOLYARD_MIN_ISOLATION", "L0")
     monkeypatch.setenv("TOOLYARD_ALLOW_VISIBLE_SOURCE", "yes")
@@ -775,6 +778,8 @@ def test_code_that_the_garbage_collector_calls_is_not_blamed():
         gc.callbacks.remove(pause)
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_many_short_steps_are_no_block():
     class Busy(Good):
         async def setup(self):

@@ -140,6 +140,7 @@ def test_few_open_files_are_compared_with_the_sessions_there_may_be():
     assert grades(examine(**NOWHERE, files=400, TOOLYARD_MAX_SESSIONS="300").stdout)["open files"] == ["ok 400 at once"]
 
 
+@pytest.mark.thorough
 def test_a_number_of_connections_that_open_files_do_not_allow_is_said():
     done = examine(**NOWHERE, files=400, TOOLYARD_MAX_SESSIONS="100", TOOLYARD_MAX_CONNECTIONS="5000")
     (found,) = grades(done.stdout)["open files"]

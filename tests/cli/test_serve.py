@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from tests.command import TOOLYARD, Command
-from tests.tiers import first
+from tests.tiers import first, thorough
 from toolyard.protocols import PROTOCOLS
 
 GOOD = """
@@ -108,7 +108,7 @@ def test_where_nothing_isolates_the_examples_are_served_and_the_workspace_is_not
     assert "workspace" not in names
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+@pytest.mark.parametrize("host", ["0.0.0.0", thorough("::")])
 def test_what_the_banner_tells_to_try_works_whatever_the_host_the_key_and_the_splits(toolyard, tmp_path, host):
     write(tmp_path, "tiny.py", GOOD.replace('"train"', '"dev"'))
     process = toolyard("serve", "tiny.py", "--port", "0", "--host", host, "--api-key", "s3cret")
