@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.tiers import first
+from tests.tiers import first, thorough
 from toolyard.loading import builtin_examples
 from toolyard.protocols import PROTOCOLS
 from toolyard.sandboxes import BACKENDS
@@ -75,8 +75,8 @@ def test_a_python_file_runs_with_its_arguments_its_input_and_its_exit_code(tmp_p
     ("text", "said"),
     [
         ("#!/bin/bash\necho ${BASH_VERSION:+bash} $0 $1\n", b"bash ./tool given\n"),
-        ("#! /usr/bin/env -S python3 -O\nimport sys; print(sys.flags.optimize, sys.argv[1])\n", b"1 given\n"),
         ("echo plain $1\n", b"plain given\n"),
+        thorough(("#! /usr/bin/env -S python3 -O\nimport sys; print(sys.flags.optimize, sys.argv[1])\n", b"1 given\n")),
     ],
 )
 def test_another_file_runs_as_its_first_line_says_or_with_sh(tmp_path, text, said):

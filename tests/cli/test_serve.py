@@ -123,7 +123,7 @@ def test_what_the_banner_tells_to_try_works_whatever_the_host_the_key_and_the_sp
     assert run(snippet_of(process).replace("…", "s3cret")) == "VERSION\n['look']\n"
 
 
-@pytest.mark.parametrize("target", ["tiny.py", "tiny.py:Tiny", "tiny:Tiny", "tiny"])
+@pytest.mark.parametrize("target", ["tiny.py", "tiny:Tiny", thorough("tiny.py:Tiny"), thorough("tiny")])
 def test_a_target_is_a_file_or_a_module_with_or_without_a_class(toolyard, tmp_path, target):
     write(tmp_path, "tiny.py")
     url = url_of(toolyard("serve", target, "--port", "0"))

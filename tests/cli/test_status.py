@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from tests.tiers import thorough
 from tests.worlds import MathEnv, OtherEnv
 from toolyard.cli._look import read
 from toolyard.cli.status import bound, long_time
@@ -176,8 +177,8 @@ def test_another_server_is_not_taken_for_one_of_ours():
     ("args", "said"),
     [
         (["127.0.0.1:8080"], "is no address of a server; one looks like http://127.0.0.1:8080"),
-        (["ftp://127.0.0.1"], "is no address of a server"),
-        (["http://127.0.0.1:1", "--watch", "0"], "--watch is 0; it must be more than 0"),
+        thorough((["ftp://127.0.0.1"], "is no address of a server")),
+        thorough((["http://127.0.0.1:1", "--watch", "0"], "--watch is 0; it must be more than 0")),
     ],
 )
 def test_words_that_make_no_sense_are_explained(args, said):

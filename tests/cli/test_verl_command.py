@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from tests.command import Command
-from tests.tiers import first
+from tests.tiers import first, thorough
 from toolyard.tools import TOOLS
 from toolyard.verl import HELP, UNUSED, FlagError, Flags, read_flags, settings_of
 
@@ -98,7 +98,7 @@ def test_it_answers_at_the_root_and_only_this_protocol(command):
     assert httpx2.get(f"{server.url}/list_environments", trust_env=False).status_code == 404
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sign", [signal.SIGINT, thorough(signal.SIGTERM)])
 def test_it_stops_when_told_to_and_leaves_no_process(command, sign):
     server = command("--port", "0", "--tool_type", "python_code")
     server.act("<python>print(1)</python>")

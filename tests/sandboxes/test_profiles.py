@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.tiers import thorough
 from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import Profile, Provider, execute, profiles
 from toolyard.sandboxes.installation import own, using
@@ -77,8 +78,8 @@ def test_what_a_model_wrote_holds_nobody_up_however_long_it_is(code: str):
     [
         ("plain", [], ["numpy", "pandas", "scipy", "sympy"]),
         ("numeric", ["numpy"], ["pandas", "scipy", "sympy"]),
-        ("symbolic", ["numpy", "sympy"], ["pandas", "scipy"]),
-        ("scientific", ["numpy", "pandas", "scipy.stats", "sympy"], []),
+        thorough(("symbolic", ["numpy", "sympy"], ["pandas", "scipy"])),
+        thorough(("scientific", ["numpy", "pandas", "scipy.stats", "sympy"], [])),
     ],
 )
 async def test_a_profile_has_loaded_its_libraries_and_no_others(
