@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from toolyard.asgi import HttpOptions, Request
 from toolyard.server import config_of, tune_process
 from toolyard.settings import Settings
+from toolyard.web_socket import NO_UPGRADES
 
 SETTINGS = Settings()
 OPTIONS = SETTINGS.pick(HttpOptions)
@@ -26,7 +27,7 @@ async def empty(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def main() -> None:
-    config = config_of(empty, SETTINGS.part(), lifespan="off")
+    config = config_of(empty, SETTINGS.part(), NO_UPGRADES, lifespan="off")
     config.port = int(sys.argv[1])
     tune_process()
     uvicorn.Server(config).run()

@@ -26,8 +26,6 @@ log = logging.getLogger("toolyard.verl")
 
 _PROMPT = 0.05
 """For this many seconds, no client gives up waiting, so that we need not check whether it did."""
-
-
 _TEXT_ONLY = {str}
 
 
