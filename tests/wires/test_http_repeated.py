@@ -21,6 +21,7 @@ from toolyard.connections import ConnectionLimits, Connections
 from toolyard.http_protocol import GatheringProtocol
 from toolyard.server import listen
 from toolyard.settings import Settings
+from toolyard.web_socket import NO_UPGRADES
 
 Address = tuple[str, int]
 
@@ -67,7 +68,7 @@ def serving(protocol: Any) -> Iterator[Address]:
 @pytest.fixture(scope="module")
 def ours() -> Iterator[Address]:
     everyone = Connections(Settings().pick(ConnectionLimits))
-    with serving(partial(Counting, everyone=everyone)) as address:
+    with serving(partial(Counting, everyone=everyone, upgrades=NO_UPGRADES)) as address:
         yield address
 
 
