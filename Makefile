@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup serve test test-all check bench bench-client bench-cores bench-growth bench-judging bench-key bench-mcp bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
+.PHONY: setup serve test test-all check bench bench-client bench-cores bench-growth bench-judging bench-key bench-mcp bench-openenv bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
 
 setup: .venv/ready
 
@@ -50,6 +50,9 @@ bench-key: setup
 
 bench-mcp: setup
 	$(BIN)/python -m benchmarks.mcp
+
+bench-openenv: setup
+	$(BIN)/python -m benchmarks.openenv
 
 bench-placement: setup
 	$(BIN)/python -m benchmarks.placement

@@ -47,6 +47,7 @@ README = Place(_CHECKOUT / "README.md", "<!-- benchmark:begin -->", "<!-- benchm
 VERL_PAGE = Place(_CHECKOUT / "docs" / "verl.md", "<!-- verl benchmark -->", "<!-- end -->")
 TOOLSERVER_PAGE = Place(_CHECKOUT / "docs" / "toolserver.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
 MCP_PAGE = Place(_CHECKOUT / "docs" / "mcp.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
+OPENENV_PAGE = Place(_CHECKOUT / "docs" / "openenv.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
 PLACEMENT_PAGE = Place(_CHECKOUT / "docs" / "placement.md", "<!-- placement benchmark -->", "<!-- end -->")
 CLIENT_PAGE = Place(_CHECKOUT / "docs" / "quickstart.md", "<!-- client benchmark -->", "<!-- end -->")
 SANDBOX_PAGE = Place(_CHECKOUT / "docs" / "sandbox.md", "<!-- sandbox benchmark -->", "<!-- end -->")

@@ -72,7 +72,7 @@ class Started:
 
     def memory(self) -> int:
         """Bytes that are resident, of the process and its descendants."""
-        return sum(_resident(pid) for pid in _tree(self.pid))
+        return sum(_resident(pid) for pid in tree(self.pid))
 
 
 def toolyard() -> Contender:
@@ -170,11 +170,12 @@ def _free_port() -> int:
         return port
 
 
-def _tree(pid: int) -> Iterator[int]:
+def tree(pid: int) -> Iterator[int]:
+    """A process and its descendants."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in children.read_text().split():
-            yield from _tree(int(child))
+            yield from tree(int(child))
 
 
 def _resident(pid: int) -> int:

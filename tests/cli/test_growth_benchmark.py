@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.growth import NOT_MEASURED, Figure, growth, is_refusal, median, said, table
-from benchmarks.servers import _tree
+from benchmarks.servers import tree
 
 pytestmark = pytest.mark.thorough
 
@@ -38,8 +38,8 @@ def is_alive(pid: int) -> bool:
 def test_a_benchmark_that_is_ended_ends_its_server(number):
     benchmark = subprocess.Popen(COMMAND, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: len([*_tree(benchmark.pid)]) > 1)
-        servers = [*_tree(benchmark.pid)][1:]
+        until(lambda: len([*tree(benchmark.pid)]) > 1)
+        servers = [*tree(benchmark.pid)][1:]
         time.sleep(0.2)  # any moment will do, but the first is that between two lines of Popen
         benchmark.send_signal(number)
         assert benchmark.wait(60) != 0
