@@ -1,8 +1,8 @@
 """Toolyard against OpenEnv's own server: `python -m benchmarks.openenv`.
 
-All servers are up at once and take turns under the same load. A step calls a tool that says its argument back. OpenEnv's
-server runs on the same loop and parser, with an environment that calls its tool itself, and with one whose tools are
-FastMCP's. Then each server holds many sockets, and the memory of a socket is measured.
+All servers are up at once and take turns under the same load. A step calls a tool that says its argument back.
+OpenEnv's server runs on the same loop and parser, with an environment that calls its tool itself, and with one whose
+tools are FastMCP's. Then each server holds many sockets, and the memory of a socket is measured.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STEPS = 8
 TEXT = "hello world"
 RESET = message("reset")
 STEP = message("step", type="call_tool", tool_name="echo", arguments={"text": TEXT})
-PATHS = {"ours": "/openenv/echo/ws", **dict.fromkeys(WAYS, "/ws")}
+OURS_PATH, THEIR_PATH = "/openenv/echo/ws", "/ws"
 OURS = serving("benchmarks/environment.py")
 
 
@@ -47,7 +47,7 @@ class Player:
     """Plays on one server."""
 
     def __init__(self, name: str, server: Started) -> None:
-        self._path = PATHS[name]
+        self._path = OURS_PATH if name == "ours" else THEIR_PATH
         self._server = server
 
     async def check(self) -> None:
@@ -57,7 +57,9 @@ class Player:
             assert (reset["reward"], reset["done"]) == (None, False), reset
             step = data_of(await socket.ask(STEP))
             assert step["observation"]["result"]["data"] == TEXT, step
-            assert (step["reward"], step["done"]) in ((0.0, False), (None, False)), step  # FastMCP's tools have no reward
+            assert (step["reward"], step["done"]) in ((0.0, False), (None, False)), (
+                step
+            )  # FastMCP's tools have no reward
 
     async def steps(self, count: int, seconds: float) -> SocketLoad:
         """Steps on so many sockets, each in the session of one reset."""

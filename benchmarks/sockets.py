@@ -1,4 +1,4 @@
-"""A load of WebSockets: frames that are made once, sent one after the other on each socket, and answers that are checked."""
+"""A load of WebSockets: frames that are made once and sent one after the other on each socket, and what they cost."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from toolyard.protocols.openenv.messages import (
 )
 from toolyard.protocols.openenv.rpc import Rpc, parse_error
 from toolyard.protocols.openenv.seats import Seat
+from toolyard.runtime.eager import eagerly
 from toolyard.runtime.runtime import Runtime
 
 log = logging.getLogger("toolyard.openenv")
@@ -37,6 +38,17 @@ Answer: TypeAlias = Callable[[str], Awaitable[bytes | None]]
 
 class Hung(Exception):
     """The client has gone."""
+
+
+class Done:
+    """Notes when work is over."""
+
+    is_done = False
+    answer: bytes | None = None
+
+    async def by(self, work: Awaitable[bytes | None]) -> None:
+        self.answer = await work
+        self.is_done = True
 
 
 class Socket:
@@ -65,22 +77,29 @@ class Socket:
 
     async def converse(self, answer: Answer) -> None:
         try:
-            while (heard := await self._next()) is not None:
-                said = await self._while_there(answer(heard))
-                if said is None:
-                    await self.close()
-                    return
-                await self.say(said)
+            while await self._take_turn(answer):
+                pass
         except Hung:
             return
         finally:
             if self._coming is not None:
                 self._coming.cancel()
 
+    async def _take_turn(self, answer: Answer) -> bool:
+        """Whether there will be another one. Between them nothing holds a message, which may be large."""
+        if (heard := await self._next()) is None:
+            return False
+        said = await self._while_there(answer(heard))
+        if said is None:
+            await self.close()
+            return False
+        await self.say(said)
+        return True
+
     async def _next(self) -> str | None:
         """The next message; None when the client has gone."""
-        message = await self._upcoming()
-        self._coming = None
+        coming, self._coming = self._coming, None
+        message = await (self._receive() if coming is None else coming)
         if message["type"] == "websocket.disconnect":
             return None
         text = message.get("text")
@@ -88,12 +107,16 @@ class Socket:
 
     async def _while_there(self, work: Awaitable[bytes | None]) -> bytes | None:
         """The answer. Raises `Hung`, and gives the work up, if the client goes meanwhile."""
-        working = asyncio.ensure_future(work)
+        done = Done()
+        working = eagerly(done.by(work))
+        if done.is_done:  # most work never waits: then nobody has to listen meanwhile
+            return done.answer
         try:
             await asyncio.wait((working, self._upcoming()), return_when=asyncio.FIRST_COMPLETED)
             if not working.done() and self._upcoming().result()["type"] == "websocket.disconnect":
                 raise Hung
-            return await working
+            await working
+            return done.answer
         finally:
             working.cancel()
 
