@@ -185,7 +185,9 @@ class GatheringProtocol(HttpToolsProtocol):
         """Hand the connection over if its request is the handshake of a WebSocket, here or in another gateway. `after`
         are the bytes behind the handshake."""
         is_free = self.cycle is None or self.cycle.response_complete
-        if self._is_turned_away or not is_free or not is_handshake(self.parser.get_method(), self.headers):
+        if self._is_turned_away or not is_free or self.parser.get_http_version() != "1.1":
+            return False
+        if not is_handshake(self.parser.get_method(), self.headers):
             return False
         url = httptools.parse_url(self.url)
         path = unquote(url.path.decode("ascii"))
@@ -485,6 +487,11 @@ class Gathering:
 
     def is_closing(self) -> bool:  # asked once for each answer, so not through __getattr__
         return self._transport.is_closing()
+
+    @property
+    def gathered(self) -> int:
+        """Bytes that the transport does not have yet."""
+        return sum(map(len, self._held))
 
     def write_eof(self) -> None:
         """Send what was written, then the end of the stream. Later writes are dropped."""

@@ -9,19 +9,25 @@ from typing import Any, cast
 
 from uvicorn._types import ASGIReceiveEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 from toolyard.asgi import Headers
 from toolyard.connections import Connection, Connections, Phase
 
 log = logging.getLogger("toolyard.web_socket")
 log.setLevel(logging.WARNING)  # uvicorn writes a line for each socket, with its whole address
+log.addFilter(lambda record: not record.exc_info or not isinstance(record.exc_info[1], UnicodeDecodeError))  # clients'
 
 _HEAD_MOST = 8000
 """Bytes of a header's line, and"""
 _HEADERS_MOST = 120
 """headers that the library reads."""
-_LATER = 1013
-"""The code of a close: try again later."""
+_TOO_BIG, _LATER = 1009, 1013
+"""Codes of a close: the message is too big; try again later."""
+_PIECES_MOST = 4096
+"""Frames of one message. Each takes memory, even one that is empty."""
+_PONGS_MOST = 2**16
+"""Bytes that wait for a client to read them, beyond which its pings are not answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,19 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.turn += 1
         super().send_receive_event_to_app()
 
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) >= _PIECES_MOST:
+            self.frames = []
+            self._end(_TOO_BIG, "the message comes in too many pieces")
+            return
+        super().handle_cont(event)
+
+    def handle_ping(self) -> None:
+        if self.transport.get_write_buffer_size() + cast(Any, self.transport).gathered <= _PONGS_MOST:
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()  # forget the pong: a client that does not read would pile them up
+
     def handle_parser_exception(self) -> None:
         if self.conn.close_sent is not None:
             super().handle_parser_exception()
@@ -132,10 +151,13 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.transport.abort()
 
     def _leave(self, why: str) -> None:
+        self._end(_LATER, why)
+
+    def _end(self, code: int, why: str) -> None:
         if self.transport.is_closing():
             return
         if self.handshake_complete and not self.close_sent:
-            self.conn.fail(_LATER, why)
+            self.conn.fail(code, why)
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
         self.transport.close()

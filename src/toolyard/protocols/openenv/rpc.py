@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from toolyard.asgi import HttpError, decode
 from toolyard.core.environment import Environment
 from toolyard.core.output import JsonObject, ToolFailure, as_output
-from toolyard.protocols.openenv.messages import Reset, Trouble
+from toolyard.protocols.openenv.messages import Trouble
 from toolyard.protocols.openenv.observations import as_text, described, failed, plain
 from toolyard.protocols.openenv.seats import Seat, Seats
 from toolyard.runtime.runtime import Runtime
@@ -71,8 +71,7 @@ class Rpc:
         name, arguments = asked.params.get("name"), asked.params.get("arguments") or {}
         if not isinstance(name, str) or not isinstance(arguments, dict):
             raise RpcError(INVALID_PARAMS, "a call has a name and an object of arguments")
-        if seat.session is None:  # there is no reset in this dialect
-            await seat.reset(Reset())
+        await seat.start()  # there is no reset in this dialect
         seat.steps += 1
         returned = await seat.call(name, arguments)
         if isinstance(returned, ToolFailure):

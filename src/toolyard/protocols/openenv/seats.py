@@ -39,6 +39,11 @@ class Seat:
         self.seen = time.monotonic()
         self._runtime = runtime
         self._errors: Verbosity = errors
+        self._resetting = asyncio.Lock()
+
+    @property
+    def is_playing(self) -> bool:
+        return self.session is not None and self.session.state is not State.CLOSED
 
     @property
     def state(self) -> JsonObject:
@@ -56,6 +61,17 @@ class Seat:
 
     async def reset(self, wanted: Reset) -> Blocks:
         """Close the session that is there, and open one for the wanted task. Return its prompt. Raises `Trouble`."""
+        async with self._resetting:  # a socket and requests of JSON-RPC may share the seat
+            return await self._reset(wanted)
+
+    async def start(self) -> None:
+        """Open a session for the first task, if there is none. Raises `Trouble`."""
+        if self.session is None:
+            async with self._resetting:
+                if self.session is None:
+                    await self._reset(Reset())
+
+    async def _reset(self, wanted: Reset) -> Blocks:
         self.seen = time.monotonic()
         try:
             task = await self._task(wanted)
@@ -170,7 +186,7 @@ class Seats:
     def _sweep(self, _: float) -> None:
         horizon = time.monotonic() - self._runtime.limits.idle_seconds
         for seat in [seat for seat in self._seats.values() if seat.seen < horizon]:
-            if seat.session is None and not seat.attached:
+            if not seat.is_playing and not seat.attached:
                 del self._seats[seat.id]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -27,13 +29,17 @@ from toolyard.protocols.openenv.messages import (
 )
 from toolyard.protocols.openenv.rpc import Rpc, parse_error
 from toolyard.protocols.openenv.seats import Seat
-from toolyard.runtime.eager import eagerly
+from toolyard.runtime.eager import BREATH, breathe, eagerly
 from toolyard.runtime.runtime import Runtime
 
 log = logging.getLogger("toolyard.openenv")
 
 Answer: TypeAlias = Callable[[str], Awaitable[bytes | None]]
 """Answers a message. None ends the conversation."""
+
+
+_AHEAD_MOST, _AHEAD_BYTES = 16, 2**18
+"""Messages, and bytes of them, that are read ahead. A client that sends more while it waits may go unnoticed."""
 
 
 class Hung(Exception):
@@ -58,6 +64,10 @@ class Socket:
         self._receive = receive
         self._send = send
         self._coming: asyncio.Future[Message] | None = None
+        self._ahead: deque[Message] = deque()
+        """Messages that were read while another was answered, to notice if the client goes."""
+        self._busy = 0.0
+        """Seconds since others had their turn on the loop, if no answer has waited."""
 
     async def accept(self) -> None:
         await self._receive()  # websocket.connect
@@ -78,7 +88,9 @@ class Socket:
     async def converse(self, answer: Answer) -> None:
         try:
             while await self._take_turn(answer):
-                pass
+                if self._busy > BREATH:  # messages that are here already must not keep the loop from all others
+                    self._busy = 0.0
+                    await breathe()
         except Hung:
             return
         finally:
@@ -89,17 +101,18 @@ class Socket:
         """Whether there will be another one. Between them nothing holds a message, which may be large."""
         if (heard := await self._next()) is None:
             return False
+        began = time.monotonic()
         said = await self._while_there(answer(heard))
         if said is None:
             await self.close()
             return False
         await self.say(said)
+        self._busy += time.monotonic() - began
         return True
 
     async def _next(self) -> str | None:
         """The next message; None when the client has gone."""
-        coming, self._coming = self._coming, None
-        message = await (self._receive() if coming is None else coming)
+        message = self._ahead.popleft() if self._ahead else await self._coming_next()
         if message["type"] == "websocket.disconnect":
             return None
         text = message.get("text")
@@ -112,18 +125,32 @@ class Socket:
         if done.is_done:  # most work never waits: then nobody has to listen meanwhile
             return done.answer
         try:
-            await asyncio.wait((working, self._upcoming()), return_when=asyncio.FIRST_COMPLETED)
-            if not working.done() and self._upcoming().result()["type"] == "websocket.disconnect":
-                raise Hung
+            while not working.done() and self._has_room():
+                await asyncio.wait((working, self._upcoming()), return_when=asyncio.FIRST_COMPLETED)
+                if not working.done():
+                    self._ahead.append(await self._coming_next())
+                    if self._ahead[-1]["type"] == "websocket.disconnect":
+                        raise Hung
             await working
             return done.answer
         finally:
             working.cancel()
 
+    def _has_room(self) -> bool:
+        return len(self._ahead) < _AHEAD_MOST and sum(map(_size, self._ahead)) < _AHEAD_BYTES
+
     def _upcoming(self) -> asyncio.Future[Message]:
         if self._coming is None:
             self._coming = asyncio.ensure_future(self._receive())
         return self._coming
+
+    async def _coming_next(self) -> Message:
+        coming, self._coming = self._coming, None
+        return await (self._receive() if coming is None else coming)
+
+
+def _size(message: Message) -> int:
+    return len(message.get("text") or message.get("bytes") or "")
 
 
 class Play:
