@@ -337,6 +337,23 @@ async def test_many_sockets_that_come_and_go_leave_nothing(world):
     await until(lambda: sessions(world) == 0 and not connections)
 
 
+@pytest.mark.parametrize("path", ["/ws", "/openenv/nobody/ws", "/openenv/prey/wss", WS])
+async def test_a_handshake_that_is_refused_is_no_error_of_the_server(path, caplog):
+    with running([Prey], api_key="a key") as server:
+        for key in ("wrong", "a key") if path != WS else ("wrong",):
+            async with connection(server) as raw:
+                raw.writer.write(head(path, X_API_Key=key))
+                status = (await raw.reader.readuntil(b"\r\n\r\n")).split()[1]
+                assert status == (b"404" if key == "a key" else b"401")
+    assert not [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_message_that_is_wrong_is_told_what_is_wrong_with_it(world):
+    async with Player(world.url, WS) as player:
+        told = await player.refused({"type": "step", "data": {"tool": "say", "arguments": {}}})
+        assert told.message == "Invalid message: call_tool.tool_name: Field required"
+
+
 # JSON.
 
 

@@ -150,8 +150,11 @@ def reset(data: JsonObject) -> Reset:
 
 
 def invalid(error: ValidationError) -> Trouble:
+    """OpenEnv's client shows nothing but the message, so that names the first problem."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    return Trouble("VALIDATION_ERROR", "Invalid message", errors=problems[:_ERRORS_MOST])
+    first = ".".join(map(str, problems[0]["loc"]))[:_SHOWN_MOST]
+    message = f"Invalid message: {first}: {problems[0]['msg'][:_SHOWN_MOST]}"
+    return Trouble("VALIDATION_ERROR", message, errors=problems[:_ERRORS_MOST])
 
 
 def frame(kind: str, data: object) -> bytes:
