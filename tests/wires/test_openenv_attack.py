@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -274,6 +274,51 @@ async def test_a_client_that_reads_nothing_of_its_answer_loses_its_session():
             raw.send(message("reset"), *[call("large", size=2**20)] * 20)
             await until(lambda: sessions(server) == 1)
             await until(lambda: sessions(server) == 0)
+
+
+async def test_a_message_that_stalls_ends_the_socket_and_its_session():
+    with running([Prey], body_seconds=0.4) as server:
+        async with opened(server) as raw, opened(server) as idle:
+            for socket in (raw, idle):
+                socket.send(message("reset"))
+                await socket.hear()
+            whole = call("say", text="x" * 50_000)
+            raw.send(whole[:25_000])
+            assert await raw.closed() == 1013
+            await until(lambda: sessions(server) == 1)
+            idle.send(message("state"))
+            assert (await idle.hear())[0] == TEXT
+
+
+async def test_long_messages_that_come_at_once_wait_for_memory_and_are_all_answered():
+    with running([Prey], bodies_bytes=2**20) as server:
+
+        async def play(number: int) -> str:
+            async with Player(server.url, WS) as player:
+                await player.reset()
+                said = str(number) * 2**20
+                return str((await player.step("say", text=said)).observation["result"]["data"])
+
+        answers = await asyncio.gather(*(play(number) for number in range(8)))
+        assert answers == [str(number) * 2**20 for number in range(8)]
+
+
+async def test_sockets_that_say_nothing_make_room_and_those_that_play_stay():
+    with running([Prey], max_connections=8) as server:
+        async with AsyncExitStack() as stack:
+            playing = [await stack.enter_async_context(opened(server)) for _ in range(3)]
+            for raw in playing:
+                raw.send(message("reset"))
+                await raw.hear()
+            quiet = [await stack.enter_async_context(opened(server)) for _ in range(5)]
+            others = [await stack.enter_async_context(opened(server)) for _ in range(5)]
+            for raw in quiet:
+                assert await raw.closed() == 1013
+            for raw in (*playing, *others):
+                raw.send(message("state"))
+                assert (await raw.hear())[0] == TEXT
+            assert sessions(server) == 3
+        await until(lambda: sessions(server) == 0)
 
 
 # Handshakes.
