@@ -15,9 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from benchmarks.sockets import frame
+from tests.placement.test_sandboxes import first_processes
 from tests.wires.openenv_wire import Closed, Error, Player
 from tests.wires.wire import H, Wire, until
 from toolyard import Environment, ToolOutput, tool
+from toolyard.sandboxes import open_sandbox, tool_output
 from toolyard.testing import Running, running
 
 pytestmark = pytest.mark.anyio
@@ -98,6 +100,23 @@ class Building(Prey):
         super().__init__(task_spec, secrets)
         gates.reached["constructor"] = gates.reached.get("constructor", 0) + 1
         gates.open.wait(10)
+
+
+class Boxed(Prey):
+    """Runs programs in a sandbox of each session."""
+
+    uses_sandbox = True
+
+    async def setup(self):
+        self.sandbox = await open_sandbox()
+
+    async def teardown(self):
+        await self.sandbox.close()
+
+    @tool
+    async def run(self, code: str) -> object:
+        """Run Python."""
+        return tool_output(await self.sandbox.exec(code))
 
 
 @pytest.fixture(scope="module")
@@ -499,6 +518,19 @@ async def test_messages_that_came_during_a_call_are_answered_in_order(world):
         assert [text["result"]["data"] for text in texts[1:]] == ["passed", *map(str, range(100))]
 
 
+async def test_pings_are_answered_while_a_call_runs_and_further_messages_wait(world):
+    async with Player(world.url, WS, ping_interval=0.1, ping_timeout=0.4) as player:
+        await player.reset(task_spec={"name": "pinged"})
+        calling = asyncio.ensure_future(player.step("wait"))
+        await until(lambda: gates.reached.get("pinged"))
+        for _ in range(5):
+            await player.say(json.dumps({"type": "state"}))
+        await asyncio.sleep(1)
+        gates.open.set()
+        assert (await calling).observation["result"]["data"] == "passed"
+        assert [(await player.hear())["type"] for _ in range(5)] == ["state"] * 5
+
+
 async def test_a_client_that_leaves_during_a_teardown_lets_it_end_once(world):
     async with opened(world) as raw:
         raw.send(message("reset", task_spec={"name": "down", "stop": "teardown"}), message("reset"))
@@ -517,6 +549,22 @@ async def test_a_storm_of_resets_leaves_one_session_and_then_none(world):
         assert sessions(world) == 1
         raw.send(*[message("reset")] * 500)
     await until(lambda: sessions(world) == 0)
+
+
+@pytest.mark.thorough
+async def test_clients_that_leave_while_their_programs_run_leave_no_sandbox():
+    with running([Boxed], sandboxes_ready=0) as server:
+        async with AsyncExitStack() as stack:
+            for number in range(8):
+                raw = await stack.enter_async_context(opened(server, "/openenv/boxed/ws"))
+                raw.send(message("reset"), *[message("reset")] * (number % 3))
+                raw.send(call("run", code="print(1, flush=True)"), call("run", code="while True: pass"))
+                if number % 2:
+                    while b'"result"' not in (await raw.hear())[1]:
+                        pass
+            assert first_processes()
+        await until(lambda: sessions(server) == 0)
+        await until(lambda: not first_processes())
 
 
 # Seats.
