@@ -6,10 +6,14 @@ holds how that wire spells a result. To test one more wire, write its class and 
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self
+
+from websockets.exceptions import ConnectionClosed
 
 from tests.wires import mcp_wire, openenv_wire, toolserver_wire, verl_wire
 from tests.wires.wire import Answer, H, Wire, call_body, strict_json
@@ -211,6 +215,7 @@ class OpenEnv(openenv_wire.Player):
 
     name = "openenv"
     tells_exceptions = True
+    _is_calling = False
 
     async def open(self, environment: str, task: Mapping[str, Any]) -> None:
         self.path = f"/openenv/{environment}/ws"
@@ -222,12 +227,15 @@ class OpenEnv(openenv_wire.Player):
         assert seen.observation.keys() == {"metadata", "prompt"}
 
     async def call(self, tool: str, **arguments: Any) -> Came:
+        self._is_calling = True
         try:
             seen = await self.step(tool, **arguments)
         except openenv_wire.Error as error:
             return lost(error)
         except openenv_wire.Closed:
             return Came("over", "")
+        finally:
+            self._is_calling = False
         assert seen.observation.keys() == {"metadata", "tool_name", "result", "error"}
         if (error := seen.observation["error"]) is None:
             return Came("ok", seen.observation["result"]["data"], seen.reward, seen.done)
@@ -236,6 +244,15 @@ class OpenEnv(openenv_wire.Player):
         if error["error_type"] == "timeout":
             return Came("lost", error["message"], reason="timed_out")
         return Came("failed", error["message"], finished=seen.done)
+
+    async def close(self) -> None:
+        """Say so, and wait until the server closes the socket: the session is torn down then. While a call runs, nothing
+        else is answered: leave without a word."""
+        if not self._is_calling:
+            with suppress(openenv_wire.Closed, ConnectionClosed):
+                await self.say(json.dumps({"type": "close"}))
+                await self.hear()
+        await super().close()
 
 
 def lost(error: openenv_wire.Error) -> Came:

@@ -567,6 +567,18 @@ async def test_clients_that_leave_while_their_programs_run_leave_no_sandbox():
         await until(lambda: not first_processes())
 
 
+async def test_a_socket_is_closed_when_the_session_of_its_client_is_torn_down(world):
+    async with opened(world) as raw:
+        raw.send(message("reset", task_spec={"name": "down", "stop": "teardown"}), message("close"))
+        await raw.hear()
+        closed = asyncio.ensure_future(raw.closed())
+        await until(lambda: gates.reached.get("down"))
+        assert not closed.done()
+        gates.open.set()
+        assert await closed == 1000
+        assert sessions(world) == 0
+
+
 # Seats.
 
 
@@ -632,6 +644,20 @@ async def until_closed(http: Wire, seat: str) -> None:
             return
         await asyncio.sleep(0.02)
     raise AssertionError(told)
+
+
+async def test_a_session_that_is_closed_while_it_is_opened_does_not_stay(world):
+    async with Wire(world.url) as http:
+        seat = await created(http, BUILDING)
+        say = asked(seat, "tools/call", name="say", arguments={"text": "a"})
+        calls = [asyncio.ensure_future(http.post(f"{BUILDING}/mcp", json=say)) for _ in range(3)]
+        await until(lambda: gates.reached.get("constructor"))
+        closing = asyncio.ensure_future(http.post(f"{BUILDING}/mcp", json=asked(seat, "openenv/session/close")))
+        await asyncio.sleep(0.1)
+        gates.open.set()
+        assert (await closing).json()["result"]["closed"]
+        await asyncio.gather(*calls)
+        assert (sessions(world), gates.reached["constructor"]) == (0, 1)
 
 
 async def test_a_seat_whose_session_its_trainer_has_ended_is_given_back():

@@ -8,9 +8,9 @@ import sys
 import pytest
 import uvloop
 
-from benchmarks.openenv import OURS, STEPS, Player, contenders, rows
+from benchmarks.openenv import STEPS, Player, contenders, rows
 from benchmarks.servers import running
-from benchmarks.sockets import SocketLoad, cpu_of
+from benchmarks.sockets import SocketLoad, cpu_of, data_of
 from tests.peers import venvs
 
 pytestmark = pytest.mark.thorough
@@ -29,8 +29,8 @@ def test_each_server_plays_what_is_measured(name):
 
 
 def test_an_answer_that_is_wrong_ends_the_benchmark():
-    with running(OURS) as server, pytest.raises(SystemExit, match="404 Not Found"):
-        uvloop.run(Player("lean", server).check())
+    with pytest.raises(SystemExit, match="INVALID_JSON"):
+        data_of(b'{"type": "error", "data": {"code": "INVALID_JSON"}}')
 
 
 def test_cpu_is_that_of_the_process_and_not_that_of_time():

@@ -134,13 +134,15 @@ class OpenEnv(BaseRoute):
         play = Play(seat, self._runtime, self._rpc)
         try:
             await socket.accept()
-            await socket.converse(play.answer if rest == "ws" else play.answer_rpc)
+            waits = await socket.converse(play.answer if rest == "ws" else play.answer_rpc)
         finally:
             seat.attached = False
             if not stays:
-                await seat.leave()
+                await seat.end()
             elif seat.closing:
                 await self._seats.drop(seat)
+        if waits:  # for its end, and so for that of its session
+            await socket.close()
 
     def _seat(self, environment: type[Environment], wanted: str) -> tuple[Seat, bool]:
         """The seat of a new socket, and whether it stays when the socket is gone."""

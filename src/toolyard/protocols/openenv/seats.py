@@ -40,6 +40,7 @@ class Seat:
         self._runtime = runtime
         self._errors: Verbosity = errors
         self._resetting = asyncio.Lock()
+        self._is_over = False
 
     @property
     def is_playing(self) -> bool:
@@ -73,6 +74,8 @@ class Seat:
 
     async def _reset(self, wanted: Reset) -> Blocks:
         self.seen = time.monotonic()
+        if self._is_over:
+            raise Trouble("SESSION_ERROR", "this session was closed")
         try:
             task = await self._task(wanted)
             await self.leave()
@@ -133,6 +136,13 @@ class Seat:
         if session is not None and self._runtime.sessions.get(session.id) is session:
             await asyncio.shield(self._runtime.close(session.id, "failed" if failed else "deleted"))
 
+    async def end(self) -> None:
+        """Close the session, also one that a reset is about to open, and open none any more."""
+        self._is_over = True
+        await self.leave()
+        async with self._resetting:
+            await self.leave()
+
     async def _when_idle(self) -> None:
         if not self.attached:
             await self.leave()
@@ -181,7 +191,7 @@ class Seats:
 
     async def drop(self, seat: Seat) -> None:
         self._seats.pop(seat.id, None)
-        await seat.leave()
+        await seat.end()
 
     def _sweep(self, _: float) -> None:
         horizon = time.monotonic() - self._runtime.limits.idle_seconds

@@ -85,36 +85,36 @@ class Socket:
     async def close(self) -> None:
         await self._send({"type": "websocket.close", "code": 1000})
 
-    async def converse(self, answer: Answer) -> None:
+    async def converse(self, answer: Answer) -> bool:
+        """True if the client has asked for its end and waits for it; False if it has gone."""
         try:
             while await self._take_turn(answer):
                 if self._busy > BREATH:  # messages that are here already must not keep the loop from all others
                     self._busy = 0.0
                     await breathe()
+            return True
         except Hung:
-            return
+            return False
         finally:
             if self._coming is not None:
                 self._coming.cancel()
 
     async def _take_turn(self, answer: Answer) -> bool:
         """Whether there will be another one. Between them nothing holds a message, which may be large."""
-        if (heard := await self._next()) is None:
-            return False
+        heard = await self._next()
         began = time.monotonic()
         said = await self._while_there(answer(heard))
         if said is None:
-            await self.close()
             return False
         await self.say(said)
         self._busy += time.monotonic() - began
         return True
 
-    async def _next(self) -> str | None:
-        """The next message; None when the client has gone."""
+    async def _next(self) -> str:
+        """The next message. Raises `Hung` when the client has gone."""
         message = self._ahead.popleft() if self._ahead else await self._coming_next()
         if message["type"] == "websocket.disconnect":
-            return None
+            raise Hung
         text = message.get("text")
         return text if text is not None else (message.get("bytes") or b"").decode(errors="replace")
 
