@@ -246,8 +246,8 @@ class OpenEnv(openenv_wire.Player):
         return Came("failed", error["message"], finished=seen.done)
 
     async def close(self) -> None:
-        """Say so, and wait until the server closes the socket: the session is torn down then. While a call runs, nothing
-        else is answered: leave without a word."""
+        """Say so, and wait until the server closes the socket: then the session is torn down. While a call runs,
+        nothing else is answered: leave without a word."""
         if not self._is_calling:
             with suppress(openenv_wire.Closed, ConnectionClosed):
                 await self.say(json.dumps({"type": "close"}))
