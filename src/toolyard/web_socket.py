@@ -27,7 +27,7 @@ _TOO_BIG, _LATER = 1009, 1013
 _PIECES_MOST = 4096
 """Frames of one message. Each takes memory, even one that is empty."""
 _PONGS_MOST = 2**16
-"""Bytes that wait for a client to read them, beyond which its pings are not answered."""
+"""Bytes of answers to pings that wait for a client to read them. Further pings have no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     turn = 0
     received = 0
+    _pongs = 0
+    """Bytes of answers to pings since the client had read everything."""
     _is_partial = False
     """A message has arrived in part."""
     _is_held = False
@@ -103,10 +105,13 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         super().handle_cont(event)
 
     def handle_ping(self) -> None:
-        if self.transport.get_write_buffer_size() + cast(Any, self.transport).gathered <= _PONGS_MOST:
-            super().handle_ping()
-        else:
-            self.conn.data_to_send()  # forget the pong: a client that does not read would pile them up
+        if not (pong := b"".join(self.conn.data_to_send())):
+            return  # it went with that of another ping
+        if not self.transport.get_write_buffer_size() + cast(Any, self.transport).gathered:
+            self._pongs = 0
+        self._pongs += len(pong)
+        if self._pongs <= _PONGS_MOST:
+            self.transport.write(pong)
 
     def handle_parser_exception(self) -> None:
         if self.conn.close_sent is not None:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 BASE = "/openenv/prey"
 WS = f"{BASE}/ws"
 BUILDING = "/openenv/building"
-TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
+TEXT, CLOSE, PING, PONG = 1, 8, 9, 10
 FIN = 128
 
 
@@ -257,6 +257,17 @@ async def test_pings_of_a_client_that_does_not_read_pile_up_nothing(world):
         raw.send(message("state"))
         while (await raw.hear())[0] != TEXT:
             pass
+
+
+async def test_pings_behind_a_long_answer_are_answered_too(world):
+    async with opened(world) as raw:
+        raw.writer.transport.pause_reading()
+        raw.send(message("reset"), call("large", size=20 * 2**20))
+        await until(lambda: answered)
+        raw.send(*[frame(b"still there?", PING)] * 3)
+        await asyncio.sleep(0.3)
+        raw.writer.transport.resume_reading()
+        assert [(await raw.hear())[0] for _ in range(5)] == [TEXT, TEXT, PONG, PONG, PONG]
 
 
 async def test_messages_that_have_piled_up_leave_others_their_turn(world):
