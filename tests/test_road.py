@@ -141,6 +141,7 @@ async def acted(client: httpx2.AsyncClient, action: str, *trajectories: str, las
     """The walk of a request with an action for each of these trajectories."""
     count = len(trajectories)
     body = {"trajectory_ids": trajectories, "actions": [action] * count, "extra_fields": [{}] * count}
+    await asyncio.sleep(0.02)  # what the request before this one has left to be done is no part of the way
     with walking() as walk:
         answer = await client.post("/get_observation", json={**body, "is_last_step": [last] * count})
     assert "hello" in answer.text
@@ -168,7 +169,7 @@ async def test_a_tool_call_over_ors_passes_few_functions_and_those_that_contribu
     async with served(Echo) as client:
         walk = await called(client, "echo")
         assert len(walk.hops) <= 50, list(walk.hops)
-        assert len(walk.modules) <= 17, walk.modules
+        assert len(walk.modules) <= 17, " ".join(sorted(walk.modules))
         check(walk, "An ORS call")
 
 
@@ -186,7 +187,7 @@ async def test_a_verl_request_of_two_actions_passes_few_functions_and_those_that
         for _ in range(3):
             walk = await acted(client, "<echo>hello</echo>", "one", "two")
         assert len(walk.hops) <= 60, list(walk.hops)
-        assert len(walk.modules) <= 17, walk.modules
+        assert len(walk.modules) <= 17, " ".join(sorted(walk.modules))
 
 
 async def test_a_sandboxed_program_passes_the_functions_that_contributing_shows():

@@ -248,7 +248,7 @@ class OpenEnv(openenv_wire.Player):
     async def close(self) -> None:
         """Say so, and wait until the server closes the socket: then the session is torn down. While a call runs,
         nothing else is answered: leave without a word."""
-        if not self._is_calling:
+        if not (self._is_calling or self.has_vanished):
             with suppress(openenv_wire.Closed, ConnectionClosed):
                 await self.say(json.dumps({"type": "close"}))
                 await self.hear()

@@ -128,9 +128,14 @@ class Player:
         assert self._socket is not None
         self._socket.transport.pause_reading()
 
+    @property
+    def has_vanished(self) -> bool:
+        return self._socket is not None and not self._socket.transport.is_reading()
+
     async def close(self) -> None:
         if self._socket is not None:
+            if self.has_vanished:
+                self._socket.transport.abort()
+                return
             with suppress(ConnectionClosed, asyncio.TimeoutError):
-                if not self._socket.transport.is_reading():
-                    self._socket.transport.abort()
                 await self._socket.close()
