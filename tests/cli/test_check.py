@@ -659,7 +659,8 @@ def test_source_that_a_program_in_the_sandbox_can_read_is_an_error(tmp_path, mon
     monkeypatch.setenv("TOOLYARD_MIN_ISOLATION", "L0")
     monkeypatch.setenv("TOOLYARD_ALLOW_VISIBLE_SOURCE", "yes")
     text = only(check_environment(environment, episodes=0), "error", "hidden")
-    assert f"programs in its sandbox can read {tmp_path}/graded_" in text
+    assert "programs in its sandbox can read" in text
+    assert f"{tmp_path}/graded_" in text
 
 
 @pytest.mark.thorough
