@@ -22,6 +22,18 @@ class Task:
     index: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who opened a session, for the record of its episode: over which wire, and in which run of which client."""
+
+    wire: str = ""
+    run: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+NOBODY = Origin()
+
+
 @dataclass(slots=True)
 class SessionSpec:
     """Everything needed to build the environment of a session, here or on another machine."""
@@ -32,6 +44,9 @@ class SessionSpec:
     secrets: Mapping[str, str] = field(default_factory=dict)
     toolset: type | None = None
     """A toolset that the client asked for. Its tools win over tools of the environment with the same names."""
+    origin: Origin = NOBODY
+    forked_from: str = ""
+    """The session that this one continues from."""
 
 
 Strategy: TypeAlias = Literal["process", "hook", "replay"]

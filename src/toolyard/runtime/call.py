@@ -8,6 +8,7 @@ import os
 from typing import Any, Generic, TypeVar
 
 from toolyard.core.output import Reason
+from toolyard.runtime.journal import Deed
 
 R = TypeVar("R")
 
@@ -50,6 +51,7 @@ class Call(Generic[R]):
         "began",
         "counts",
         "deadline",
+        "deed",
         "done",
         "excused",
         "id",
@@ -71,6 +73,8 @@ class Call(Generic[R]):
         """If the client chose the id: a hash of tool and arguments, which a second call with that id must match."""
         self.counts = True
         """It is a tool call, so the outcome of its session counts it."""
+        self.deed: Deed | None = None
+        """What the recorder remembers of it."""
         self.size = 0
         """Bytes of its result, about."""
         self.began = 0.0

@@ -7,9 +7,9 @@ function must be quick and must not raise. An empty list costs a call almost not
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
-from toolyard.core.output import Reason
+from toolyard.core.output import Blocks, CallResult, JsonObject, Reason
 from toolyard.placement.base import SessionSpec
 
 Outcome: TypeAlias = Literal["ok"] | Reason
@@ -27,8 +27,22 @@ Closed: TypeAlias = Callable[[SessionSpec, Why, float], None]
 Swept: TypeAlias = Callable[[float], None]
 
 
+class Deed(Protocol):
+    """What a recorder remembers of a call that has begun."""
+
+
+class Recorder(Protocol):
+    """Keeps what happens in sessions. It is quick, and does not raise."""
+
+    def began(self, spec: SessionSpec, tool: str, arguments: JsonObject, given: JsonObject, said: str) -> Deed | None:
+        """A call has begun. `said` is the text in which the model wrote it. None if this session is not recorded."""
+
+    def ended(self, deed: Deed, result: CallResult | str, waited: float, ran: float | None) -> None: ...
+    def prompted(self, spec: SessionSpec, prompt: Blocks) -> None: ...
+
+
 class Journal:
-    __slots__ = ("answered", "closed", "opened", "rebuilt", "settled", "started", "swept")
+    __slots__ = ("answered", "closed", "opened", "rebuilt", "recorder", "settled", "started", "swept")
 
     def __init__(self) -> None:
         self.opened: list[Opened] = []
@@ -44,5 +58,7 @@ class Journal:
         never ran."""
         self.closed: list[Closed] = []
         """A session is closed: why, and the seconds since it was opened. Its teardown comes next."""
+        self.recorder: Recorder | None = None
+        """Keeps calls with their arguments and results, if anybody wants that."""
         self.swept: list[Swept] = []
         """The server's clock ticked, so many seconds late: as late as everything else on the event loop."""

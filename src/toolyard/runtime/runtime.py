@@ -151,7 +151,7 @@ class Runtime:
             task = await self.tasks(environment).at(spec.task.split, spec.task.index)
             if session.provisional and self.session(session.id) is session:  # still, after that wait
                 session.provisional = False
-                moved = SessionSpec(session.id, environment, task, spec.secrets, spec.toolset)
+                moved = dataclasses.replace(spec, environment=environment, task=task)
                 return await self.replace(session, moved)
         session.provisional = False
         return self.session(session.id)
@@ -178,7 +178,9 @@ class Runtime:
         spec = session.spec
         self._forking += len(ids)
         try:
-            made, strategy = await session.fork([dataclasses.replace(spec, session_id=each) for each in ids])
+            made, strategy = await session.fork(
+                [dataclasses.replace(spec, session_id=each, forked_from=spec.session_id) for each in ids]
+            )
         finally:
             self._forking -= len(ids)
         self.sessions |= {each.id: each for each in made}

@@ -21,7 +21,7 @@ from toolyard.core.errors import (
     describe,
 )
 from toolyard.core.messages import GroupCandidate, GroupScore
-from toolyard.core.output import AskAgain, JsonObject, Reply, Returned, ToolFailure, ToolOutput
+from toolyard.core.output import AskAgain, Blocks, JsonObject, Reply, Returned, ToolFailure, ToolOutput
 from toolyard.core.tool import Claim, ListToolsOutput
 from toolyard.placement.base import Placed, Placement, SessionSpec, Strategy
 from toolyard.runtime.call import Call, is_ours
@@ -143,6 +143,13 @@ class Session:
         self.touch()
         return await self._life.ready()
 
+    async def prompt(self) -> Blocks:
+        """The prompt of its task, once setup() is over."""
+        blocks = await (await self.ready()).prompt()
+        if (recorder := self._shared.journal.recorder) is not None:
+            recorder.prompted(self.spec, blocks)
+        return blocks
+
     async def tools_before_setup(self) -> ListToolsOutput | None:
         """As `Lifecycle.tools_before_setup`."""
         self.touch()
@@ -217,6 +224,7 @@ class Session:
         *,
         call_id: str | None = None,
         given: JsonObject = {},
+        said: str = "",
         kept: bool = True,
         follow: Literal[True] = True,
     ) -> Call[Returned]: ...
@@ -228,6 +236,7 @@ class Session:
         *,
         call_id: str | None = None,
         given: JsonObject = {},
+        said: str = "",
         kept: bool = True,
         follow: bool,
     ) -> Call[Reply]: ...
@@ -238,18 +247,22 @@ class Session:
         *,
         call_id: str | None = None,
         given: JsonObject = {},
+        said: str = "",
         kept: bool = True,
         follow: bool = True,
     ) -> Call[Any]:
         """Begin a call at once, in a task of its own, and return its ticket. The call is done already if nothing in it
         waits. If `call_id` already names a call of this session, return that call.
 
-        `given` holds values from the trainer, not from the model. `kept`: the replay cache keeps the result. If the
+        `given` holds values from the trainer, not from the model. `said` is the text in which the model wrote the call,
+        for the record. `kept`: the replay cache keeps the result. If the
         tool returns `AskAgain`, the session asks until there is a result; without `follow`, the caller gets it.
         """
         if call_id is not None and (found := self._find(call_id, tool, arguments)) is not None:
             return found
         call = self._admit(tool, call_id, arguments, kept=kept)
+        if (recorder := self._shared.journal.recorder) is not None:
+            call.deed = recorder.began(self.spec, tool, arguments, given, said)
         # Not among the background tasks: Shared owns the call, and `_run` lets no exception out.
         running = eagerly(self._run(call, self._in_turn(call, tool, arguments, given), given if follow else None))
         if not call.done:
@@ -373,7 +386,7 @@ class Session:
             slots = self._shared.slots
             if not slots.take_at_once():
                 await slots.take()
-            if not call.began and self._shared.journal.answered:
+            if not call.began and (self._shared.journal.answered or call.deed is not None):
                 call.began = time.monotonic()
             try:
                 if life.history is not None:
@@ -438,7 +451,7 @@ class Session:
         self._shared.calls.pop(call, None)
         if call.counts:
             self._count(result)
-        if self._shared.journal.answered:
+        if self._shared.journal.answered or call.deed is not None:
             self._tell(call, result, now)
         if self._calls is None:
             return
@@ -455,15 +468,18 @@ class Session:
             tally = self._tally = Tally()
         tally.add(result, cancelled_by_us=self._life.state is _CLOSED or self._shared.draining)
 
-    def _tell(self, call: Call[Any], result: object, now: float) -> None:
+    def _tell(self, call: Call[Any], result: Reply, now: float) -> None:
         """Tell the journal that a call is over. A call that returned `AskAgain` is not."""
         if isinstance(result, AskAgain):
             return
         outcome: Outcome = result.reason if isinstance(result, ToolFailure) else "ok"
+        journal = self._shared.journal
         asked = call.deadline - self._shared.limits.call_seconds
         waited, ran = (call.began - asked, now - call.began) if call.began else (now - asked, None)
-        for hear in self._shared.journal.answered:
+        for hear in journal.answered:
             hear(self.spec, call.name, outcome, waited, ran)
+        if call.deed is not None and journal.recorder is not None:
+            journal.recorder.ended(call.deed, result, waited, ran)
 
     def _abandon(self, call: Call[Any]) -> None:
         log.error(

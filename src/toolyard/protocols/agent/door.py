@@ -152,8 +152,8 @@ class AgentDoor(BaseRoute):
         await self.face.handle(visit.request, visit.session, visit.token, in_crowd=visit.in_crowd)
 
     async def prompt(self, visit: Visit) -> None:
-        placed = await self._ready(visit)
-        blocks = await self._asked(visit, "the prompt", placed.prompt())
+        await self._ready(visit)
+        blocks = await self._asked(visit, "the prompt", visit.session.prompt())
         await visit.request.answer_json(answers.shown(blocks), headers=answers.NOT_KEPT)
 
     async def tools(self, visit: Visit) -> None:

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from toolyard.asgi import HttpError, HttpOptions, Request
 from toolyard.core.errors import DefinitionError, EnvironmentNotFound
+from toolyard.origins import origin_of
 from toolyard.protocols.mcp.core import Core, Shows
 from toolyard.protocols.mcp.face import Face, answer_lost, refused
 from toolyard.protocols.mcp.handshakes import ByHandshake
@@ -126,7 +127,9 @@ class Mcp(BaseRoute):
             message = f"no environment {name[:200]!r}; there are {there}. A session's URL is /mcp/s/{{session id}}"
             raise refused(404, INVALID_REQUEST, message) from None
         query = request.scope["query_string"].decode("latin-1")
-        place = ByHandshake(self._runtime, environment, query, request.header(b"mcp-session-id"))
+        place = ByHandshake(
+            self._runtime, environment, query, request.header(b"mcp-session-id"), origin_of(request, "mcp")
+        )
         match request.scope["method"]:
             case "POST":
                 await self._face.handle(request, place)

@@ -191,7 +191,7 @@ class Core:
         session = await place.session(asked.method)
         about: dict[str, Any] = {"capabilities": _CAPABILITIES}
         if session is not None and self._shows.instructions:
-            prompt = await (await session.ready()).prompt()
+            prompt = await session.prompt()
             about["instructions"] = "\n\n".join(block.text for block in prompt if isinstance(block, TextBlock))
         return about
 
@@ -261,7 +261,7 @@ class Core:
         session = await place.session(asked.method)
         if session is None or asked.params.get("name") != "task":
             raise RpcError(INVALID_PARAMS, f"Unknown prompt: {str(asked.params.get('name'))[:200]}")
-        blocks = await (await session.ready()).prompt()
+        blocks = await session.prompt()
         return {"messages": [{"role": "user", "content": shown(block)} for block in blocks]}
 
     async def _list_resources(self, asked: Asked, place: Place) -> dict[str, Any]:

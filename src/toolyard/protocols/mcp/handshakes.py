@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 from toolyard.core.environment import Environment
 from toolyard.core.errors import SessionFailed, ToolyardError, describe
-from toolyard.placement.base import SessionSpec, Task
+from toolyard.placement.base import Origin, SessionSpec, Task
 from toolyard.protocols.mcp.messages import INVALID_PARAMS, INVALID_REQUEST, RpcError
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
@@ -23,13 +23,16 @@ class ByHandshake:
     URL it is worth nothing.
     """
 
-    __slots__ = ("_digest", "_query", "_runtime", "environment", "repeats")
+    __slots__ = ("_digest", "_origin", "_query", "_runtime", "environment", "repeats")
     needs_handshake = True
 
-    def __init__(self, runtime: Runtime, environment: type[Environment], query: str, session_id: str) -> None:
+    def __init__(
+        self, runtime: Runtime, environment: type[Environment], query: str, session_id: str, origin: Origin
+    ) -> None:
         self.environment = environment
         self.repeats = session_id
         self._runtime = runtime
+        self._origin = origin
         self._query = query
         self._digest = hashlib.blake2s(f"{environment.name().lower()}?{query}".encode(), digest_size=6).hexdigest()
 
@@ -45,7 +48,8 @@ class ByHandshake:
         if method != "initialize":
             raise RpcError(INVALID_REQUEST, "Bad Request: Missing session ID", status=400)
         session_id = self._runtime.owners.draw(lambda: f"{self._digest}-{uuid.uuid4()}")
-        session = await self._open(SessionSpec(session_id, self.environment, await self._task()))
+        task = await self._task()
+        session = await self._open(SessionSpec(session_id, self.environment, task, origin=self._origin))
         self.repeats = session_id
         return session
 

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from toolyard.asgi import HttpError, HttpOptions, Request, decode
 from toolyard.core.environment import Environment
 from toolyard.core.errors import DefinitionError, EnvironmentNotFound
+from toolyard.origins import origin_of
 from toolyard.protocols.openenv import about, observations, rpc
 from toolyard.protocols.openenv.messages import Preview, Trouble
 from toolyard.protocols.openenv.seats import Seat, Seats, full, is_full
@@ -127,6 +128,7 @@ class OpenEnv(BaseRoute):
         socket = Socket(receive, send)
         try:
             seat, stays = self._seat(environment, self.session_of_socket(scope["query_string"]))
+            seat.origin = origin_of(Request(scope, receive, send, self._options), "openenv")
         except Trouble as trouble:
             await socket.refuse(trouble)
             return

@@ -12,7 +12,7 @@ from toolyard.core.environment import Environment
 from toolyard.core.errors import NoRoom, Overloaded, RequestError, SessionClosed, SessionFailed, ToolyardError
 from toolyard.core.output import Blocks, JsonObject, Returned
 from toolyard.core.tool import ToolSpec
-from toolyard.placement.base import SessionSpec, Task, list_tools
+from toolyard.placement.base import NOBODY, Origin, SessionSpec, Task, list_tools
 from toolyard.protocols.openenv.messages import Reset, Trouble
 from toolyard.protocols.openenv.names import ours
 from toolyard.runtime.lifecycle import State
@@ -26,7 +26,10 @@ _OVER = "the session of this episode is over: send a reset"
 class Seat:
     """Each reset opens a session with an id of its own, by which a trainer finds it over other wires."""
 
-    def __init__(self, runtime: Runtime, environment: type[Environment], errors: Verbosity) -> None:
+    def __init__(
+        self, runtime: Runtime, environment: type[Environment], errors: Verbosity, origin: Origin = NOBODY
+    ) -> None:
+        self.origin = origin
         self.id = runtime.owners.draw(_new_id)
         self.environment = environment
         self.session: Session | None = None
@@ -80,10 +83,10 @@ class Seat:
             task = await self._task(wanted)
             await self.leave()
             session_id = self._runtime.owners.draw(_new_id)
-            spec = SessionSpec(session_id, self.environment, task, wanted.secrets or {})
+            spec = SessionSpec(session_id, self.environment, task, wanted.secrets or {}, origin=self.origin)
             self.session = await self._runtime.open(spec, on_idle=self._when_idle)
             self.episode_id, self.steps = wanted.episode_id or session_id, 0
-            return await (await self.session.ready()).prompt()
+            return await self.session.prompt()
         except Exception as error:  # ours, or the author's constructor, setup() or get_prompt()
             await self.leave(failed=True)
             raise self.trouble(error) from error
@@ -173,9 +176,9 @@ class Seats:
         self._seats: dict[str, Seat] = {}
         runtime.journal.swept.append(self._sweep)
 
-    def new(self, environment: type[Environment]) -> Seat:
+    def new(self, environment: type[Environment], origin: Origin = NOBODY) -> Seat:
         """A seat that nobody else can find."""
-        return Seat(self._runtime, environment, self._errors)
+        return Seat(self._runtime, environment, self._errors, origin)
 
     def take(self, environment: type[Environment]) -> Seat:
         """Raises `Trouble` if there are too many."""

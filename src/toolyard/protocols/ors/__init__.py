@@ -37,6 +37,7 @@ from toolyard.core.errors import (
 from toolyard.core.messages import GroupScore
 from toolyard.core.output import CallResult, Returned, ToolFailure
 from toolyard.core.search import search
+from toolyard.origins import origin_of
 from toolyard.placement.base import Placed, SessionSpec, Task, list_tools
 from toolyard.protocols.ors import bodies, events
 from toolyard.readiness import health
@@ -238,7 +239,7 @@ class Ors(BaseRoute):
         toolset = self._runtime.toolset(body.toolset_name) if body.toolset_name is not None else None
         environment, task, named = await self._resolve(request, body)
         await self._runtime.open(
-            SessionSpec(sid, environment, task, secrets, toolset),
+            SessionSpec(sid, environment, task, secrets, toolset, origin_of(request, "ors")),
             provisional=not named and task.index is not None and len(self._runtime.environments) > 1,
         )
         await request.answer_json({"sid": sid})
@@ -276,7 +277,8 @@ class Ors(BaseRoute):
     # In a session.
 
     async def prompt(self, request: Request, env: str) -> None:
-        blocks = await (await self._ready(request, env)).prompt()
+        await self._ready(request, env)
+        blocks = await self._runtime.session(session_id(request)).prompt()
         await request.answer_json([vars(block) for block in blocks])
 
     async def messages(self, request: Request, env: str) -> None:

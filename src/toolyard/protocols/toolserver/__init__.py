@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from toolyard.asgi import HEAD, Disconnected, HttpError, HttpOptions, Request, explain
 from toolyard.core.errors import DefinitionError, SessionClosed, ToolyardError
+from toolyard.origins import origin_of
 from toolyard.placement.base import Task
 from toolyard.protocols.toolserver import answers, bodies, files
 from toolyard.protocols.toolserver.calls import Calls
@@ -155,7 +156,7 @@ class ToolServer(BaseRoute):
         if request.header(b"sec-fetch-mode") == "navigate":  # another site may have redirected the browser to this
             raise answers.refused(403, "a browser makes no node by opening this address; a program has to ask for it")
         bound = await self._bound(bodies.parse_binding(await request.body()))
-        node, prompt = await self._nodes.create(bound)
+        node, prompt = await self._nodes.create(bound, origin_of(request, "toolserver"))
         answer: dict[str, object] = {"message": "add cookie", "version": _VERSION}
         if bound is not None:
             answer["prompt"] = [block.model_dump() for block in prompt]

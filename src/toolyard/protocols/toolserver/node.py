@@ -12,7 +12,7 @@ from typing import IO, Any
 from toolyard.core.environment import Environment, lists_task_tools, overrides
 from toolyard.core.errors import CallNotFound, NotSupported
 from toolyard.core.workspace import Workspace
-from toolyard.placement.base import Task
+from toolyard.placement.base import NOBODY, Origin, Task
 from toolyard.protocols.toolserver.offers import KnownOffers, Offer, of_session
 from toolyard.runtime.call import Call
 from toolyard.runtime.session import Session
@@ -33,12 +33,13 @@ class NotRunning(Exception):
 
 
 class Node:
-    def __init__(self, node_id: str, bound: NodeTask | None) -> None:
+    def __init__(self, node_id: str, bound: NodeTask | None, origin: Origin = NOBODY) -> None:
         self.id = node_id
         """A secret: any client that sends it may use the node."""
         self.name = hashlib.sha256(node_id.encode()).hexdigest()[:16]
         """For logs and ids of sessions, which others may see."""
         self.bound = bound
+        self.origin = origin
         self.changing = asyncio.Lock()
         """Held while sessions of the node are opened or closed."""
         self.packing = asyncio.Lock()

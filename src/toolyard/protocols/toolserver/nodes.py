@@ -20,7 +20,7 @@ from toolyard.core.environment import Environment, overrides
 from toolyard.core.errors import SandboxError, SessionFailed, ToolyardError
 from toolyard.core.output import Blocks
 from toolyard.core.workspace import Workspace
-from toolyard.placement.base import SessionSpec, Task
+from toolyard.placement.base import NOBODY, Origin, SessionSpec, Task
 from toolyard.protocols.toolserver.node import Node, NodeTask, NotRunning
 from toolyard.runtime.journal import Why
 from toolyard.runtime.lifecycle import State
@@ -61,13 +61,13 @@ class Nodes:
                 return False
         return node.open
 
-    async def create(self, bound: NodeTask | None) -> tuple[Node, Blocks]:
+    async def create(self, bound: NodeTask | None, origin: Origin = NOBODY) -> tuple[Node, Blocks]:
         """Make a node. Return also the prompt of its task."""
-        node = Node(self._runtime.owners.draw(lambda: secrets.token_hex(32)), bound)
+        node = Node(self._runtime.owners.draw(lambda: secrets.token_hex(32)), bound, origin)
         self._nodes[node.id] = node
         try:
             await self._start(node)
-            return node, await (await node.sessions[bound.environment].ready()).prompt() if bound else []
+            return node, await node.sessions[bound.environment].prompt() if bound else []
         except BaseException:
             await self.release(node)
             raise
@@ -146,7 +146,8 @@ class Nodes:
         task, secrets_ = Task({}), {}
         if node.bound is not None and node.bound.environment is environment:
             task, secrets_ = node.bound.task, dict(node.bound.secrets)
-        spec = SessionSpec(f"{NODE}{node.name}:{environment.name().lower()}", environment, task, secrets_)
+        name = f"{NODE}{node.name}:{environment.name().lower()}"
+        spec = SessionSpec(name, environment, task, secrets_, origin=node.origin)
         session = await self._runtime.open(spec, on_idle=lambda: self._close_idle(node))
         node.sessions[environment] = session
         return session

@@ -24,7 +24,8 @@ from toolyard.core.errors import (
 )
 from toolyard.core.forms import Form
 from toolyard.core.output import JsonObject, Returned, TextBlock
-from toolyard.placement.base import SessionSpec, Task
+from toolyard.origins import found_in
+from toolyard.placement.base import Origin, SessionSpec, Task
 from toolyard.protocols.verl.batches import Item
 from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Result, lost, observe, refused
 from toolyard.runtime.call import Call
@@ -36,6 +37,7 @@ from toolyard.tools.environment import ToolsEnvironment
 
 log = logging.getLogger("toolyard.verl")
 
+_ORIGIN = Origin("verl")
 _PREFIX = TRAJECTORY
 """Trainers choose the names of their trajectories. The prefix keeps other clients from hitting one by chance."""
 
@@ -133,7 +135,8 @@ class Trajectories:
             environment = self._runtime.environment(named) if isinstance(named, str) else self._default
             is_said = "task_spec" in extra or "split" in extra
             task = await self._task(environment, extra) if is_said else Task({**extra})
-            await self._runtime.open(SessionSpec(_PREFIX + trajectory, environment, task))
+            origin = found_in(extra, _ORIGIN)
+            await self._runtime.open(SessionSpec(_PREFIX + trajectory, environment, task, origin=origin))
         except SessionExists:  # another request was faster
             pass
         except ToolyardError as error:
@@ -159,14 +162,14 @@ class Trajectories:
                 return Observed(self._no_tool(environment), self._done_if_invalid, valid=False)
             tool, arguments, form, wants_given = action
             given = {**extra, "trajectory_id": trajectory, "is_last_step": last} if wants_given else {}
-            return Started(session, form, session.start(tool, arguments, given=given, kept=False))
+            return Started(session, form, session.start(tool, arguments, given=given, said=text, kept=False))
         except Exception as error:  # ours: other trajectories go on
             return _refused(trajectory, error)
 
     async def _prompt(self, trajectory: str, session: Session) -> Result:
         """Answer an empty text, which is no action, with the prompt of the task."""
         try:
-            blocks = await (await session.ready()).prompt()
+            blocks = await session.prompt()
         except Exception as error:  # ours, or the author's get_prompt(): other trajectories go on
             return _refused(trajectory, error)
         text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
