@@ -11,7 +11,7 @@ import resource
 import socket
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,8 @@ from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
 from toolyard.core.meaning import MeaningModel
 from toolyard.core.search import use_model
+from toolyard.episodes.recorder import Recorder, RecordOptions
+from toolyard.episodes.schema import connect
 from toolyard.gate import Allowed, Gate
 from toolyard.gateways.elsewhere import Elsewhere
 from toolyard.gateways.several import Several
@@ -110,6 +112,7 @@ class Server:
         self.app: ASGIApp = within(self._gate)
         self.agent_app: ASGIApp = within(Gate(agents, options, Allowed(allow_origin=part.allow_origin)))
         """The same server as agents see it who reach nothing else."""
+        self.recorder = recorder_of(part)
         self._uvicorn: _DrainingFirst | None = None
 
     def run(self, host: str | None = None, port: int | None = None) -> None:
@@ -218,13 +221,16 @@ class Server:
         self._placement.prepare()
         try:
             await self._start_sandboxes()
-            with logs.following(self.runtime.journal):
+            with logs.following(self.runtime.journal), self._recording():
                 async with self.runtime.running():
                     self.runtime.shared.background.start(self._warm_up())
                     yield
         finally:
             await self.sandboxes.close()
             await self._placement.stop()
+
+    def _recording(self) -> AbstractContextManager[None]:
+        return self.recorder.recording(self.runtime.journal) if self.recorder is not None else nullcontext()
 
     async def _start_sandboxes(self) -> None:
         """Start sandboxes now if an environment needs them. Otherwise the first session that uses one waits for it."""
@@ -494,6 +500,15 @@ def places_in_actor(settings: Settings) -> int:
     if settings.sandboxes_at_once or settings.ray_actors == 1 or settings.ray_inside != "local":
         return settings.sandboxes_at_once
     return PER_PROCESSOR  # there is an actor for each processor
+
+
+def recorder_of(settings: Settings) -> Recorder | None:
+    """Raises `StoreError` now, and not with the first session, if the file cannot be used."""
+    if not settings.record:
+        return None
+    settings = replace(settings, record=os.path.abspath(settings.record))
+    connect(Path(settings.record), create=True).close()
+    return Recorder(settings.pick(RecordOptions))
 
 
 def sandboxes_of(settings: Settings, *, ready: int = 0, hidden: Sequence[Path] = ()) -> Provider:

@@ -221,6 +221,15 @@ class Settings:
     mcp_instructions: bool = knob(
         True, "tell MCP clients the session's prompt as the server's instructions, for hosts that show no prompts"
     )
+    # What is kept
+    record: str = knob(
+        "",
+        "keep what happens in sessions in this file, to list, show and replay it; without it nothing is kept",
+    )
+    record_bytes: int = knob(
+        4 * 2**30, "size of that file beyond which the oldest episodes go; episodes of `toolyard eval` stay"
+    )
+    record_fraction: float = knob(1.0, "keep only this part of all sessions, whole ones, chosen at random")
     # How
     latch_finished: bool = knob(True, "refuse tool calls after one that returned finished=True")
     errors: Literal["none", "exception", "stacktrace"] = knob(

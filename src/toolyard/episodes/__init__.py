@@ -1,0 +1,1 @@
+"""What sessions leave behind: episodes, their steps, and the file that keeps them."""

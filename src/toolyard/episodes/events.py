@@ -1,0 +1,105 @@
+"""What the event loop hands to the writer of a store: small, and made quickly."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from toolyard.core.output import Blocks, CallResult
+from toolyard.placement.base import SessionSpec
+from toolyard.runtime.journal import Why
+
+
+class Open:
+    """An episode that goes on. The event loop owns the first half, the writer the second."""
+
+    __slots__ = (
+        *("begun", "broken", "id", "parent", "parent_step", "spec", "task"),
+        *("closed", "finished", "last", "number", "prompt", "rowid", "total", "why"),
+    )
+
+    def __init__(self, episode_id: str, spec: SessionSpec, task: bytes) -> None:
+        self.id = episode_id
+        self.spec = spec
+        self.task = task
+        """The task as JSON, before the author's code could change it."""
+        self.begun = 0
+        """How many steps have begun."""
+        self.broken = False
+        """A part of it could not be kept, so that nothing more of it is."""
+        self.parent: Open | None = None
+        self.parent_step = 0
+        self.rowid = 0
+        self.number = 0
+        """How many steps are written."""
+        self.total: float | None = None
+        self.finished = False
+        self.last = "ok"
+        """The outcome of the step that was written last."""
+        self.prompt: bytes | None = None
+        self.closed: float | None = None
+        self.why: Why | None = None
+
+    @property
+    def outcome(self) -> str:
+        """In one word, how it ended."""
+        if self.finished:
+            return "finished"
+        match self.why:
+            case None:
+                return "open"
+            case "failed":
+                return "failed"
+            case why:
+                return "lost" if self.last == "lost" else "idle" if why == "idle" else "closed"
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is over, and every step that began is written."""
+        return self.closed is not None and self.number == self.begun and not self.broken
+
+
+class Deed:
+    """A call that has begun."""
+
+    __slots__ = ("arguments", "at", "given", "number", "of", "said", "tool")
+
+    def __init__(self, of: Open, tool: str, arguments: bytes, given: bytes, said: str) -> None:
+        self.of = of
+        self.tool = tool
+        self.arguments = arguments
+        self.given = given
+        self.said = said
+        self.number = of.begun
+        self.at = time.time()
+
+
+@dataclass(slots=True)
+class Opened:
+    of: Open
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(slots=True)
+class Prompted:
+    of: Open
+    blocks: Blocks
+
+
+@dataclass(slots=True)
+class Stepped:
+    deed: Deed
+    result: CallResult | str
+    waited: float
+    ran: float | None
+
+
+@dataclass(slots=True)
+class Closed:
+    of: Open
+    why: Why
+    at: float = field(default_factory=time.time)
+
+
+Event: TypeAlias = Opened | Prompted | Stepped | Closed

@@ -1,0 +1,144 @@
+"""Listens to the journal on the event loop, and hands what happens to a thread that writes it.
+
+A call is never slowed by the disk. If the writer falls behind, whole episodes are left out and counted; one of which a
+part is missing says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from toolyard.core.encoding import encode
+from toolyard.core.output import AskAgain, Blocks, CallResult, JsonObject
+from toolyard.episodes.events import Closed, Deed, Open, Opened, Prompted, Stepped
+from toolyard.episodes.writer import Writer
+from toolyard.placement.base import SessionSpec
+from toolyard.runtime import journal
+from toolyard.runtime.journal import Journal, Why
+
+log = logging.getLogger("toolyard.episodes")
+
+_SAID_EVERY = 60.0
+"""Seconds between lines about episodes that were left out."""
+_EMPTY = b"{}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """`settings.py` explains each."""
+
+    record: str
+    record_bytes: int
+    record_fraction: float
+
+
+class Recorder:
+    """Records the sessions of one process, while inside `with recorder.recording(journal):`."""
+
+    def __init__(self, options: RecordOptions) -> None:
+        self._options = options
+        self._writer = Writer(Path(options.record), options.record_bytes)
+        self._open: dict[str, Open] = {}
+        self._left_out = 0
+        self._said = 0.0
+
+    @property
+    def left_out(self) -> int:
+        """Episodes of which nothing, or not all, is kept."""
+        return self._left_out
+
+    @property
+    def waiting(self) -> int:
+        """Events that are not written yet."""
+        return self._writer.waiting
+
+    @contextmanager
+    def recording(self, of: Journal) -> Iterator[None]:
+        """Raises `StoreError` if the file cannot be used. At the end everything is written."""
+        self._writer.start()
+        of.opened.append(self._opened)
+        of.closed.append(self._closed)
+        of.recorder = self
+        try:
+            yield
+        finally:
+            of.recorder = None
+            of.opened.remove(self._opened)
+            of.closed.remove(self._closed)
+            self._writer.stop()
+
+    # What the journal tells.
+
+    def _opened(self, spec: SessionSpec) -> None:
+        if self._options.record_fraction < 1 and random.random() >= self._options.record_fraction:
+            return
+        one = Open(new_id(), spec, encode(spec.task.spec))
+        if (parent := self._open.get(spec.forked_from)) is not None:
+            one.parent, one.parent_step = parent, parent.begun
+        if self._writer.take(Opened(one), len(one.task)):
+            self._open[spec.session_id] = one
+        else:
+            self._leave_out()
+
+    def _closed(self, spec: SessionSpec, why: Why, _: float) -> None:
+        one = self._open.get(spec.session_id)
+        if one is not None and one.spec is spec:
+            del self._open[spec.session_id]
+            self._writer.take_last(Closed(one, why))
+
+    # What sessions tell.
+
+    def began(self, spec: SessionSpec, tool: str, arguments: JsonObject, given: JsonObject, said: str) -> Deed | None:
+        one = self._open.get(spec.session_id)
+        if one is None or one.broken:
+            return None
+        one.begun += 1
+        return Deed(one, tool, encode(arguments) if arguments else _EMPTY, encode(given) if given else b"", said)
+
+    def ended(self, deed: journal.Deed, result: CallResult | str, waited: float, ran: float | None) -> None:
+        mine = cast(Deed, deed)  # the journal hands back what `began` returned
+        if isinstance(result, AskAgain) or mine.of.broken:
+            return
+        size = len(mine.arguments) + len(mine.said) + size_of(result)
+        self._take(mine.of, Stepped(mine, result, waited, ran), size)
+
+    def prompted(self, spec: SessionSpec, prompt: Blocks) -> None:
+        one = self._open.get(spec.session_id)
+        if one is not None and one.prompt is None and not one.broken:
+            one.prompt = b""
+            self._take(one, Prompted(one, prompt), sum(map(size_of, prompt)))
+
+    def _take(self, one: Open, event: Any, size: int) -> None:
+        if not self._writer.take(event, size):
+            one.broken = True
+            self._leave_out()
+
+    def _leave_out(self) -> None:
+        self._left_out += 1
+        now = time.monotonic()
+        if now - self._said > _SAID_EVERY:
+            self._said = now
+            log.warning("the store of episodes cannot keep up: %d episodes are left out so far", self._left_out)
+
+
+def size_of(value: object) -> int:
+    """About how many bytes it holds."""
+    if isinstance(value, str):
+        return len(value)
+    blocks = getattr(value, "blocks", None)
+    if blocks is not None:
+        return sum(len(getattr(block, "text", "") or getattr(block, "data", "")) for block in blocks)
+    return len(getattr(value, "text", "") or getattr(value, "data", "") or getattr(value, "message", ""))
+
+
+def new_id() -> str:
+    """Ids sort by the time at which their episodes began."""
+    return f"{time.time_ns() // 1_000_000:011x}{secrets.token_hex(5)}"

@@ -1,0 +1,152 @@
+"""A step as a row: what is kept of a call, without the secrets of its session and what its author leaves out."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from toolyard.core.encoding import encode
+from toolyard.core.output import Block, ImageBlock, JsonObject, TextBlock, ToolFailure, as_output
+from toolyard.core.tool import MARK
+from toolyard.episodes.events import Stepped
+
+log = logging.getLogger("toolyard.episodes")
+
+LONG = 4096
+"""Characters of a text that stands in its row."""
+_SECRET_LEAST = 6
+"""A shorter secret would be found everywhere."""
+_INSTEAD = "[secret]"
+
+EPISODE = (
+    "INSERT INTO episodes (id, session, parent, parent_step, environment, split, task_index, task, wire, run, labels, "
+    "opened, stays, toolyard, source, steps, finished, outcome, complete) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 'open', 0)"
+)
+STEP = f"INSERT INTO steps VALUES ({', '.join('?' * 16)})"
+
+
+_TEXTS = ("arguments", "given", "said", "metadata")
+_NOTHING: JsonObject = {"arguments": {}, "said": None, "blocks": [], "metadata": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    number: int
+    tool: str
+    arguments: str
+    given: str | None
+    said: str | None
+    outcome: str
+    blocks: Sequence[JsonObject]
+    reward: float | None
+    finished: bool
+    metadata: str | None
+    queued: float
+    ran: float | None
+    at: float
+    altered: bool = False
+    """Something was left out of it, so that its call cannot be repeated."""
+
+    @classmethod
+    def of(cls, event: Stepped) -> Row:
+        deed, result = event.deed, event.result
+        failure = result if isinstance(result, ToolFailure) else None
+        output = as_output(failure.message if failure is not None else result)
+        row = cls(
+            number=deed.number,
+            tool=deed.tool,
+            arguments=deed.arguments.decode(),
+            given=deed.given.decode() or None,
+            said=deed.said or None,
+            outcome="ok" if failure is None else failure.reason,
+            blocks=[plain(block) for block in output.blocks],
+            reward=output.reward,
+            finished=output.finished,
+            metadata=encode(output.metadata).decode() if output.metadata else None,
+            queued=event.waited,
+            ran=event.ran,
+            at=deed.at,
+        )
+        spec = deed.of.spec
+        if secrets := [value for value in spec.secrets.values() if len(value) >= _SECRET_LEAST]:
+            row = row.without(secrets)
+        redact = hook_of(spec.environment, "redact")
+        return row if redact is None else row.redacted(redact)
+
+    def without(self, secrets: Sequence[str]) -> Row:
+        """The same with other words in the place of secrets, wherever a call or its result repeats one."""
+        kept: dict[str, Any] = {name: _hide(getattr(self, name), secrets) for name in _TEXTS}
+        blocks = json.loads(_hide(encode(self.blocks).decode(), secrets) or "[]")
+        same = blocks == self.blocks and all(value == getattr(self, name) for name, value in kept.items())
+        return self if same else replace(self, **kept, blocks=blocks, altered=True)
+
+    def redacted(self, redact: Callable[[JsonObject], JsonObject | None]) -> Row:
+        """The same as its author leaves it. If that fails, nothing of what was said is kept."""
+        shown = {
+            "tool": self.tool,
+            "arguments": json.loads(self.arguments),
+            "said": self.said,
+            "blocks": list(self.blocks),
+            "metadata": json.loads(self.metadata) if self.metadata else None,
+        }
+        before = encode(shown)
+        try:
+            left = redact(shown) or {}
+            after = {name: left.get(name, empty) for name, empty in _NOTHING.items()}
+            if encode({**shown, **after}) == before:
+                return self
+            blocks = [
+                plain(block) if isinstance(block, TextBlock | ImageBlock) else block for block in after["blocks"] or ()
+            ]
+            metadata = encode(after["metadata"]).decode() if after["metadata"] else None
+            arguments = encode(after["arguments"] or {}).decode()
+            return replace(
+                self,
+                arguments=arguments,
+                said=after["said"],
+                blocks=blocks,
+                metadata=metadata,
+                given=None,
+                altered=True,
+            )
+        except Exception:  # the author's redact()
+            log.exception("redact() failed, so nothing of a call of %s is kept", self.tool)
+            return replace(self, arguments="{}", given=None, said=None, blocks=[], metadata=None, altered=True)
+
+    def values(self, episode: int, blocks: str) -> Sequence[Any]:
+        rewards = json.loads(self.metadata).get("rewards") if self.metadata and '"rewards"' in self.metadata else None
+        return (
+            *(episode, self.number, self.tool, self.arguments, self.given, self.said, self.outcome, blocks),
+            *(self.reward, json.dumps(rewards) if isinstance(rewards, dict) else None, self.finished, self.metadata),
+            *(self.queued, self.ran, self.at, self.altered),
+        )
+
+
+def plain(block: Block) -> JsonObject:
+    """A block as JSON, with its detail if it has one."""
+    if isinstance(block, ImageBlock):
+        made: JsonObject = {"type": "image", "data": block.data, "mimeType": block.mimeType}
+    else:
+        made = _text(block.text)
+    return made if block.detail is None else {**made, "detail": block.detail}
+
+
+def hook_of(environment: type, name: str) -> Callable[..., Any] | None:
+    """A hook that an environment may have. A tool may have the same name, and is none."""
+    found = getattr(environment, name, None)
+    return found if callable(found) and not hasattr(found, MARK) else None
+
+
+def _text(text: str) -> JsonObject:
+    return {"type": "text", "text": text}
+
+
+def _hide(text: str | None, secrets: Sequence[str]) -> str | None:
+    for secret in secrets if text else ():
+        for written in {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}:
+            text = (text or "").replace(written, _INSTEAD)
+    return text

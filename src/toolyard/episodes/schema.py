@@ -1,0 +1,138 @@
+"""The tables of a store, and how a connection to one is opened."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from toolyard.core.errors import ToolyardError
+
+VERSION = 1
+_BUSY_MS = 30_000
+_TABLES = """
+CREATE TABLE episodes (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    session TEXT NOT NULL,
+    parent TEXT,
+    parent_step INTEGER,
+    environment TEXT NOT NULL,
+    split TEXT,
+    task_index INTEGER,
+    task TEXT NOT NULL,
+    prompt TEXT,
+    wire TEXT NOT NULL,
+    run TEXT NOT NULL,
+    labels TEXT NOT NULL,
+    opened REAL NOT NULL,
+    closed REAL,
+    why TEXT,
+    steps INTEGER NOT NULL,
+    total REAL,
+    finished INTEGER NOT NULL,
+    outcome TEXT NOT NULL,
+    complete INTEGER NOT NULL,
+    stays INTEGER NOT NULL,
+    toolyard TEXT NOT NULL,
+    source TEXT NOT NULL
+);
+CREATE INDEX episodes_by_time ON episodes (opened);
+CREATE INDEX episodes_by_run ON episodes (run, opened);
+CREATE INDEX episodes_by_task ON episodes (environment, split, task_index);
+CREATE INDEX episodes_by_return ON episodes (total);
+CREATE INDEX episodes_by_session ON episodes (session);
+CREATE TABLE steps (
+    episode INTEGER NOT NULL REFERENCES episodes (number) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    tool TEXT NOT NULL,
+    arguments TEXT NOT NULL,
+    given TEXT,
+    said TEXT,
+    outcome TEXT NOT NULL,
+    blocks TEXT NOT NULL,
+    reward REAL,
+    rewards TEXT,
+    finished INTEGER NOT NULL,
+    metadata TEXT,
+    queued REAL NOT NULL,
+    ran REAL,
+    at REAL NOT NULL,
+    altered INTEGER NOT NULL,
+    PRIMARY KEY (episode, number)
+) WITHOUT ROWID;
+CREATE TABLE blobs (sha BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE uses (
+    episode INTEGER NOT NULL REFERENCES episodes (number) ON DELETE CASCADE,
+    sha BLOB NOT NULL,
+    PRIMARY KEY (episode, sha)
+) WITHOUT ROWID;
+CREATE INDEX uses_by_sha ON uses (sha);
+CREATE TABLE scores (
+    episode INTEGER NOT NULL REFERENCES episodes (number) ON DELETE CASCADE,
+    at REAL NOT NULL,
+    source TEXT NOT NULL,
+    name TEXT NOT NULL,
+    score REAL
+);
+CREATE INDEX scores_by_episode ON scores (episode);
+CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'unicode61');
+CREATE TABLE indexed (upto INTEGER NOT NULL);
+INSERT INTO indexed VALUES (0);
+"""
+
+
+class StoreError(ToolyardError):
+    """The file of episodes cannot be used. The message names it, and says why."""
+
+
+def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    """Open a store, or make one. Raises `StoreError`."""
+    if not create and not path.exists():
+        raise StoreError(f"there is no file {str(path)!r}; a server that is started with --record makes one")
+    try:
+        if create and not path.exists():
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))  # it holds tasks and their answers
+        connection = sqlite3.connect(path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+        _prepare(connection, path, create=create)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreError(f"{str(path)!r} cannot be used as a store of episodes: {error}") from error
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, *, create: bool) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > VERSION:
+        raise StoreError(
+            f"{str(path)!r} was written by a newer Toolyard (version {version} of its tables, this one knows {VERSION})"
+        )
+    if version == 0 and not create:
+        raise StoreError(f"{str(path)!r} is no store of episodes")
+    if version == 0:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before the first table, or the file never shrinks
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreError(
+            f"{str(path)!r} lies on a file system that several processes cannot share (its journal is {mode!r}): "
+            f"network drives are such; name a file on a disk of this machine"
+        )
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    if version == 0:
+        _make_tables(connection)
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    """Several processes may try at the same time, and one of them makes them."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                raise sqlite3.DatabaseError("it is the database of another program")
+            for statement in filter(str.strip, _TABLES.split(";\n")):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,248 @@
+"""The thread that writes episodes: a batch a tenth of a second, each in one transaction."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from toolyard.core.encoding import encode
+from toolyard.core.environment import Environment
+from toolyard.core.output import JsonObject
+from toolyard.episodes.events import Closed, Event, Open, Opened, Prompted, Stepped
+from toolyard.episodes.rows import EPISODE, LONG, STEP, Row, plain
+from toolyard.episodes.schema import connect
+from toolyard.version import __version__
+
+log = logging.getLogger("toolyard.episodes")
+
+_PAUSE = 0.1
+_BATCH_MOST = 2000
+_EVENTS_MOST = 100_000
+_BYTES_MOST = 128 * 2**20
+"""Events and bytes that wait to be written. Beyond, episodes are left out."""
+_YIELD_EVERY = 16
+"""Rows after which the event loop may go on: it would wait for the interpreter otherwise."""
+_TRIM_EVERY = 50
+"""Batches between two looks at the size of the file."""
+
+
+class Writer:
+    def __init__(self, path: Path, most: int) -> None:
+        self._path = path
+        self._most = most
+        self._events: deque[tuple[Event, int]] = deque()
+        self._taken = self._written = 0
+        """Bytes: the event loop counts the first, the thread the second."""
+        self.failed = 0
+        """Episodes that were in a batch that could not be written."""
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._batches = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._events)
+
+    def start(self) -> None:
+        """Raises `StoreError`."""
+        connection = connect(self._path, create=True)
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, args=(connection,), name="toolyard-episodes", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what waits, and end."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def take(self, event: Event, size: int) -> bool:
+        """False if too much waits already."""
+        if len(self._events) >= _EVENTS_MOST or self._taken - self._written + size > _BYTES_MOST:
+            return False
+        self._taken += size
+        self._events.append((event, size))
+        return True
+
+    def take_last(self, event: Closed) -> None:
+        """The end of an episode that was taken. There are no more of these than open sessions."""
+        self._events.append((event, 0))
+
+    def _run(self, connection: sqlite3.Connection) -> None:
+        try:
+            while not self._stopping.wait(_PAUSE):
+                self._drain(connection)
+            self._drain(connection)
+            connection.execute("PRAGMA optimize")
+        finally:
+            connection.close()
+
+    def _drain(self, connection: sqlite3.Connection) -> None:
+        while self._events:
+            batch = Batch()
+            size = 0
+            while self._events and len(batch.events) < _BATCH_MOST:
+                event, bytes_of_event = self._events.popleft()
+                batch.events.append(event)
+                size += bytes_of_event
+            self._write(connection, batch)
+            self._written += size
+            self._batches += 1
+            if self._batches % _TRIM_EVERY == 0:
+                self._trim(connection)
+
+    def _write(self, connection: sqlite3.Connection, batch: Batch) -> None:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            batch.write(connection)
+            connection.execute("COMMIT")
+        except Exception as error:  # a full disk, a file that was taken away; or an author's redact()
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            self.failed += batch.give_up()
+            log.error("%d episodes cannot be kept in %s: %s", len(batch.touched), self._path, error)
+
+    def _trim(self, connection: sqlite3.Connection) -> None:
+        """Drop the oldest episodes of training when the file is too large. Those that stay never go by themselves."""
+        try:
+            while size_of(connection) > self._most and drop_oldest(connection):
+                connection.executescript("PRAGMA incremental_vacuum")
+        except sqlite3.Error as error:
+            log.warning("%s cannot be made smaller: %s", self._path, error)
+
+
+class Batch:
+    """Events that are written in one transaction."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.touched: dict[Open, None] = {}
+        self._blobs: list[tuple[bytes, bytes]] = []
+        self._uses: list[tuple[int, bytes]] = []
+
+    def give_up(self) -> int:
+        """Keep nothing more of the episodes in it."""
+        for event in self.events:
+            one = event.deed.of if isinstance(event, Stepped) else event.of
+            self.touched[one] = None
+        for one in self.touched:
+            one.broken = True
+        return len(self.touched)
+
+    def write(self, connection: sqlite3.Connection) -> None:
+        steps: list[Sequence[Any]] = []
+        for count, event in enumerate(self.events):
+            match event:
+                case Opened(of=one):
+                    self._insert(connection, one, event.at)
+                case Prompted(of=one, blocks=blocks):
+                    one.prompt = encode(self._stored(one, [plain(block) for block in blocks]))
+                case Stepped():
+                    one = event.deed.of
+                    if one.rowid:
+                        steps.append(self._step(one, event))
+                case Closed(of=one):
+                    one.closed, one.why = event.at, event.why
+            if one.rowid:
+                self.touched[one] = None
+            if count % _YIELD_EVERY == 0:
+                time.sleep(0)
+        connection.executemany("INSERT OR IGNORE INTO blobs VALUES (?, ?)", self._blobs)
+        connection.executemany("INSERT OR IGNORE INTO uses VALUES (?, ?)", self._uses)
+        connection.executemany(STEP, steps)
+        connection.executemany(
+            "UPDATE episodes SET prompt = ?, closed = ?, why = ?, steps = ?, total = ?, finished = ?, outcome = ?, "
+            "complete = ? WHERE number = ?",
+            map(self._summary, self.touched),
+        )
+
+    def _insert(self, connection: sqlite3.Connection, one: Open, at: float) -> None:
+        spec, task = one.spec, one.spec.task
+        cursor = connection.execute(
+            EPISODE,
+            (
+                *(one.id, spec.session_id, one.parent.id if one.parent else None, one.parent_step or None),
+                *(spec.environment.name().lower(), task.split, task.index, one.task.decode()),
+                *(spec.origin.wire, spec.origin.run, json.dumps(dict(spec.origin.labels)), at),
+                *(int("eval" in spec.origin.labels), __version__, source_hash(spec.environment)),  # type: ignore[arg-type]  # a class has a hash,
+            ),
+        )
+        one.rowid = cursor.lastrowid or 0
+
+    def _step(self, one: Open, event: Stepped) -> Sequence[Any]:
+        row = Row.of(event)
+        one.number += 1
+        one.last = row.outcome
+        if row.reward is not None:
+            one.total = (one.total or 0.0) + row.reward
+        one.finished = one.finished or row.finished
+        return row.values(one.rowid, encode(self._stored(one, row.blocks)).decode())
+
+    def _stored(self, one: Open, blocks: Sequence[JsonObject]) -> Sequence[JsonObject]:
+        """The blocks as they stand in a row: images and long text stand in a table of their own, once."""
+        stored = []
+        for block in blocks:
+            key = "data" if block["type"] == "image" else "text"
+            if key == "text" and len(block[key]) <= LONG:
+                stored.append(block)
+                continue
+            data = block[key].encode(errors="surrogatepass")
+            sha = hashlib.sha256(data).digest()
+            self._blobs.append((sha, data))
+            self._uses.append((one.rowid, sha))
+            stored.append({**{name: value for name, value in block.items() if name != key}, "blob": sha.hex()})
+        return stored
+
+    def _summary(self, one: Open) -> Sequence[Any]:
+        prompt = one.prompt.decode() if one.prompt else None
+        ended = one.closed, one.why, one.number, one.total, one.finished, one.outcome, one.complete
+        return prompt, *ended, one.rowid
+
+
+@cache
+def source_hash(environment: type[Environment]) -> str:
+    """Of the file in which an environment is written; empty where there is none."""
+    try:
+        file = inspect.getsourcefile(environment.written_as or environment)
+    except TypeError:  # a class without a module
+        file = None
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file and Path(file).is_file() else ""
+
+
+def size_of(connection: sqlite3.Connection) -> int:
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    return int((pages - free) * size)
+
+
+def drop_oldest(connection: sqlite3.Connection, count: int = 200) -> int:
+    """Drop episodes that are over and need not stay. Return how many."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        rows = connection.execute(
+            "SELECT number FROM episodes WHERE NOT stays AND closed IS NOT NULL ORDER BY opened LIMIT ?", (count,)
+        ).fetchall()
+        marks = ", ".join("?" * len(rows))
+        numbers = [number for (number,) in rows]
+        used = connection.execute(f"SELECT DISTINCT sha FROM uses WHERE episode IN ({marks})", numbers).fetchall()
+        connection.executemany("DELETE FROM episodes WHERE number = ?", rows)
+        connection.executemany(
+            "DELETE FROM blobs WHERE sha = ?1 AND sha NOT IN (SELECT sha FROM uses WHERE sha = ?1)", used
+        )
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    return len(rows)
