@@ -34,6 +34,7 @@ CREATE TABLE episodes (
     outcome TEXT NOT NULL,
     complete INTEGER NOT NULL,
     stays INTEGER NOT NULL,
+    searchable INTEGER NOT NULL DEFAULT 0,
     toolyard TEXT NOT NULL,
     source TEXT NOT NULL
 );
@@ -42,6 +43,7 @@ CREATE INDEX episodes_by_run ON episodes (run, opened);
 CREATE INDEX episodes_by_task ON episodes (environment, split, task_index);
 CREATE INDEX episodes_by_return ON episodes (total);
 CREATE INDEX episodes_by_session ON episodes (session);
+CREATE INDEX episodes_to_index ON episodes (number) WHERE closed IS NOT NULL AND NOT searchable;
 CREATE TABLE steps (
     episode INTEGER NOT NULL REFERENCES episodes (number) ON DELETE CASCADE,
     number INTEGER NOT NULL,
@@ -77,8 +79,6 @@ CREATE TABLE scores (
 );
 CREATE INDEX scores_by_episode ON scores (episode);
 CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'unicode61');
-CREATE TABLE indexed (upto INTEGER NOT NULL);
-INSERT INTO indexed VALUES (0);
 """
 
 
