@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from toolyard.core.output import Blocks, CallResult
+from toolyard.core.output import Blocks, Reply
 from toolyard.placement.base import SessionSpec
 from toolyard.runtime.journal import Why
 
@@ -90,7 +90,7 @@ class Prompted:
 @dataclass(slots=True)
 class Stepped:
     deed: Deed
-    result: CallResult | str
+    result: Reply
     waited: float
     ran: float | None
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from toolyard.core.encoding import encode
-from toolyard.core.output import AskAgain, Blocks, CallResult, JsonObject
+from toolyard.core.output import Blocks, JsonObject, Reply
 from toolyard.episodes.events import Closed, Deed, Open, Opened, Prompted, Stepped
 from toolyard.episodes.writer import Writer
 from toolyard.placement.base import SessionSpec
@@ -103,9 +103,9 @@ class Recorder:
         one.begun += 1
         return Deed(one, tool, encode(arguments) if arguments else _EMPTY, encode(given) if given else b"", said)
 
-    def ended(self, deed: journal.Deed, result: CallResult | str, waited: float, ran: float | None) -> None:
+    def ended(self, deed: journal.Deed, result: Reply, waited: float, ran: float | None) -> None:
         mine = cast(Deed, deed)  # the journal hands back what `began` returned
-        if isinstance(result, AskAgain) or mine.of.broken:
+        if mine.of.broken:
             return
         size = len(mine.arguments) + len(mine.said) + size_of(result)
         self._take(mine.of, Stepped(mine, result, waited, ran), size)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolyard.core.encoding import encode
-from toolyard.core.output import Block, ImageBlock, JsonObject, TextBlock, ToolFailure, as_output
+from toolyard.core.output import AskAgain, Block, ImageBlock, JsonObject, TextBlock, ToolFailure, ToolOutput, as_output
 from toolyard.core.tool import MARK
 from toolyard.episodes.events import Stepped
 
@@ -17,6 +17,8 @@ log = logging.getLogger("toolyard.episodes")
 
 LONG = 4096
 """Characters of a text that stands in its row."""
+ASK_AGAIN = "ask_again"
+"""In the metadata of a step whose tool had nothing to say yet: the tool that was to be called for its result."""
 _SECRET_LEAST = 6
 """A shorter secret would be found everywhere."""
 _INSTEAD = "[secret]"
@@ -55,7 +57,10 @@ class Row:
     def of(cls, event: Stepped) -> Row:
         deed, result = event.deed, event.result
         failure = result if isinstance(result, ToolFailure) else None
-        output = as_output(failure.message if failure is not None else result)
+        if isinstance(result, AskAgain):
+            output = ToolOutput(metadata={ASK_AGAIN: result.tool})
+        else:
+            output = as_output(failure.message if failure is not None else result)
         row = cls(
             number=deed.number,
             tool=deed.tool,

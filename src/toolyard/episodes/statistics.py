@@ -34,8 +34,7 @@ class Summary:
         means = self._means
         if not means:
             return None
-        single = all(len(returns) <= 1 for returns in self.by_task)
-        if single and len(means) < _FEW_TASKS and set(means) <= {0.0, 1.0}:
+        if len(means) < _FEW_TASKS and set(means) <= {0.0, 1.0}:
             return share_interval(int(sum(means)), len(means))
         if len(means) < 2:
             return None

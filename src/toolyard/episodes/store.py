@@ -301,10 +301,7 @@ def _quoted(words: str) -> str:
 def _rows(file: sqlite3.Connection, sql: str, *values: object) -> Iterator[sqlite3.Row]:
     cursor = file.cursor()
     cursor.row_factory = sqlite3.Row
-    try:
-        yield from cursor.execute(sql, values)
-    finally:
-        cursor.close()
+    return cursor.execute(sql, values)
 
 
 def _episode(row: sqlite3.Row) -> Episode:

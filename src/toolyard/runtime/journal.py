@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
-from toolyard.core.output import Blocks, CallResult, JsonObject, Reason
+from toolyard.core.output import Blocks, JsonObject, Reason, Reply
 from toolyard.placement.base import SessionSpec
 
 Outcome: TypeAlias = Literal["ok"] | Reason
@@ -37,7 +37,7 @@ class Recorder(Protocol):
     def began(self, spec: SessionSpec, tool: str, arguments: JsonObject, given: JsonObject, said: str) -> Deed | None:
         """A call has begun. `said` is the text in which the model wrote it. None if this session is not recorded."""
 
-    def ended(self, deed: Deed, result: CallResult | str, waited: float, ran: float | None) -> None: ...
+    def ended(self, deed: Deed, result: Reply, waited: float, ran: float | None) -> None: ...
     def prompted(self, spec: SessionSpec, prompt: Blocks) -> None: ...
 
 

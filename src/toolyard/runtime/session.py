@@ -469,17 +469,17 @@ class Session:
         tally.add(result, cancelled_by_us=self._life.state is _CLOSED or self._shared.draining)
 
     def _tell(self, call: Call[Any], result: Reply, now: float) -> None:
-        """Tell the journal that a call is over. A call that returned `AskAgain` is not."""
-        if isinstance(result, AskAgain):
-            return
-        outcome: Outcome = result.reason if isinstance(result, ToolFailure) else "ok"
+        """Tell the journal that a call is over. A call that returned `AskAgain` is so only for the record."""
         journal = self._shared.journal
         asked = call.deadline - self._shared.limits.call_seconds
         waited, ran = (call.began - asked, now - call.began) if call.began else (now - asked, None)
-        for hear in journal.answered:
-            hear(self.spec, call.name, outcome, waited, ran)
         if call.deed is not None and journal.recorder is not None:
             journal.recorder.ended(call.deed, result, waited, ran)
+        if isinstance(result, AskAgain):
+            return
+        outcome: Outcome = result.reason if isinstance(result, ToolFailure) else "ok"
+        for hear in journal.answered:
+            hear(self.spec, call.name, outcome, waited, ran)
 
     def _abandon(self, call: Call[Any]) -> None:
         log.error(

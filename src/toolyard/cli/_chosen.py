@@ -1,0 +1,45 @@
+"""The flags by which commands choose episodes of a store."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from toolyard.episodes.schema import StoreError
+from toolyard.episodes.store import OUTCOMES, Filter, Store
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        required=True,
+        help="a file that a server has recorded into",
+    )
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--environment", help="only of this environment")
+    parser.add_argument("--split", help="only of this split")
+    parser.add_argument("--index", type=int, help="only of the task with this number in its split")
+    parser.add_argument("--run", dest="of_run", help="only of this run, as its client called it")
+    parser.add_argument("--wire", help="only of sessions that were opened over this protocol")
+    parser.add_argument("--outcome", choices=OUTCOMES, help="only those that ended so")
+    parser.add_argument("--reward", metavar="TEST", help="only those whose return passes, as '<0.5', '=1' or 'null'")
+    parser.add_argument("--label", metavar="NAME=VALUE", action="append", default=[], help="only with this label")
+    parser.add_argument("--limit", type=int, default=-1, help="so many at most")
+
+
+def filter_of(args: argparse.Namespace) -> Filter:
+    labels = dict(pair.partition("=")[::2] for pair in args.label)
+    ids = tuple(getattr(args, "ids", ()))
+    chosen = ("environment", "split", "index", "wire", "outcome", "reward")
+    return Filter(**{name: getattr(args, name) for name in chosen}, run=args.of_run, labels=labels, ids=ids)
+
+
+def opened(args: argparse.Namespace) -> Store:
+    if getattr(args, "limit", 1) == 0:
+        raise StoreError("--limit is 0; it must be more")
+    return Store(args.store)

@@ -1,0 +1,229 @@
+"""Makes the calls of an episode again, in a fresh session of its task, and compares what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from toolyard.core.encoding import encode
+from toolyard.core.environment import Environment
+from toolyard.core.errors import RequestError, ToolyardError, describe
+from toolyard.core.output import JsonObject, Returned, ToolFailure, ToolOutput, as_output, is_retryable
+from toolyard.episodes.rows import ASK_AGAIN, plain
+from toolyard.episodes.store import Episode, Step, Store
+from toolyard.placement.base import Origin, SessionSpec, Task
+from toolyard.runtime.runtime import Runtime
+from toolyard.runtime.session import Session
+
+Verdict: TypeAlias = Literal["same", "differs", "cannot"]
+
+_ORIGIN = Origin("replay")
+_DIFF_MOST = 40
+"""Lines of a difference."""
+
+
+class Cannot(Exception):
+    """An episode cannot be replayed. `step` is 0 if none of its steps is the reason."""
+
+    def __init__(self, why: str, step: int = 0) -> None:
+        super().__init__(why)
+        self.step = step
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    id: str
+    result: Verdict
+    old_return: float | None
+    new_return: float | None = None
+    step: int | None = None
+    difference: str | None = None
+    """What differs in that step, or why the episode cannot be replayed."""
+
+    def as_json(self) -> JsonObject:
+        names = ("id", "result", "step", "difference", "old_return", "new_return")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """A call to make again. `polls` of it were made until it had a result, which is that of `expected`."""
+
+    first: Step
+    expected: Step
+
+
+class Replay:
+    def __init__(self, runtime: Runtime, store: Store, *, rewards_only: bool = False) -> None:
+        self._runtime = runtime
+        self._store = store
+        self._rewards_only = rewards_only
+
+    async def all(self, episodes: Iterator[Episode], at_once: int) -> AsyncIterator[Replayed]:
+        """Replay so many at once. They come out as they end."""
+        running: set[asyncio.Task[Replayed]] = set()
+        try:
+            for episode in episodes:
+                running.add(asyncio.create_task(self.one(episode)))
+                if len(running) >= at_once:
+                    done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        yield task.result()
+            while running:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield task.result()
+        finally:
+            for task in running:
+                task.cancel()
+
+    async def one(self, episode: Episode) -> Replayed:
+        try:
+            deeds = deeds_of(self._history(episode))
+            if not episode.complete:
+                raise Cannot("it is not complete: the server ended before it did, or could not keep all of it")
+            own = [deed for deed in deeds if deed.first in self._own(episode, deeds)]
+            session = await self._open(episode)
+        except Cannot as error:
+            return Replayed(episode.id, "cannot", episode.total, step=error.step or None, difference=str(error))
+        try:
+            return await self._play(episode, session, deeds, len(deeds) - len(own))
+        except Cannot as error:
+            return Replayed(episode.id, "cannot", episode.total, step=error.step or None, difference=str(error))
+        finally:
+            await self._runtime.close(session.id)
+
+    def _own(self, episode: Episode, deeds: Sequence[Deed]) -> Sequence[Step]:
+        return [deed.first for deed in deeds[-_count(deeds_of(self._store.steps(episode))) :]] if episode.steps else []
+
+    def _history(self, episode: Episode) -> Sequence[Step]:
+        """Its own steps, behind those of the episodes that it was forked from."""
+        steps = list(self._store.steps(episode))
+        if episode.parent is None:
+            return steps
+        try:
+            parent = self._store.find(episode.parent)
+        except ToolyardError as error:
+            raise Cannot(f"it continues another episode, and {error}") from None
+        before = [step for step in self._history(parent) if step.number <= (episode.parent_step or 0)]
+        return [*before, *steps]
+
+    async def _open(self, episode: Episode) -> Session:
+        try:
+            environment = self._runtime.environment(episode.environment)
+            spec = SessionSpec(
+                f"replay-{uuid.uuid4()}", environment, await self._task(episode, environment), origin=_ORIGIN
+            )
+            session = await self._runtime.open(spec)
+        except RequestError as error:
+            raise Cannot(str(error)) from None
+        except Exception as error:  # ours, or the author's constructor
+            raise Cannot(f"its session cannot be opened: {describe(error)}") from error
+        try:
+            await session.ready()
+        except Exception as error:  # the author's setup()
+            await self._runtime.close(session.id)
+            raise Cannot(f"its session cannot be set up: {describe(error)}") from error
+        return session
+
+    async def _task(self, episode: Episode, environment: type[Environment]) -> Task:
+        """That of the list, if it is still the same one; else the recorded one."""
+        if episode.split is not None and episode.index is not None:
+            try:
+                listed = await self._runtime.tasks(environment).at(episode.split, episode.index)
+            except RequestError:
+                listed = None
+            if listed is not None and encode(listed.spec) == encode(episode.task):
+                return listed
+        return Task({**episode.task}, episode.split, episode.index)
+
+    async def _play(self, episode: Episode, session: Session, deeds: Sequence[Deed], before: int) -> Replayed:
+        total: float | None = None
+        first: tuple[int, str] | None = None
+        for count, deed in enumerate(deeds):
+            step = deed.first
+            returned = await session.start(step.tool, {**step.arguments}, given=step.given).finished()
+            _check_ours(returned, step.number)
+            reward = None if isinstance(returned, ToolFailure) else as_output(returned).reward
+            if count >= before and reward is not None:
+                total = (total or 0.0) + reward
+            if first is None and (found := difference(deed.expected, returned, rewards_only=self._rewards_only)):
+                first = step.number, found
+                if not self._rewards_only:
+                    break
+        if first is None:
+            return Replayed(episode.id, "same", episode.total, total)
+        new = total if self._rewards_only else None
+        return Replayed(episode.id, "differs", episode.total, new, *first)
+
+
+def _count(deeds: Sequence[Deed]) -> int:
+    return len(deeds)
+
+
+def deeds_of(steps: Sequence[Step]) -> Sequence[Deed]:
+    """The calls to make again. Raises `Cannot` for one that cannot be."""
+    deeds: list[Deed] = []
+    asked: Step | None = None
+    for step in steps:
+        _check_step(step)
+        if asked is not None and step.tool == (asked.metadata or {}).get(ASK_AGAIN):
+            if ASK_AGAIN not in (step.metadata or {}):
+                deeds.append(Deed(asked, step))
+                asked = None
+        elif ASK_AGAIN in (step.metadata or {}):
+            asked = step
+        else:
+            deeds.append(Deed(step, step))
+    if asked is not None:
+        raise Cannot("its client did not come back for the result", asked.number)
+    return deeds
+
+
+def _check_step(step: Step) -> None:
+    if step.altered:
+        raise Cannot("something in the call was not recorded: a secret, or what its author leaves out", step.number)
+    if step.outcome in ("lost", "overloaded", "cancelled", "timed_out"):
+        raise Cannot(f"the call came to an end that was not its own: {step.outcome}", step.number)
+    if "cut_from" in (step.metadata or {}):
+        raise Cannot("its result was too large, and is recorded in part", step.number)
+
+
+def _check_ours(returned: Returned, step: int) -> None:
+    if isinstance(returned, ToolFailure) and is_retryable(returned.reason):
+        raise Cannot(f"the call could not be made again: {returned.message}", step)
+
+
+def difference(step: Step, returned: Returned, *, rewards_only: bool) -> str:
+    """What differs from the recorded step, for people; empty if nothing does."""
+    failure = returned if isinstance(returned, ToolFailure) else None
+    output = ToolOutput() if isinstance(returned, ToolFailure) else as_output(returned)
+    if step.reward != output.reward:
+        return f"reward was {step.reward}, is {output.reward}"
+    if rewards_only:
+        return ""
+    outcome = "ok" if failure is None else failure.reason
+    if step.outcome != outcome:
+        return f"outcome was {step.outcome}, is {outcome}"
+    if step.finished != output.finished:
+        return f"finished was {step.finished}, is {output.finished}"
+    blocks = [plain(block) for block in as_output(failure.message if failure else output).blocks]
+    return "" if encode(blocks) == encode(list(step.blocks)) else _diff(step.blocks, blocks)
+
+
+def _diff(old: Sequence[JsonObject], new: Sequence[JsonObject]) -> str:
+    lines = list(difflib.unified_diff(_lines(old), _lines(new), "recorded", "replayed", lineterm="", n=1))
+    more = [f"… {len(lines) - _DIFF_MOST} more lines"] if len(lines) > _DIFF_MOST else []
+    return "\n".join([*lines[:_DIFF_MOST], *more]) or "the blocks differ in their details"
+
+
+def _lines(blocks: Sequence[JsonObject]) -> list[str]:
+    return [
+        line
+        for block in blocks
+        for line in (block["text"].splitlines() if block["type"] == "text" else [f"[image {hash(block['data'])}]"])
+    ]
