@@ -217,6 +217,17 @@ class Server:
             self._uvicorn.should_exit = True
 
     @asynccontextmanager
+    async def living(self) -> AsyncGenerator[Runtime]:
+        """Sessions without a port, for programs that open them themselves."""
+        part = self.settings.part()
+        load = model_of(part)
+        if load is not None:
+            use_model(load())
+        use_data_dirs(data_dirs_of(part))
+        async with self._lifespan():
+            yield self.runtime
+
+    @asynccontextmanager
     async def _lifespan(self) -> AsyncGenerator[None]:
         self._placement.prepare()
         try:

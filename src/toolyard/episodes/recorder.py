@@ -52,12 +52,10 @@ class Recorder:
 
     @property
     def left_out(self) -> int:
-        """Episodes of which nothing, or not all, is kept."""
-        return self._left_out
+        return self._left_out + self._writer.failed
 
     @property
     def waiting(self) -> int:
-        """Events that are not written yet."""
         return self._writer.waiting
 
     @contextmanager

@@ -51,7 +51,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """A call to make again. `polls` of it were made until it had a result, which is that of `expected`."""
+    """A call to make again. Its result is that of `expected`, a later step if the client had to ask again for it."""
 
     first: Step
     expected: Step
@@ -83,34 +83,27 @@ class Replay:
 
     async def one(self, episode: Episode) -> Replayed:
         try:
-            deeds = deeds_of(self._history(episode))
             if not episode.complete:
-                raise Cannot("it is not complete: the server ended before it did, or could not keep all of it")
-            own = [deed for deed in deeds if deed.first in self._own(episode, deeds)]
+                raise Cannot("it is not complete: it goes on, or the server could not keep all of it")
+            before, own = self._before(episode), deeds_of(self._store.steps(episode))
             session = await self._open(episode)
+            try:
+                return await self._play(episode, session, before, own)
+            finally:
+                await self._runtime.close(session.id)
         except Cannot as error:
             return Replayed(episode.id, "cannot", episode.total, step=error.step or None, difference=str(error))
-        try:
-            return await self._play(episode, session, deeds, len(deeds) - len(own))
-        except Cannot as error:
-            return Replayed(episode.id, "cannot", episode.total, step=error.step or None, difference=str(error))
-        finally:
-            await self._runtime.close(session.id)
 
-    def _own(self, episode: Episode, deeds: Sequence[Deed]) -> Sequence[Step]:
-        return [deed.first for deed in deeds[-_count(deeds_of(self._store.steps(episode))) :]] if episode.steps else []
-
-    def _history(self, episode: Episode) -> Sequence[Step]:
-        """Its own steps, behind those of the episodes that it was forked from."""
-        steps = list(self._store.steps(episode))
+    def _before(self, episode: Episode) -> Sequence[Deed]:
+        """The calls of the episodes that it was forked from, until then."""
         if episode.parent is None:
-            return steps
+            return ()
         try:
             parent = self._store.find(episode.parent)
         except ToolyardError as error:
             raise Cannot(f"it continues another episode, and {error}") from None
-        before = [step for step in self._history(parent) if step.number <= (episode.parent_step or 0)]
-        return [*before, *steps]
+        steps = [step for step in self._store.steps(parent) if step.number <= (episode.parent_step or 0)]
+        return [*self._before(parent), *deeds_of(steps)]
 
     async def _open(self, episode: Episode) -> Session:
         try:
@@ -141,28 +134,27 @@ class Replay:
                 return listed
         return Task({**episode.task}, episode.split, episode.index)
 
-    async def _play(self, episode: Episode, session: Session, deeds: Sequence[Deed], before: int) -> Replayed:
+    async def _play(self, episode: Episode, session: Session, before: Sequence[Deed], own: Sequence[Deed]) -> Replayed:
+        for deed in before:
+            await self._repeat(session, deed.first)
         total: float | None = None
         first: tuple[int, str] | None = None
-        for count, deed in enumerate(deeds):
-            step = deed.first
-            returned = await session.start(step.tool, {**step.arguments}, given=step.given).finished()
-            _check_ours(returned, step.number)
+        for deed in own:
+            returned = await self._repeat(session, deed.first)
             reward = None if isinstance(returned, ToolFailure) else as_output(returned).reward
-            if count >= before and reward is not None:
+            if reward is not None:
                 total = (total or 0.0) + reward
             if first is None and (found := difference(deed.expected, returned, rewards_only=self._rewards_only)):
-                first = step.number, found
-                if not self._rewards_only:
-                    break
+                first = deed.expected.number, found
         if first is None:
             return Replayed(episode.id, "same", episode.total, total)
-        new = total if self._rewards_only else None
-        return Replayed(episode.id, "differs", episode.total, new, *first)
+        return Replayed(episode.id, "differs", episode.total, total, *first)
 
-
-def _count(deeds: Sequence[Deed]) -> int:
-    return len(deeds)
+    async def _repeat(self, session: Session, step: Step) -> Returned:
+        returned = await session.start(step.tool, {**step.arguments}, given=step.given).finished()
+        if isinstance(returned, ToolFailure) and is_retryable(returned.reason):
+            raise Cannot(f"the call could not be made again: {returned.message}", step.number)
+        return returned
 
 
 def deeds_of(steps: Sequence[Step]) -> Sequence[Deed]:
@@ -191,11 +183,6 @@ def _check_step(step: Step) -> None:
         raise Cannot(f"the call came to an end that was not its own: {step.outcome}", step.number)
     if "cut_from" in (step.metadata or {}):
         raise Cannot("its result was too large, and is recorded in part", step.number)
-
-
-def _check_ours(returned: Returned, step: int) -> None:
-    if isinstance(returned, ToolFailure) and is_retryable(returned.reason):
-        raise Cannot(f"the call could not be made again: {returned.message}", step)
 
 
 def difference(step: Step, returned: Returned, *, rewards_only: bool) -> str:

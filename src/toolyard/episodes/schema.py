@@ -106,6 +106,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, create: bool) -> Non
         raise StoreError(
             f"{str(path)!r} was written by a newer Toolyard (version {version} of its tables, this one knows {VERSION})"
         )
+    if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise StoreError(f"{str(path)!r} is the database of another program")
     if version == 0 and not create:
         raise StoreError(f"{str(path)!r} is no store of episodes")
     if version == 0:
@@ -127,8 +129,6 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                raise sqlite3.DatabaseError("it is the database of another program")
             for statement in filter(str.strip, _TABLES.split(";\n")):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")

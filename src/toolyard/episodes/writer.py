@@ -32,6 +32,8 @@ _BYTES_MOST = 128 * 2**20
 """Events and bytes that wait to be written. Beyond, episodes are left out."""
 _YIELD_EVERY = 16
 """Rows after which the event loop may go on: it would wait for the interpreter otherwise."""
+_DROPPED_MOST = 500
+"""Episodes that are dropped in one transaction."""
 _TRIM_EVERY = 50
 """Batches between two looks at the size of the file."""
 
@@ -227,12 +229,14 @@ def size_of(connection: sqlite3.Connection) -> int:
     return int((pages - free) * size)
 
 
-def drop_oldest(connection: sqlite3.Connection, count: int = 200) -> int:
-    """Drop episodes that are over and need not stay. Return how many."""
+def drop_oldest(connection: sqlite3.Connection) -> int:
+    """Drop a twentieth of the episodes that are over and need not stay. Return how many that were."""
     connection.execute("BEGIN IMMEDIATE")
     try:
+        over = "FROM episodes WHERE NOT stays AND closed IS NOT NULL"
+        (count,) = connection.execute(f"SELECT count(*) {over}").fetchone()
         rows = connection.execute(
-            "SELECT number FROM episodes WHERE NOT stays AND closed IS NOT NULL ORDER BY opened LIMIT ?", (count,)
+            f"SELECT number {over} ORDER BY opened LIMIT ?", (min(-(-count // 20), _DROPPED_MOST),)
         ).fetchall()
         marks = ", ".join("?" * len(rows))
         numbers = [number for (number,) in rows]

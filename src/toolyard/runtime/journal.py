@@ -34,6 +34,14 @@ class Deed(Protocol):
 class Recorder(Protocol):
     """Keeps what happens in sessions. It is quick, and does not raise."""
 
+    @property
+    def left_out(self) -> int:
+        """Episodes of which nothing, or not all, is kept."""
+
+    @property
+    def waiting(self) -> int:
+        """Events that are not written yet."""
+
     def began(self, spec: SessionSpec, tool: str, arguments: JsonObject, given: JsonObject, said: str) -> Deed | None:
         """A call has begun. `said` is the text in which the model wrote it. None if this session is not recorded."""
 

@@ -181,6 +181,7 @@ class Metrics(BaseRoute):
         yield from self._now()
         yield from self._since_the_start()
         yield from self._places()
+        yield from self._record()
         yield from _process()
 
     def _server(self) -> Iterator[str]:
@@ -247,6 +248,15 @@ class Metrics(BaseRoute):
             histograms = {name: getattr(counts, kept) for name, counts in named.items()}
             samples = (each for name, one in histograms.items() for each in one.samples({"environment": name}))
             yield from family(f"toolyard_{what}_seconds", "histogram", about, samples)
+
+    def _record(self) -> Iterator[str]:
+        if (recorder := self._runtime.journal.recorder) is None:
+            return
+        left_out, waiting = recorder.left_out, recorder.waiting
+        yield from family(
+            "toolyard_episodes_left_out_total", "counter", "Episodes not recorded, or not whole.", one(left_out)
+        )
+        yield from family("toolyard_record_queue", "gauge", "Events of sessions to be recorded.", one(waiting))
 
     def _places(self) -> Iterator[str]:
         placement = {"placement": self._options.placement}
