@@ -116,11 +116,17 @@ class AsyncEnvironment:
         index: int | None = None,
         secrets: Mapping[str, str] | None = None,
         toolset: str | None = None,
+        run: str = "",
+        labels: Mapping[str, str] | None = None,
     ) -> AsyncSession:
-        """An episode, about a task or about number `index` of `split`. It opens with `async with`."""
-        return AsyncSession(
-            self._line, self._talk.session(task, split=split, index=index, secrets=secrets, toolset=toolset)
+        """An episode, about a task or about number `index` of `split`. It opens with `async with`.
+
+        A server that records episodes keeps the name of the `run`, and the `labels`, with this one.
+        """
+        talk = self._talk.session(
+            task, split=split, index=index, secrets=secrets, toolset=toolset, run=run, labels=labels
         )
+        return AsyncSession(self._line, talk)
 
 
 class AsyncSession:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from toolyard.client.stream import Heard
@@ -26,6 +26,8 @@ class Ask:
     body: JsonObject | None = None
     session: str = ""
     silence: float = WAITING
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Of this request alone."""
 
 
 @dataclass(frozen=True, slots=True)

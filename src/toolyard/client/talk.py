@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -75,6 +76,8 @@ class EnvironmentTalk:
         index: int | None,
         secrets: Mapping[str, str] | None,
         toolset: str | None,
+        run: str = "",
+        labels: Mapping[str, str] | None = None,
     ) -> SessionTalk:
         if (task is None) == (split is None and index is None) or (split is None) != (index is None):
             raise ValueError("a session is about either a task, or a split and an index in it")
@@ -88,7 +91,7 @@ class EnvironmentTalk:
             body["secrets"] = dict(secrets)
         if toolset is not None:
             body["toolset_name"] = toolset
-        return SessionTalk(self.peer, name, body)
+        return SessionTalk(self.peer, name, body, origin_headers(run, labels or {}))
 
     def _ask(self, method: Literal["GET", "POST"], endpoint: str, body: JsonObject | None = None) -> Flow[Answer]:
         return (yield from ask(self.peer, Ask(method, path(self.name, endpoint), body)))
@@ -118,6 +121,8 @@ class SessionTalk:
     peer: Peer
     environment: str
     create: JsonObject
+    origin: Mapping[str, str] = field(default_factory=dict)
+    """Headers that name the run and the labels of its episode."""
     sid: str = ""
     """Its id; empty unless the session is open, or may be."""
     left: str = ""
@@ -138,7 +143,7 @@ class SessionTalk:
             return
         self.listed = None
         self.sid = meaning.session_id((yield from ask(self.peer, Ask("POST", "/create_session", {}))))
-        answer = yield from ask(self.peer, Ask("POST", "/create", self.create, self.sid))
+        answer = yield from ask(self.peer, Ask("POST", "/create", self.create, self.sid, headers=self.origin))
         # Nobody else has this id: if it is taken, an earlier try of ours succeeded and only its answer was lost.
         if answer.status != 200 and meaning.detail(answer) != "Session already exists":
             self.sid = ""
@@ -254,6 +259,16 @@ class SessionTalk:
         if answer.status == 200:
             return ServerFailed(f"a call was answered by something that is no stream of events: {answer.body[:200]!r}")
         return meaning.refusal(answer)
+
+
+def origin_headers(run: str, labels: Mapping[str, str]) -> Mapping[str, str]:
+    """By these a server that records episodes tells them apart."""
+    if not (run.isascii() and run.isprintable()):
+        raise ValueError(
+            f"the name of a run is sent in a header, which {run!r} cannot be: write it in ASCII, on one line"
+        )
+    headers = {"X-Toolyard-Run": run} if run else {}
+    return {**headers, "X-Toolyard-Labels": json.dumps(dict(labels))} if labels else headers
 
 
 def path(environment: str, endpoint: str) -> str:

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from toolyard.agents.arguments import make_arguments
 from toolyard.core.environment import Environment
 from toolyard.core.output import CallResult, JsonObject, ToolFailure, ToolOutput, as_result
 from toolyard.core.tool import ListToolsOutput, ToolSpec
 from toolyard.placement.base import SessionSpec, Task
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
-from toolyard.testing.arguments import make_arguments
 from toolyard.testing.witness import LoggedMeanwhile
 
 ToolCall: TypeAlias = tuple[str, JsonObject]

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from toolyard.agents.arguments import least_arguments
 from toolyard.core.output import JsonObject
 from toolyard.core.tool import ToolSpec
-from toolyard.testing.arguments import least_arguments
 from toolyard.testing.episodes import ToolCall
 
 Agent: TypeAlias = Literal["does nothing", "crashes", "exits early"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from yarl import URL
 
-from toolyard.testing.arguments import least_arguments
+from toolyard.agents.arguments import least_arguments
 from toolyard.testing.conformance.case import Untried
 from toolyard.testing.conformance.events import read_events
 from toolyard.testing.conformance.http import Answer, Headers, Http, Unmet, read_json, require

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from toolyard.testing.arguments import least_arguments
+from toolyard.agents.arguments import least_arguments
 from toolyard.testing.conformance.case import Untried
 from toolyard.testing.conformance.http import Answer, Http, Unmet, dumped, read_json, require, shortened
 from toolyard.testing.conformance.target import Target

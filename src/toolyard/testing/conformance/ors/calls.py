@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolyard.testing.arguments import least_arguments
+from toolyard.agents.arguments import least_arguments
 from toolyard.testing.conformance.case import Chapter, Untried
 from toolyard.testing.conformance.http import require
 from toolyard.testing.conformance.ors.probe import NOBODY, Called, Ors, is_block, new_sid, refused

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from toolyard.testing.arguments import least_arguments
+from toolyard.agents.arguments import least_arguments
 from toolyard.testing.conformance.case import Untried
 from toolyard.testing.conformance.events import Event, read_events
 from toolyard.testing.conformance.http import Answer, Headers, Http, Unmet, read_json, require

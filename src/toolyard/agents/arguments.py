@@ -1,4 +1,4 @@
-"""Arguments for a tool, made up from its JSON schema: what a model that has read nothing else might send."""
+"""Arguments for a tool, made up from its JSON schema: what an agent that has read nothing else might send."""
 
 from __future__ import annotations
 

@@ -1,0 +1,121 @@
+"""`Rollout`: what an agent did in one session, what it was worth, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypeAlias
+
+from toolyard.core.output import Block, JsonObject, ToolOutput
+
+Outcome: TypeAlias = Literal[
+    "finished",  # a tool said that the episode is over
+    # what the agent did
+    "stopped_early",  # it ended by itself, before the episode was over
+    "no_tool_call",
+    "max_turns",
+    "max_tokens",
+    "time_limit",
+    "length",  # the endpoint cut an answer off
+    "context_too_long",
+    "agent_raised",
+    # what others did; never a return
+    "endpoint_failed",
+    "infrastructure_failed",
+]
+FailedBy: TypeAlias = Literal["agent", "endpoint", "infrastructure"]
+
+
+@dataclass(slots=True)
+class Tokens:
+    """What the endpoint counted."""
+
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+    """Of the prompt."""
+    reasoning: int = 0
+    """Of the completion."""
+
+    def add(self, more: Tokens) -> None:
+        self.prompt += more.prompt
+        self.completion += more.completion
+        self.cached += more.cached
+        self.reasoning += more.reasoning
+
+    def as_json(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def of(cls, said: JsonObject) -> Self:
+        return cls(**{name: int(said.get(name) or 0) for name in ("prompt", "completion", "cached", "reasoning")})
+
+
+@dataclass(frozen=True, slots=True)
+class MadeCall:
+    """A tool call, with either its output or the failure that the agent was told."""
+
+    tool: str
+    arguments: JsonObject
+    output: ToolOutput | None
+    failure: str = ""
+    """The reason, such as `bad_arguments`."""
+    message: str = ""
+    """What the agent read instead of an output."""
+
+    @property
+    def reward(self) -> float | None:
+        return self.output.reward if self.output is not None else None
+
+
+@dataclass(slots=True)
+class Rollout:
+    """One episode as its trainer wants it. It grows while the agent plays."""
+
+    name: str
+    """By which its caller finds it again."""
+    session: str = ""
+    """The id that the server gave it."""
+    group: int = 0
+    """Rollouts with the same number continue from the same beginning."""
+    prompt: list[Block] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """The conversation with the model, in the form of the Chat Completions API; empty if the agent is no model."""
+    calls: list[MadeCall] = field(default_factory=list)
+    turns: int = 0
+    """Answers of the model, or else calls."""
+    tokens: Tokens = field(default_factory=Tokens)
+    finished: bool = False
+    outcome: Outcome = "stopped_early"
+    error: str = ""
+    """What was raised, if the outcome is a failure."""
+    seconds: float = 0.0
+
+    @property
+    def failed_by(self) -> FailedBy | None:
+        """Who is to blame that the episode did not come to its end."""
+        match self.outcome:
+            case "finished":
+                return None
+            case "endpoint_failed":
+                return "endpoint"
+            case "infrastructure_failed":
+                return "infrastructure"
+            case _:
+                return "agent"
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """Of each call; None for one that was not scored."""
+        return [call.reward for call in self.calls]
+
+    @property
+    def total(self) -> float | None:
+        """The return: the sum of the rewards, or None if there is none to tell.
+
+        What others broke has no return, and neither has an episode that its environment finished without a reward, or
+        in which the agent's own code broke. An agent that gives up gets what it has earned so far, maybe 0.
+        """
+        if self.outcome in ("endpoint_failed", "infrastructure_failed", "agent_raised"):
+            return None
+        given = [reward for reward in self.rewards if reward is not None]
+        return float(sum(given)) if given or self.outcome != "finished" else None

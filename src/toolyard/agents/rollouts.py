@@ -1,0 +1,114 @@
+"""Many episodes at once, for trainers: `rollouts` one by one as they end, `groups` with several of each task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TypeAlias, TypeVar
+
+from toolyard.agents.playing import Agent, play, play_open
+from toolyard.agents.rollout import Rollout
+from toolyard.client import AsyncSession, ClientError, RequestRefused, SessionGone, Task
+from toolyard.core.errors import describe
+
+T = TypeVar("T")
+
+Opening: TypeAlias = Callable[[Task], AsyncSession]
+"""Makes a session about a task, not open yet, as `environment.session` does."""
+
+
+async def rollouts(
+    session: Opening, tasks: Iterable[Task], agent: Agent, *, concurrency: int = 32, seconds: float | None = None
+) -> AsyncGenerator[Rollout]:
+    """Play an episode of each task, so many at once. They come in the order in which they end.
+
+    `tasks` may go on for ever: the next is taken when there is room. `rollout.group` is its number. `seconds` limits
+    the working time of each.
+    """
+
+    async def one(number: int, task: Task) -> Rollout:
+        rollout = await play(session(task), agent, task, name=f"{number}", seconds=seconds)
+        rollout.group = number
+        return rollout
+
+    async for rollout in as_they_end((one(*pair) for pair in enumerate(tasks)), concurrency):
+        yield rollout
+
+
+async def groups(
+    session: Opening,
+    tasks: Iterable[Task],
+    agent: Agent,
+    *,
+    n: int,
+    concurrency: int = 8,
+    seconds: float | None = None,
+) -> AsyncGenerator[list[Rollout]]:
+    """Play `n` episodes of each task, and give those of one task together. `concurrency` counts groups.
+
+    They continue from one session, forked when setup() is over, if the environment can fork. Else each has its own.
+    """
+
+    async def one(number: int, task: Task) -> list[Rollout]:
+        played = await _group(
+            partial(session, task), agent, task, [f"{number}-{member}" for member in range(n)], seconds
+        )
+        for rollout in played:
+            rollout.group = number
+        return played
+
+    async for group in as_they_end((one(*pair) for pair in enumerate(tasks)), concurrency):
+        yield group
+
+
+async def _group(
+    opened: Callable[[], AsyncSession], agent: Agent, task: Task, names: Sequence[str], seconds: float | None
+) -> list[Rollout]:
+    async with AsyncExitStack() as stack:
+        try:
+            first = await stack.enter_async_context(opened())
+            forks = await _forks(first, len(names) - 1)
+        except ClientError as error:
+            failed = describe(error)
+            return [Rollout(name, outcome="infrastructure_failed", error=failed) for name in names]
+        for fork in forks:
+            stack.push_async_callback(fork.close)
+        ready = [first, *forks]
+        members = [_played(one, agent, task, name, seconds) for one, name in zip(ready, names, strict=False)]
+        others = [play(opened(), agent, task, name=name, seconds=seconds) for name in names[len(ready) :]]
+        return list(await asyncio.gather(*members, *others))
+
+
+async def _forks(session: AsyncSession, wanted: int) -> list[AsyncSession]:
+    """None if the environment, or this server, cannot fork."""
+    try:
+        return await session.fork(wanted) if wanted else []
+    except (RequestRefused, SessionGone):  # a server that does not know the request has no such page
+        return []
+
+
+async def _played(session: AsyncSession, agent: Agent, task: Task, name: str, seconds: float | None) -> Rollout:
+    rollout = Rollout(name)
+    await play_open(session, agent, task, rollout, seconds)
+    return rollout
+
+
+async def as_they_end(work: Iterable[Awaitable[T]], at_once: int) -> AsyncGenerator[T]:
+    """The results of all, in the order in which they come. Leaving this early cancels those under way."""
+    waiting = iter(work)
+    under_way: set[asyncio.Future[T]] = set()
+    try:
+        while True:
+            while len(under_way) < at_once and (following := next(waiting, None)) is not None:
+                under_way.add(asyncio.ensure_future(following))
+            if not under_way:
+                return
+            done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                yield one.result()
+    finally:
+        for one in under_way:
+            one.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)

@@ -1,0 +1,82 @@
+"""`Seat`: a session as an agent has it. It keeps the account of what the agent does there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, overload
+
+from toolyard.agents.rollout import MadeCall, Rollout
+from toolyard.client import AsyncSession, Format, InfrastructureError, ToolCallFailed
+from toolyard.core.messages import Message
+from toolyard.core.output import Block, JsonObject, ToolOutput
+from toolyard.core.tool import TerminalToolSpec, ToolSpec
+
+
+class Seat:
+    """The methods of `AsyncSession` that an agent needs. Opening and closing are not among them."""
+
+    def __init__(self, session: AsyncSession, rollout: Rollout, excuse: Callable[[float], None]) -> None:
+        self._session = session
+        self.rollout = rollout
+        self.excuse = excuse
+        """Seconds that do not count as working time, because somebody told the agent to wait."""
+        self.lost: InfrastructureError | None = None
+        """The first failure of the infrastructure, whether or not the agent went on after it."""
+
+    @property
+    def name(self) -> str:
+        """The same whenever the same attempt is made again: a seed, for agents that draw lots."""
+        return self.rollout.name
+
+    @property
+    def sid(self) -> str:
+        return self._session.sid
+
+    @property
+    def finished(self) -> bool:
+        """Whether a tool has said that the episode is over."""
+        return self.rollout.finished
+
+    async def get_prompt(self) -> list[Block]:
+        self.rollout.prompt = await self._session.get_prompt()
+        return self.rollout.prompt
+
+    async def get_messages(self) -> list[Message]:
+        """The prompt as a conversation."""
+        await self.get_prompt()  # an episode's record has it
+        return await self._session.get_messages()
+
+    @overload
+    async def list_tools(self, format: None = None) -> list[ToolSpec]: ...
+    @overload
+    async def list_tools(self, format: Format) -> list[dict[str, Any]]: ...
+    async def list_tools(self, format: Format | None = None) -> list[ToolSpec] | list[dict[str, Any]]:
+        return await self._session.list_tools(format) if format else await self._session.list_tools()
+
+    async def terminal_tool(self) -> TerminalToolSpec | None:
+        return await self._session.terminal_tool()
+
+    async def call_tool(self, name: str, input: JsonObject = {}) -> ToolOutput:
+        """Raises `ToolCallFailed` if the tool fails, for the agent to read."""
+        try:
+            output = await self._session.call_tool(name, input)
+        except ToolCallFailed as error:
+            self.refuse(name, input, error.reason, error.message)
+            raise
+        except InfrastructureError as error:
+            self.lost = self.lost or error
+            raise
+        self.rollout.calls.append(MadeCall(name, input, output))
+        self.rollout.finished = self.rollout.finished or output.finished
+        return output
+
+    async def call_terminal_tool(self, message: str = "") -> ToolOutput:
+        """Hand in the agent's last message."""
+        terminal = await self.terminal_tool()
+        if terminal is None:
+            raise ToolCallFailed("no_such_tool", "this environment takes no last message")
+        return await self.call_tool(terminal.name, {terminal.arg: message} if terminal.arg else {})
+
+    def refuse(self, name: str, input: JsonObject, reason: str, message: str) -> None:
+        """Note a call that had no output."""
+        self.rollout.calls.append(MadeCall(name, input, None, reason, message))
