@@ -24,9 +24,6 @@ from toolyard.agents.rollout import Tokens
 from toolyard.core.errors import ToolyardError, describe
 from toolyard.core.output import JsonObject
 
-TRIES = 5
-TRYING = 60.0
-"""Seconds of trying one request. Waiting as `Retry-After` says is not trying."""
 _ANSWERING = 600.0
 """Seconds without a byte of an answer."""
 _WAIT_MOST = 600.0
@@ -59,7 +56,8 @@ class Refusal:
 class Endpoint:
     """One model at one address. Any number of episodes may share it: they wait together if it asks to.
 
-    `options` are fields of every request, such as `temperature`.
+    `options` are fields of every request, such as `temperature`. A request is tried so many times, or for so many
+    seconds: waiting as `Retry-After` says is not trying. The first `pause` is that long, and each is twice the last.
     """
 
     def __init__(
@@ -70,6 +68,9 @@ class Endpoint:
         api_key: str | None = None,
         options: JsonObject = {},
         stream: bool = False,
+        tries: int = 5,
+        trying: float = 60.0,
+        pause: float = 0.5,
     ) -> None:
         try:
             self._openai: Any = importlib.import_module("openai")
@@ -82,6 +83,7 @@ class Endpoint:
         self._stream = stream
         self.counted: Callable[[Tokens], None] = lambda tokens: None
         """Is told what each answer cost."""
+        self._trying = lambda: _Trying(tries, trying, pause)
         self._not_before = 0.0
 
     async def aclose(self) -> None:
@@ -99,7 +101,7 @@ class Endpoint:
         Raises `EndpointFailed`, or `AgentStopped` if the conversation is too long for the model.
         """
         body = {"model": self.model, "messages": list(messages), **({"tools": list(tools)} if tools else {})}
-        trying = _Trying()
+        trying = self._trying()
         while True:
             await self._when_welcome(excuse)
             trying.begin()
@@ -150,7 +152,8 @@ class Endpoint:
 class _Trying:
     """How long one request has been tried."""
 
-    def __init__(self) -> None:
+    def __init__(self, tries_most: int, seconds_most: float, pause: float) -> None:
+        self._tries_most, self._seconds_most, self._pause = tries_most, seconds_most, pause
         self._tries = 0
         self._waits = 0
         self._seconds = 0.0
@@ -169,11 +172,11 @@ class _Trying:
             raise EndpointFailed(f"the endpoint refused: {refusal.what}")
         if (refusal.wait or 0) > _WAIT_MOST:
             raise EndpointFailed(f"the endpoint asks to wait for {refusal.wait:.0f} s: {refusal.what}")
-        if self._tries >= TRIES or self._seconds >= TRYING:
+        if self._tries >= self._tries_most or self._seconds >= self._seconds_most:
             raise EndpointFailed(f"gave up after {self._tries} tries in {self._seconds:.0f} s: {refusal.what}")
         if told:
             return 0.0
-        delay: float = min(8.0, 0.5 * 2 ** (self._tries - 1)) * random.uniform(0.5, 1)
+        delay: float = min(8.0, self._pause * 2 ** (self._tries - 1)) * random.uniform(0.5, 1)
         self._seconds += delay
         return delay
 

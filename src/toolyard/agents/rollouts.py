@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -24,6 +24,8 @@ async def rollouts(
 ) -> AsyncGenerator[Rollout]:
     """Play an episode of each task, so many at once. They come in the order in which they end.
 
+    Wrap it in `contextlib.aclosing` if you leave it early: then it closes its sessions at once.
+
     `tasks` may go on for ever: the next is taken when there is room. `rollout.group` is its number. `seconds` limits
     the working time of each.
     """
@@ -33,8 +35,9 @@ async def rollouts(
         rollout.group = number
         return rollout
 
-    async for rollout in as_they_end((one(*pair) for pair in enumerate(tasks)), concurrency):
-        yield rollout
+    async with aclosing(as_they_end((one(*pair) for pair in enumerate(tasks)), concurrency)) as ending:
+        async for rollout in ending:
+            yield rollout
 
 
 async def groups(
@@ -59,8 +62,9 @@ async def groups(
             rollout.group = number
         return played
 
-    async for group in as_they_end((one(*pair) for pair in enumerate(tasks)), concurrency):
-        yield group
+    async with aclosing(as_they_end((one(*pair) for pair in enumerate(tasks)), concurrency)) as ending:
+        async for group in ending:
+            yield group
 
 
 async def _group(
