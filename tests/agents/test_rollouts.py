@@ -7,6 +7,7 @@ import contextlib
 import importlib
 from collections.abc import Iterator
 
+import httpx2
 import pytest
 
 from tests.agents.models import model, said
@@ -159,6 +160,17 @@ async def test_an_agent_that_ends_before_the_episode_does_has_what_it_earned(ser
 
     rollout = await one(server, agent)
     assert (rollout.outcome, rollout.failed_by, rollout.total) == ("stopped_early", "agent", 0.25)
+
+
+async def test_an_agent_that_holds_its_own_connection_is_asked_about_in_the_end(server):
+    async def agent(session: Seat, task: Task) -> None:
+        url = (await session.agent_url()).url.removesuffix("mcp") + "call"
+        async with httpx2.AsyncClient() as client:
+            for name, input in (("hint", {}), ("say", {"number": 0})):
+                await client.post(url, json={"name": name, "input": input})
+
+    rollout = await one(server, agent)
+    assert (rollout.outcome, rollout.total, rollout.rewards, rollout.turns) == ("finished", 1.25, [0.25, 1.0], 2)
 
 
 async def test_a_rollout_has_what_a_trainer_needs(server):

@@ -66,7 +66,7 @@ async def play_open(
     working = _Working(seconds)
     seat = Seat(session, rollout, working.excuse)
     rollout.outcome, rollout.error = await _outcome(seat, agent, task, working)
-    rollout.turns = rollout.turns or len(rollout.calls)
+    rollout.turns = rollout.turns or len(rollout.rewards)
     rollout.seconds = time.monotonic() - began
 
 
@@ -98,6 +98,10 @@ async def _outcome(seat: Seat, agent: Agent, task: Task, working: _Working) -> t
         outcome, error = stopped.outcome, stopped.message
     except Exception as raised:  # the agent may be anybody's code
         outcome, error = "time_limit" if working.over else _blamed(raised), describe(raised)
+    try:
+        await seat.settle()
+    except ClientError as lost:
+        return "infrastructure_failed", describe(lost)
     if seat.finished:  # whatever came after it
         return "finished", ""
     if seat.lost is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
+from toolyard.client import SessionOutcome
 from toolyard.core.output import Block, JsonObject, ToolOutput
 
 Outcome: TypeAlias = Literal[
@@ -89,6 +90,8 @@ class Rollout:
     error: str = ""
     """What was raised, if the outcome is a failure."""
     seconds: float = 0.0
+    elsewhere: SessionOutcome | None = None
+    """What the server counted, if the agent had a URL of its own for its calls."""
 
     @property
     def failed_by(self) -> FailedBy | None:
@@ -106,6 +109,8 @@ class Rollout:
     @property
     def rewards(self) -> list[float | None]:
         """Of each call; None for one that was not scored."""
+        if self.elsewhere is not None:
+            return [*self.elsewhere.rewards]
         return [call.reward for call in self.calls]
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from toolyard.agents.rollout import MadeCall, Rollout
-from toolyard.client import AsyncSession, Format, InfrastructureError, ToolCallFailed
+from toolyard.client import AgentUrl, AsyncSession, Format, InfrastructureError, ToolCallFailed, ToolLost
 from toolyard.core.messages import Message
 from toolyard.core.output import Block, JsonObject, ToolOutput
 from toolyard.core.tool import TerminalToolSpec, ToolSpec
@@ -22,6 +22,7 @@ class Seat:
         """Seconds that do not count as working time, because somebody told the agent to wait."""
         self.lost: InfrastructureError | None = None
         """The first failure of the infrastructure, whether or not the agent went on after it."""
+        self.handed_out = False
 
     @property
     def name(self) -> str:
@@ -76,6 +77,19 @@ class Seat:
         if terminal is None:
             raise ToolCallFailed("no_such_tool", "this environment takes no last message")
         return await self.call_tool(terminal.name, {terminal.arg: message} if terminal.arg else {})
+
+    async def agent_url(self) -> AgentUrl:
+        """A URL for an agent that holds its own connection. What it does there is asked of the server in the end."""
+        self.handed_out = True
+        return await self._session.agent_url()
+
+    async def settle(self) -> None:
+        """Ask the server what came of calls that were made elsewhere."""
+        if self.handed_out:
+            found = self.rollout.elsewhere = await self._session.outcome()
+            self.rollout.finished = found.finished
+            if found.retryable:
+                raise ToolLost("lost", f"a call was lost: {found.failure}")
 
     def refuse(self, name: str, input: JsonObject, reason: str, message: str) -> None:
         """Note a call that had no output."""
