@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from urllib.parse import unquote
 
 from toolyard.asgi import HttpError, Request
 from toolyard.core.output import JsonObject
 from toolyard.placement.base import Origin
 
-_RUN, _LABELS = b"x-toolyard-run", b"x-toolyard-labels"
+_RUN, _LABELS, _SAID = b"x-toolyard-run", b"x-toolyard-labels", b"x-toolyard-said"
 _RUN_MOST = 200
 _LABELS_MOST = 32
 _LABEL_MOST = 1000
@@ -22,6 +23,12 @@ def origin_of(request: Request, wire: str) -> Origin:
     if len(run) > _RUN_MOST or not run.isprintable():
         raise HttpError(400, f"X-Toolyard-Run is one line of at most {_RUN_MOST} characters")
     return Origin(wire, run, _labels(labels) if labels else {})
+
+
+def said_in(request: Request) -> str:
+    """What the model wrote beside the call, as its client tells it."""
+    text = request.header(_SAID)
+    return unquote(text) if text else ""
 
 
 def found_in(fields: JsonObject, origin: Origin) -> Origin:

@@ -328,3 +328,24 @@ def test_an_attempt_is_named_for_its_task_and_not_for_its_place():
     one, two, same = chosen(tasks, 0)
     assert len({one.key, two.key, same.key}) == 3
     assert [found.key for found in chosen(tasks[1:], 1)] == [two.key, one.key]
+
+
+def test_what_the_model_wrote_beside_its_calls_is_recorded_with_them(here):
+    thought = "Größe? 100 % sure.\nSo: " + "é" * 20_000
+
+    def reply(body: Body) -> bytes:
+        number = int(body["messages"][0]["content"][4:-1])
+        return said(thought[:24] if number else thought, ("hint", {}), ("say", {"number": number}), reasoning="Hm.")
+
+    store = here / "runs.db"
+    with model(reply) as asked:
+        words = (GUESS, "--model", "m", "--base-url", asked.url, "--tasks", ":2", "--record", str(store))
+        evaluate(here / "out.json", *words)
+    with Store([store]) as read:
+        long, short = (
+            [step.said for step in read.steps(one)]
+            for one in sorted(read.episodes(Filter()), key=lambda one: one.index or 0)
+        )
+    assert short == [f"<think>Hm.</think>\n{thought[:24]}", None]
+    assert long[0].startswith(f"<think>Hm.</think>\n{thought[:1000]}")
+    assert long[0].endswith("é…")  # a header has its limits

@@ -40,7 +40,7 @@ class ChatAgent:
             reply = await self._reply(session, tools)
             if reply.calls:
                 silent = False
-                rollout.messages += await _made(session, reply.calls)
+                rollout.messages += await _made(session, reply)
             elif await session.terminal_tool() is not None:
                 await session.call_terminal_tool(reply.text)
                 return
@@ -67,13 +67,14 @@ class ChatAgent:
         return reply
 
 
-async def _made(session: Seat, calls: Sequence[WrittenCall]) -> list[dict[str, Any]]:
+async def _made(session: Seat, reply: Reply) -> list[dict[str, Any]]:
     """The calls of one turn, one after the other, and the messages with their results."""
-    results = [(call.id, await _result(session, call)) for call in calls]
+    said = [reply.said, *("" for _ in reply.calls[1:])]  # once, with the first
+    results = [(call.id, await _result(session, call, text)) for call, text in zip(reply.calls, said, strict=True)]
     return list(results_of(results))
 
 
-async def _result(session: Seat, call: WrittenCall) -> Sequence[Block]:
+async def _result(session: Seat, call: WrittenCall, said: str) -> Sequence[Block]:
     if session.finished:
         session.refuse(call.name, {}, "episode_finished", _OVER)
         return [TextBlock(text=_OVER)]
@@ -83,6 +84,6 @@ async def _result(session: Seat, call: WrittenCall) -> Sequence[Block]:
         session.refuse(call.name, {}, "bad_arguments", str(error))
         return [TextBlock(text=f"Error: {error}")]
     try:
-        return (await session.call_tool(call.name, arguments)).blocks
+        return (await session.call_tool(call.name, arguments, said=said)).blocks
     except ToolCallFailed as error:
         return [TextBlock(text=f"Error: {error.message}")]

@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 
 from toolyard.agents.playing import AgentStopped, EndpointFailed
@@ -83,7 +84,7 @@ class Endpoint:
         self._stream = stream
         self.counted: Callable[[Tokens], None] = lambda tokens: None
         """Is told what each answer cost."""
-        self._trying = lambda: _Trying(tries, trying, pause)
+        self._trying: Callable[[], _Trying] = partial(_Trying, tries, trying, pause)
         self._not_before = 0.0
 
     async def aclose(self) -> None:

@@ -46,6 +46,12 @@ class Reply:
     def text(self) -> str:
         return self.message["content"] or ""
 
+    @property
+    def said(self) -> str:
+        """All that the model wrote beside its calls, its reasoning first."""
+        thought = self.message.get("reasoning_content") or self.message.get("reasoning")
+        return "\n".join(filter(None, (f"<think>{thought}</think>" if thought else "", self.text)))
+
 
 def reply_of(said: JsonObject) -> Reply:
     """Raises whatever reading raises if it is no answer."""

@@ -57,10 +57,10 @@ class Seat:
     async def terminal_tool(self) -> TerminalToolSpec | None:
         return await self._session.terminal_tool()
 
-    async def call_tool(self, name: str, input: JsonObject = {}) -> ToolOutput:
-        """Raises `ToolCallFailed` if the tool fails, for the agent to read."""
+    async def call_tool(self, name: str, input: JsonObject = {}, *, said: str = "") -> ToolOutput:
+        """Raises `ToolCallFailed` if the tool fails, for the agent to read. `said` is kept with the episode."""
         try:
-            output = await self._session.call_tool(name, input)
+            output = await self._session.call_tool(name, input, said=said)
         except ToolCallFailed as error:
             self.refuse(name, input, error.reason, error.message)
             raise

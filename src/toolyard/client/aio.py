@@ -187,12 +187,15 @@ class AsyncSession:
         """The tools of this task. With `format`, as a model's API wants them."""
         return formatted((await self._line.run(self._talk.list_tools())).tools, format)
 
-    async def call_tool(self, name: str, input: JsonObject = {}, *, call_id: str | None = None) -> ToolOutput:
+    async def call_tool(
+        self, name: str, input: JsonObject = {}, *, call_id: str | None = None, said: str = ""
+    ) -> ToolOutput:
         """Run a tool, exactly once, however often the connection breaks. Raises `ToolCallFailed` if the tool fails.
 
         A `call_id` names the call: a second call with it in this session returns the same result and runs nothing.
+        `said` is what the model wrote beside the call, for servers that record episodes.
         """
-        return await self._line.run(self._talk.call_tool(name, input, call_id))
+        return await self._line.run(self._talk.call_tool(name, input, call_id, said))
 
     async def terminal_tool(self) -> TerminalToolSpec | None:
         """The tool that takes the agent's last message, if there is one. `list_tools` does not list it."""

@@ -44,8 +44,7 @@ def request_of(step: Ask | Listen, address: Address) -> Request:
     headers = dict(address.headers)
     if step.session:
         headers["X-Session-ID"] = step.session
-    if isinstance(step, Ask):
-        headers |= step.headers
+    headers |= step.headers
     if isinstance(step, Listen):  # a proxy that compresses would hold pings back
         headers |= {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
     method = "POST" if isinstance(step, Listen) else step.method

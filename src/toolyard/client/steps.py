@@ -38,6 +38,8 @@ class Listen:
     body: JsonObject
     session: str
     silence: float
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Of this request alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,12 +182,13 @@ class Session:
         """The tools of this task. With `format`, as a model's API wants them."""
         return formatted(self._line.run(self._talk.list_tools()).tools, format)
 
-    def call_tool(self, name: str, input: JsonObject = {}, *, call_id: str | None = None) -> ToolOutput:
+    def call_tool(self, name: str, input: JsonObject = {}, *, call_id: str | None = None, said: str = "") -> ToolOutput:
         """Run a tool, exactly once, however often the connection breaks. Raises `ToolCallFailed` if the tool fails.
 
         A `call_id` names the call: a second call with it in this session returns the same result and runs nothing.
+        `said` is what the model wrote beside the call, for servers that record episodes.
         """
-        return self._line.run(self._talk.call_tool(name, input, call_id))
+        return self._line.run(self._talk.call_tool(name, input, call_id, said))
 
     def terminal_tool(self) -> TerminalToolSpec | None:
         """The tool that takes the agent's last message, if there is one. `list_tools` does not list it."""

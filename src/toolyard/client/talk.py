@@ -21,6 +21,9 @@ from toolyard.core.tool import ListToolsOutput, TerminalToolSpec, ToolSpec
 
 log = logging.getLogger("toolyard.client")
 
+_SAID_MOST = 32_000
+"""Characters of a header: servers bound the head of a request."""
+
 CLOSING = 90.0
 """Seconds to wait until a session is closed: its teardown() is over by then."""
 
@@ -188,10 +191,10 @@ class SessionTalk:
             raise RequestRefused(f"{self.environment!r} has no terminal tool")
         return (yield from self.call_tool(terminal.name, {terminal.arg: message} if terminal.arg else {}))
 
-    def call_tool(self, name: str, input: JsonObject, call_id: str | None = None) -> Flow[ToolOutput]:
+    def call_tool(self, name: str, input: JsonObject, call_id: str | None = None, said: str = "") -> Flow[ToolOutput]:
         if not isinstance(input, Mapping):  # as a model may write it
             raise ToolCallFailed("bad_arguments", f"the input of a tool is an object, and not {input!r}")
-        result = yield from self._follow("call", {"name": name, "input": input}, call_id)
+        result = yield from self._follow("call", {"name": name, "input": input}, call_id, said_headers(said))
         if isinstance(result, Answer):
             raise self._not_taken(self._inside(result))
         return meaning.output(result)
@@ -237,8 +240,10 @@ class SessionTalk:
     def _ask(self, endpoint: str) -> Flow[Answer]:
         return (yield from ask(self.peer, Ask("GET", path(self.environment, endpoint), None, self._open_sid())))
 
-    def _follow(self, endpoint: str, body: JsonObject, call_id: str | None) -> Flow[Answer | str]:
-        step = Listen(path(self.environment, endpoint), body, self._open_sid(), SILENCE)
+    def _follow(
+        self, endpoint: str, body: JsonObject, call_id: str | None, headers: Mapping[str, str] = {}
+    ) -> Flow[Answer | str]:
+        step = Listen(path(self.environment, endpoint), body, self._open_sid(), SILENCE, headers)
         return (yield from follow(self.peer, step, call_id))
 
     def _open_sid(self) -> str:
@@ -269,6 +274,21 @@ def origin_headers(run: str, labels: Mapping[str, str]) -> Mapping[str, str]:
         )
     headers = {"X-Toolyard-Run": run} if run else {}
     return {**headers, "X-Toolyard-Labels": json.dumps(dict(labels))} if labels else headers
+
+
+def said_headers(said: str) -> Mapping[str, str]:
+    """What a model wrote beside a call, as one header: servers that do not know it ignore it."""
+    if not said:
+        return {}
+    text = _quoted(said)
+    while len(text) > _SAID_MOST:
+        said = said[: len(said) * _SAID_MOST // len(text) - 2]
+        text = _quoted(f"{said}…")
+    return {"X-Toolyard-Said": text}
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="/!?,.:;()*+-=", errors="replace")
 
 
 def path(environment: str, endpoint: str) -> str:

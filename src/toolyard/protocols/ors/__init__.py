@@ -37,7 +37,7 @@ from toolyard.core.errors import (
 from toolyard.core.messages import GroupScore
 from toolyard.core.output import CallResult, Returned, ToolFailure
 from toolyard.core.search import search
-from toolyard.origins import origin_of
+from toolyard.origins import origin_of, said_in
 from toolyard.placement.base import Placed, SessionSpec, Task, list_tools
 from toolyard.protocols.ors import bodies, events
 from toolyard.readiness import health
@@ -299,7 +299,8 @@ class Ors(BaseRoute):
         if session.state is State.FAILED:
             await session.ready()  # raises what setup() raised
         try:
-            call = session.start(body.name, body.input, call_id=body.task_id)
+            said = said_in(request) if self._runtime.journal.recorder is not None else ""
+            call = session.start(body.name, body.input, call_id=body.task_id, said=said)
         except (CallNotFound, CallConflict) as error:
             await request.answer(200, events.HEADERS, events.error(str(error)))
             return
