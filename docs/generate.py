@@ -57,12 +57,13 @@ def commands_of(parser: argparse.ArgumentParser, above: Sequence[str]) -> Iterat
 
 
 def command(name: str, parser: argparse.ArgumentParser) -> str:
-    knobs = {knob.name for knob in dataclasses.fields(Settings)} if name == "serve" else set()
+    settings = {knob.name for knob in dataclasses.fields(Settings)}
+    knobs = settings if settings <= {found.dest for found in parser._actions} else set()
     actions = [found for found in parser._actions if found.dest not in {*knobs, "help"}]
     lines = [f"## `toolyard {name}`", "", f"{capital(parser.description or '').rstrip('.')}.", ""]
     if actions:
         lines += table(("argument", "what it does"), ((spelled(found), found.help or "") for found in actions))
-    if name == "serve":
+    if knobs:
         lines += ["", "All [settings](#settings) are flags of this command too."]
     return "\n".join([*lines, ""])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import EXAMPLES, ROOT, SNIPPETS, Block, blocks
+from toolyard.cli import main
 from toolyard.loading import load_targets
 from toolyard.testing import check_environment, running
 
@@ -18,6 +19,7 @@ FOLDER = ROOT / "docs" / "snippets"
 
 PLAYED = {
     "play_sums.py": ("sums.py", "What is 3 + 4? Call submit with the answer.\n1.0 True\n"),
+    "play_rollouts.py": ("sums.py", "8.0 of 8\n[1.0, 1.0, 1.0, 1.0]\n"),
     "play_many.py": ("sums.py", "32.0 of 32\n"),
     "play_and_sort_errors.py": (
         "sums.py",
@@ -77,7 +79,7 @@ NameError
 """Scripts that want nothing, and what they print."""
 
 TESTS = ["test_backend.py", "test_conforms.py", "test_sums.py"]
-OTHERS = {"serve_sums.py", *TESTS}
+OTHERS = {"serve_sums.py", "my_agents.py", *TESTS}
 PAYS = {"returns.py"}
 """What it shows is how to give a reward, not what for."""
 ENVIRONMENTS = [path for path in SNIPPETS if path.name not in {*PLAYED, *ALONE, *OTHERS}]
@@ -166,6 +168,29 @@ def test_what_the_pages_say_is_printed_is_printed():
     shown = re.search(r"```text\n(wall True.*?)```", (ROOT / "docs" / "sandbox.md").read_text(), re.DOTALL)
     assert shown is not None
     assert shown.group(1) in ALONE["sandbox_tour.py"]
+
+
+def test_the_agent_that_is_shown_plays():
+    command = ["eval", "../../examples/arithmetic.py", "--agent", "my_agents:patient", "--tasks", "0:5"]
+    done = subprocess.run(
+        [sys.executable, "-m", "toolyard", *command], cwd=FOLDER, capture_output=True, text=True, check=False
+    )
+    assert "ended: 5 finished" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "evaluate.md"], ids=lambda page: page.name)
+def test_the_evaluation_that_is_shown_is_what_the_command_prints(page: Path, capsys: pytest.CaptureFixture[str]):
+    command = re.search(r"^toolyard (eval \S+ --agent random .*?)(  #.*)?$", page.read_text(), re.MULTILINE)
+    shown = re.search(r"```text\n(random on .*?)```", page.read_text(), re.DOTALL)
+    assert command is not None
+    assert shown is not None
+    words = command.group(1).split()
+    words[1] = str(ROOT / words[1])
+    assert main(words) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.rpartition("  ")[0].rstrip() if line in printed[2:4] else line for line in printed] == (
+        shown.group(1).splitlines()
+    )
 
 
 def test_the_report_on_the_testing_page_is_what_the_check_prints():

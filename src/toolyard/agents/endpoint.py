@@ -140,9 +140,10 @@ class Endpoint:
         await asyncio.sleep(seconds)
 
     def _meant(self, error: Exception) -> Refusal:
-        what = describe(error)
+        what = describe(error.__cause__ or error)
         if not isinstance(error, self._openai.APIStatusError):
             return Refusal(what, again=True)  # the connection broke, or the answer made no sense
+        what = f"HTTP {error.status_code}: {error.message}"
         status, said = error.status_code, f"{error.code} {error.message}"
         if status in (400, 413, 422) and _TOO_LONG.search(said):
             return Refusal(what, again=False, too_long=True)

@@ -52,7 +52,7 @@ async def play(
             await play_open(session, agent, task, rollout, seconds)
             over(rollout)
     except ClientError as error:  # it could not be opened: nothing else here raises one
-        rollout.outcome, rollout.error = "infrastructure_failed", describe(error)
+        rollout.outcome, rollout.error = "infrastructure_failed", _said(error)
         over(rollout)
     return rollout
 
@@ -97,16 +97,20 @@ async def _outcome(seat: Seat, agent: Agent, task: Task, working: _Working) -> t
     except AgentStopped as stopped:
         outcome, error = stopped.outcome, stopped.message
     except Exception as raised:  # the agent may be anybody's code
-        outcome, error = "time_limit" if working.over else _blamed(raised), describe(raised)
+        outcome, error = "time_limit" if working.over else _blamed(raised), _said(raised)
     try:
         await seat.settle()
     except ClientError as lost:
-        return "infrastructure_failed", describe(lost)
+        return "infrastructure_failed", _said(lost)
     if seat.finished:  # whatever came after it
         return "finished", ""
     if seat.lost is not None:
-        return "infrastructure_failed", describe(seat.lost)
+        return "infrastructure_failed", _said(seat.lost)
     return outcome, error
+
+
+def _said(raised: Exception) -> str:
+    return str(raised) if isinstance(raised, ToolyardError) else describe(raised)
 
 
 def _blamed(raised: Exception) -> Outcome:

@@ -375,6 +375,7 @@ def lines(evaluation: Evaluation, found: Mapping[str, Any], prices: Prices) -> I
     tries = f", {k} tries each" if k > 1 else ""
     yield f"{about.model} on {about.environment}, split {about.split}: {found['tasks']} tasks{tries}"
     yield ""
+    tokens, cost = evaluation.tokens, prices.of(evaluation.tokens)
     several = {f"pass@{k}": found["pass@k"], f"pass^{k}": found["pass^k"]} if k > 1 else {}
     columns = {
         "n": found["n"],
@@ -384,8 +385,8 @@ def lines(evaluation: Evaluation, found: Mapping[str, Any], prices: Prices) -> I
         "pass@1": found["pass@1"],
         **several,
         "turns": found["mean_turns"],
-        "tokens": found["tokens"]["prompt"] + found["tokens"]["completion"],
-        "cost": prices.of(evaluation.tokens) or None,
+        **({"tokens": tokens.prompt + tokens.completion} if tokens.prompt else {}),
+        **({"cost": cost} if cost else {}),
         "seconds": round(time.monotonic() - evaluation.began, 1),
     }
     yield from table(list(columns), [list(columns.values())])
@@ -395,4 +396,4 @@ def lines(evaluation: Evaluation, found: Mapping[str, Any], prices: Prices) -> I
     if too_few := k > 1 and evaluation.summary.too_few(k):
         yield f"{too_few} tasks were scored less than {k} times, and are not in pass@{k} and pass^{k}"
     for what, count in errors_of(evaluation.attempts)[:_ERRORS_SHOWN]:
-        yield visible(f"{count} times: {what}")[:_ERROR_MOST]
+        yield visible(f"{count} of them: {what}")[:_ERROR_MOST]
