@@ -13,6 +13,7 @@ from tests.agents.worlds import PNG, Broken, Essay, Guess, Slow
 from tests.client.scripted import answer
 from toolyard.agents import ChatAgent, Endpoint, Rollout, play
 from toolyard.agents.chat import ASK_ONCE_MORE
+from toolyard.agents.endpoint import retry_after
 from toolyard.client import AsyncClient
 from toolyard.testing import Running, running
 
@@ -208,3 +209,18 @@ async def test_a_session_that_cannot_be_set_up_is_no_failure_of_the_agent():
         rollout, _ = await played(server, in_turn(RIGHT), "broken")
     assert (rollout.outcome, rollout.total) == ("infrastructure_failed", None)
     assert "no disk" in rollout.error
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "2"}, 2.0),
+        ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({}, None),
+    ],
+)
+async def test_an_endpoint_says_how_long_to_wait_in_three_ways(headers, seconds):
+    assert retry_after(headers) == seconds

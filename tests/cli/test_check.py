@@ -28,11 +28,11 @@ from toolyard import (
     terminal,
     tool,
 )
+from toolyard.agents.arguments import make_arguments
 from toolyard.core.errors import TaskNotFound
 from toolyard.core.schema import fit
 from toolyard.loading import load_targets
 from toolyard.testing import Report, check_environment
-from toolyard.agents.arguments import make_arguments
 from toolyard.testing.census import Census, growth_since
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.py"))

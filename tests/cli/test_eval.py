@@ -120,6 +120,12 @@ def test_the_episodes_are_recorded_with_run_and_labels_and_kept_as_those_of_an_e
 # Numbers.
 
 
+def test_half_of_the_tasks_are_right(here):
+    found = evaluate(here / "out.json", GUESS, "--agent", "my_agents:odd", "--repeat", "3")
+    assert numbers(found) == (0.5, 0.5, 0.5, 0.5)
+    assert found["ci95"] == pytest.approx([0.06759, 0.93241], abs=1e-4)  # Clopper and Pearson's for 2 of 4
+
+
 def summed(*returns: list[float | None], pass_at: float = 1.0) -> dict[str, Any]:
     """The result of an evaluation in which the tries of each task had these returns. None was not scored."""
     tasks = chosen([Task("e", {"n": n}) for n in range(len(returns))], 0)
@@ -170,6 +176,7 @@ def test_what_was_not_scored_is_left_out_and_is_no_zero():
 
 def test_passing_may_take_less_than_1():
     assert numbers(summed([0.5, 0.0], [0.4, 0.0], pass_at=0.5))[1:] == (0.25, 0.5, 0.0)
+    assert summed([sum([0.1] * 10)])["pass@1"] == 1.0  # a little less than 1
 
 
 # What goes wrong.
@@ -239,6 +246,9 @@ def test_the_cost_is_a_limit_for_all(here, capsys):
         (("--agent", "random", "--environment", "other"), "no environment 'other'"),
         (("--agent", "random", "--resume"), "--resume needs --json"),
         (("--agent", "random", "--repeat", "0"), "--repeat is 0"),
+        (("--agent", "random", "--json", "no_such_folder/out.json"), "cannot be written"),
+        (("--model", "m", "--system", "no_such_file"), "--system no_such_file cannot be read"),
+        (("--model", "m", "--body", "[]"), "--body must be a JSON object"),
         (("--model", "m", "--max-cost", "1"), "--max-cost needs"),
     ],
 )
@@ -282,6 +292,20 @@ def test_ctrl_c_keeps_what_was_made_and_resume_loses_and_repeats_nothing(here):
     with Store([store]) as read:
         ended = Counter(one.labels["attempt"] for one in read.episodes(Filter(outcome="finished")))
     assert ended == Counter(one["id"] for one in after["episodes"])
+
+
+def test_killed_at_once_it_has_lost_nothing_that_had_ended(here):
+    out, journal = here / "out.json", here / "out.json.journal"
+    argv = [TOOLYARD, "eval", GUESS, "--agent", "my_agents:slow", "--repeat", "3", "--concurrency", "2"]
+    command = Command([*argv, "--json", str(out)], env={"PYTHONPATH": str(here)}, cwd=here)
+    wait_for(lambda: journal.exists() and journal.read_text().count("\n") >= 4)
+    command.process.kill()
+    command.wait()
+    before = journal.read_text()
+    found = evaluate(out, GUESS, "--agent", "my_agents:right", "--model", "my_agents:slow", "--repeat", "3", "--resume")
+    assert (found["n"], found["scored"]) == (12, 12)
+    assert journal.read_text().startswith(before[: before.rindex("\n") + 1])
+    assert len(journal.read_text().splitlines()) == 13
 
 
 def test_resume_tries_again_what_others_broke_and_keeps_the_failure_as_history(here):

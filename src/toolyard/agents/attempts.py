@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Literal, Self
 
 from toolyard.agents.rollout import Outcome, Rollout, Tokens
 from toolyard.client import Task
@@ -153,20 +153,29 @@ class Journal:
 
     def start(self, about: JsonObject) -> None:
         """Begin anew."""
-        self._file = self.path.open("w", encoding="utf-8")
+        self._file = self._opened("w")
         self._write(about)
 
     def go_on(self) -> None:
         os.truncate(self.path, self._whole())
-        self._file = self.path.open("a", encoding="utf-8")
+        self._file = self._opened("a")
+
+    def _opened(self, mode: Literal["w", "a"]) -> IO[str]:
+        try:
+            return self.path.open(mode, encoding="utf-8")
+        except OSError as error:
+            raise EvalError(f"{self.path} cannot be written: {error}") from None
 
     def add(self, attempt: Attempt) -> None:
         self._write(attempt.as_line())
 
     def _write(self, line: JsonObject) -> None:
         assert self._file is not None
-        self._file.write(f"{json.dumps(line)}\n")
-        self._file.flush()
+        try:
+            self._file.write(f"{json.dumps(line)}\n")
+            self._file.flush()
+        except OSError as error:
+            raise EvalError(f"{self.path} cannot be written: {error}") from None
 
     def __enter__(self) -> Self:
         return self

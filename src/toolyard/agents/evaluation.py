@@ -18,6 +18,8 @@ from toolyard.agents.rollouts import as_they_end
 from toolyard.client import AsyncSession
 from toolyard.episodes.statistics import Summary
 
+_SLACK = 1e-9
+"""Ten rewards of 0.1 add up to a little less than 1, and are 1."""
 _FAILED_BY = ("infrastructure", "endpoint", "agent")
 
 
@@ -107,7 +109,7 @@ class Evaluation:
         attempts, summary = self.attempts, self.summary
         scored = [attempt for attempt in attempts if attempt.total is not None]
         blamed = Counter(attempt.failed_by for attempt in attempts)
-        interval = summary.interval
+        interval, least = summary.interval, self.pass_at - _SLACK
         return {
             "model": self.about.model,
             "environment": self.about.environment,
@@ -119,9 +121,9 @@ class Evaluation:
             "unscored": len(attempts) - len(scored),
             "mean_return": summary.mean,
             "ci95": None if interval is None else list(interval),
-            "pass@1": summary.pass_at(1, self.pass_at),
-            "pass@k": summary.pass_at(self.repeat, self.pass_at),
-            "pass^k": summary.pass_all(self.repeat, self.pass_at),
+            "pass@1": summary.pass_at(1, least),
+            "pass@k": summary.pass_at(self.repeat, least),
+            "pass^k": summary.pass_all(self.repeat, least),
             "mean_turns": fmean(attempt.turns for attempt in scored) if scored else None,
             "tokens": self.tokens.as_json(),
             "failures": {name: blamed[name] for name in _FAILED_BY},

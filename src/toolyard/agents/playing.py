@@ -49,7 +49,13 @@ async def play(
     rollout = Rollout(name)
     try:
         async with session:
-            await play_open(session, agent, task, rollout, seconds)
+            try:
+                await play_open(session, agent, task, rollout, seconds)
+            except asyncio.CancelledError:
+                if rollout.finished:  # by a call that was under way
+                    rollout.outcome = "finished"
+                    over(rollout)
+                raise
             over(rollout)
     except ClientError as error:  # it could not be opened: nothing else here raises one
         rollout.outcome, rollout.error = "infrastructure_failed", _said(error)
@@ -65,9 +71,11 @@ async def play_open(
     began = time.monotonic()
     working = _Working(seconds)
     seat = Seat(session, rollout, working.excuse)
-    rollout.outcome, rollout.error = await _outcome(seat, agent, task, working)
-    rollout.turns = rollout.turns or len(rollout.rewards)
-    rollout.seconds = time.monotonic() - began
+    try:
+        rollout.outcome, rollout.error = await _outcome(seat, agent, task, working)
+    finally:
+        rollout.turns = rollout.turns or len(rollout.rewards)
+        rollout.seconds = time.monotonic() - began
 
 
 class _Working:

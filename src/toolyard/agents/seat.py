@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, overload
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, overload
 
 from toolyard.agents.rollout import MadeCall, Rollout
 from toolyard.client import AgentUrl, AsyncSession, Format, InfrastructureError, ToolCallFailed, ToolLost
 from toolyard.core.messages import Message
 from toolyard.core.output import Block, JsonObject, ToolOutput
 from toolyard.core.tool import TerminalToolSpec, ToolSpec
+
+T = TypeVar("T")
+
+GRACE = 2.0
+"""Seconds that a call may still take when its agent is stopped."""
 
 
 class Seat:
@@ -60,13 +66,16 @@ class Seat:
     async def call_tool(self, name: str, input: JsonObject = {}, *, said: str = "") -> ToolOutput:
         """Raises `ToolCallFailed` if the tool fails, for the agent to read. `said` is kept with the episode."""
         try:
-            output = await self._session.call_tool(name, input, said=said)
+            return await to_its_end(self._call(name, input, said))
         except ToolCallFailed as error:
             self.refuse(name, input, error.reason, error.message)
             raise
         except InfrastructureError as error:
             self.lost = self.lost or error
             raise
+
+    async def _call(self, name: str, input: JsonObject, said: str) -> ToolOutput:
+        output = await self._session.call_tool(name, input, said=said)
         self.rollout.calls.append(MadeCall(name, input, output))
         self.rollout.finished = self.rollout.finished or output.finished
         return output
@@ -94,3 +103,15 @@ class Seat:
     def refuse(self, name: str, input: JsonObject, reason: str, message: str) -> None:
         """Note a call that had no output."""
         self.rollout.calls.append(MadeCall(name, input, None, reason, message))
+
+
+async def to_its_end(call: Coroutine[Any, Any, T]) -> T:
+    """Wait for a call. If we are cancelled meanwhile, wait a little longer: the server makes it all the same."""
+    under_way = asyncio.ensure_future(call)
+    try:
+        return await asyncio.shield(under_way)
+    except asyncio.CancelledError:
+        await asyncio.wait((under_way,), timeout=GRACE)
+        if not under_way.cancel():
+            under_way.exception()  # nobody else asks for it
+        raise

@@ -270,7 +270,7 @@ def agent_maker(args: argparse.Namespace) -> Making:
     if args.agent:
         agent = loaded_agent(args.agent)
         return lambda counted: contextlib.nullcontext(agent)
-    system = args.system.read_text(encoding="utf-8") if args.system else ""
+    system = text_of(args.system) if args.system else ""
     options = object_of(args.body, "--body")
     if args.temperature is not None:
         options["temperature"] = args.temperature
@@ -285,6 +285,13 @@ def agent_maker(args: argparse.Namespace) -> Making:
             await endpoint.aclose()
 
     return chatting
+
+
+def text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise EvalError(f"--system {path} cannot be read: {error}") from None
 
 
 def loaded_agent(text: str) -> Agent:
