@@ -6,6 +6,8 @@ import json
 import math
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -255,6 +257,16 @@ def test_the_cost_is_a_limit_for_all(here, capsys):
 def test_what_makes_no_sense_is_said_in_a_sentence(here, capsys, words, why):
     assert main(["eval", GUESS, *words]) == 2
     assert why in " ".join(capsys.readouterr().err.split())
+
+
+def test_without_the_extra_a_model_is_asked_for_by_the_name_of_what_is_missing(here):
+    script = f"import sys; sys.modules['openai'] = None; import toolyard.cli; toolyard.cli.main({['eval', GUESS]!r}"
+    script += " + sys.argv[1:])"
+    argv = [sys.executable, "-c", script, "--model", "m"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert "pip install 'toolyard[eval]'" in done.stderr
+    done = subprocess.run([*argv[:3], "--agent", "random"], capture_output=True, text=True, check=False)
+    assert "random on guess" in done.stdout, done.stderr
 
 
 def test_a_server_that_is_not_there_is_named(here, capsys):

@@ -12,9 +12,10 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,7 +29,7 @@ from toolyard.agents.rollout import Tokens
 from toolyard.cli._progress import shown_progress
 from toolyard.cli._settings import add_settings
 from toolyard.cli._tables import interval, table, visible
-from toolyard.client import AsyncClient, AsyncEnvironment, AsyncSession, ClientError
+from toolyard.client import AsyncClient, AsyncEnvironment, AsyncSession, ClientError, RequestRefused, Task
 from toolyard.core.errors import describe
 from toolyard.loading import load_targets
 from toolyard.sandboxes.installation import Installation, use
@@ -229,12 +230,21 @@ async def environment_of(client: AsyncClient, args: argparse.Namespace) -> Async
 async def evaluation_of(args: argparse.Namespace, environment: AsyncEnvironment) -> Evaluation:
     split = args.split or await split_of(environment)
     start, stop = task_range(args.tasks)
-    tasks = chosen(await environment.get_task_range(split, start, stop), start)
+    tasks = chosen(await tasks_of(environment, split, start, stop), start)
     if not tasks:
         raise EvalError(f"the split {split!r} of {environment.name!r} has no tasks {args.tasks}")
     run = args.of_run or f"eval-{time.strftime('%Y%m%d-%H%M%S')}"
     about = About(args.model or args.agent, environment.name, split, run)
     return Evaluation(about, planned(tasks, args.repeat), args.pass_at)
+
+
+async def tasks_of(environment: AsyncEnvironment, split: str, start: int, stop: int | None) -> Sequence[Task]:
+    try:
+        return await environment.get_task_range(split, start, stop)
+    except RequestRefused as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return (await environment.list_tasks(split))[start:stop]  # not every server has ranges
 
 
 async def split_of(environment: AsyncEnvironment) -> str:
