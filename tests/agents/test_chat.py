@@ -224,3 +224,11 @@ async def test_a_session_that_cannot_be_set_up_is_no_failure_of_the_agent():
 )
 async def test_an_endpoint_says_how_long_to_wait_in_three_ways(headers, seconds):
     assert retry_after(headers) == seconds
+
+
+async def test_waiting_as_told_is_no_try_either_until_it_has_been_told_too_often(server):
+    busy = refused("429 Too Many Requests", "slow down", "Retry-After-Ms: 10")
+    rollout, _ = await played(server, in_turn(*[busy] * 9, RIGHT))
+    assert rollout.outcome == "finished"
+    rollout, asked = await played(server, in_turn(busy))
+    assert (rollout.outcome, len(asked.bodies)) == ("endpoint_failed", 65)
