@@ -45,6 +45,9 @@ class Dialect(Protocol):
     tells_exceptions: ClassVar[bool] = True
     """Whether the agent reads what an exception said, unless the server is told otherwise."""
 
+    named: Mapping[str, float] | None
+    """The named rewards of the last call."""
+
     def __init__(self, url: str, **more: Any) -> None: ...
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *ended: object) -> None: ...
@@ -59,6 +62,7 @@ class Dialect(Protocol):
 class Ors(Wire):
     name = "ors"
     tells_exceptions = True
+    named: Mapping[str, float] | None = None
 
     def __init__(self, url: str, **more: Any) -> None:
         super().__init__(url, **more)
@@ -88,6 +92,7 @@ class Ors(Wire):
             return Came("lost" if reason == "timed_out" else "failed", answer.failure["error"], reason=reason)
         output = answer.output
         assert output.keys() == {"blocks", "metadata", "reward", "finished"}
+        self.named = (output["metadata"] or {}).get("rewards")
         return Came("ok", answer.text, output["reward"], output["finished"])
 
     async def vanish(self) -> None: ...
@@ -99,6 +104,7 @@ class Ors(Wire):
 class Verl(verl_wire.Trainer):
     name = "verl"
     tells_exceptions = True
+    named: Mapping[str, float] | None = None
 
     def __init__(self, url: str, **more: Any) -> None:
         super().__init__(url, **more)
@@ -127,6 +133,7 @@ class Verl(verl_wire.Trainer):
         assert verl_wire.answered(text) == told["obs"], told
         if not seen.valid or text.startswith(f"Tool {tool!r} failed: "):  # which the agent reads, and called rightly
             return Came("failed", text, finished=seen.done)
+        self.named = told.get("rewards")
         return Came("ok", text, told.get("reward"), seen.done)
 
     async def vanish(self) -> None: ...
@@ -138,6 +145,7 @@ class Verl(verl_wire.Trainer):
 class ToolServer(toolserver_wire.Node):
     name = "toolserver"
     tells_exceptions = True
+    named: Mapping[str, float] | None = None
 
     async def open(self, environment: str, task: Mapping[str, Any]) -> None:
         response = await self.post("/get_cookies", json={"environment": environment, "task_spec": task})
@@ -165,9 +173,18 @@ class ToolServer(toolserver_wire.Node):
         match answer:
             case str():
                 return Came("ok", answer)
-            case {"type": "composite", "data": [str(text), {"type": "simple", "data": {"reward": reward, **more}}]}:
-                return Came("ok", text, reward, **more)
+            case {"type": "composite", "data": [said, {"type": "simple", "data": {"reward": reward, **more}}]}:
+                self.named = more.pop("rewards", None)
+                return Came("ok", self._text(said), reward, **more)
         raise AssertionError(f"what a ToolServer does not answer: {answer}")
+
+    def _text(self, said: Any) -> str:
+        match said:
+            case str():
+                return said
+            case {"type": "composite", "data": [*blocks]}:
+                return "\n".join(map(self._text, blocks))
+        raise AssertionError(f"what a ToolServer does not answer: {said}")
 
     async def vanish(self) -> None: ...
 
@@ -216,6 +233,7 @@ class OpenEnv(openenv_wire.Player):
     name = "openenv"
     tells_exceptions = True
     _is_calling = False
+    named: Mapping[str, float] | None = None
 
     async def open(self, environment: str, task: Mapping[str, Any]) -> None:
         self.path = f"/openenv/{environment}/ws"
@@ -238,6 +256,7 @@ class OpenEnv(openenv_wire.Player):
             self._is_calling = False
         assert seen.observation.keys() == {"metadata", "tool_name", "result", "error"}
         if (error := seen.observation["error"]) is None:
+            self.named = (seen.metadata or {}).get("rewards")
             return Came("ok", seen.observation["result"]["data"], seen.reward, seen.done)
         assert error.keys() == {"error_type", "message"}
         assert (seen.observation["result"], seen.reward) == (None, None)

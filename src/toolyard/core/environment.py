@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -16,7 +17,7 @@ from toolyard.core.messages import BLOCK_TYPES, GroupCandidate, GroupScore, Mess
 from toolyard.core.output import Blocks, JsonObject, Model
 from toolyard.core.reading import tools_of
 from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec
-from toolyard.core.workspace import Workspace
+from toolyard.core.workspace import Files, Workspace
 
 T = TypeVar("T")
 MaybeAwaitable: TypeAlias = T | Awaitable[T]
@@ -39,6 +40,8 @@ class Toolset:
     """Tools, by name, that are too many to list. Clients search for them, and `call_task_tool` runs them."""
     hidden: ClassVar[Sequence[Hidden]]
     """As `Environment.hidden`."""
+    has_workspace: ClassVar[bool] = False
+    """Its tools work in the sandbox of the session, where `Environment.files` are laid."""
     written_as: ClassVar[type | None] = None
     """The class of another framework that this class runs, if there is one."""
 
@@ -111,10 +114,19 @@ class Environment:
     its parents hide.
 
     It has no value here, because a tool may be called `hidden`."""
+    files: Files
+    """Files that every session finds in its workspace, as `{"data.csv": Path(__file__).parent / "data.csv"}` or a folder.
+    Toolsets that work in the sandbox of the session find them there. If the task decides, set `self.files` in the
+    constructor or in setup(). An environment that opens its own sandbox says `open_sandbox(files=self.files)`.
+
+    It has no value here, because a tool may be called `files`."""
     written_as: ClassVar[type | None] = None
     """As `Toolset.written_as`."""
     latch_finished: ClassVar[bool] = True
     """After a tool has returned finished=True, the session takes no more calls."""
+    max_turns: ClassVar[int | None] = None
+    """How many calls an agent has in one episode. The last one tells the agent so and ends the episode. Calls that the
+    infrastructure lost do not count."""
     replayable: ClassVar[bool] = False
     """The same calls always lead to the same state, and change nothing outside. Then the runtime rebuilds or forks a
     session by repeating its calls."""
@@ -130,6 +142,8 @@ class Environment:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         _check_hidden(cls)
+        _check_max_turns(cls)
+        _check_files(cls)
         _check_hooks(cls)
         cls._definition = define(cls)
 
@@ -368,6 +382,27 @@ def _check_hooks(cls: type[Environment]) -> None:
             raise DefinitionError(
                 f"{cls.__qualname__}.__init__ must accept the keywords task_spec and secrets: {error}"
             ) from error
+
+
+def _check_max_turns(cls: type[Environment]) -> None:
+    most: object = cls.max_turns
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+        raise DefinitionError(f"{cls.__qualname__}.max_turns is {most!r}; it must be a positive whole number, or None")
+
+
+def _check_files(cls: type[Environment]) -> None:
+    files: object = getattr(cls, "files", None)
+    if files is None or inspect.isfunction(files) or isinstance(files, property):  # a tool, or said for each task
+        return
+    named = files if isinstance(files, Mapping) else {"": files}
+    for path, content in named.items():
+        where = f"{cls.__qualname__}.files" + (f"[{path!r}]" if isinstance(files, Mapping) else "")
+        if not isinstance(path, str) or not isinstance(content, Path | (str | bytes if path else Path)):
+            raise DefinitionError(f"{where} is {content!r}; it must be text, bytes or a pathlib.Path")
+        if isinstance(content, Path) and not content.is_absolute():
+            raise DefinitionError(f"{where} is relative to nothing; write Path(__file__).parent / {str(content)!r}")
+    if not cls.uses_sandbox and not any(getattr(toolset, "has_workspace", False) for toolset in cls.toolsets):
+        raise DefinitionError(f"{cls.__qualname__} has files and no workspace: none of its toolsets has one")
 
 
 def _check_hidden(cls: type) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from toolyard.core.encoding import encode
 
@@ -44,11 +45,39 @@ class ToolOutput(Model):
     metadata: dict[str, Any] | None = None
     reward: float | None = None
     finished: bool = False
+    rewards: dict[str, float] | None = Field(default=None, exclude=True)
+    """Rewards with names. `reward` is their weighted sum, unless it is given. They travel as `metadata["rewards"]`."""
+    weights: dict[str, float] | None = Field(default=None, exclude=True, repr=False)
+    """What each named reward counts in `reward`; 1 if it is not here. Weights do not travel."""
+
+    def model_post_init(self, context: object, /) -> None:
+        if self.rewards:
+            if self.reward is None:
+                self.reward = _weighted_sum(self.rewards, self.weights or {})
+            self.metadata = {**(self.metadata or {}), REWARDS: self.rewards}
+        elif self.metadata is not None and REWARDS in self.metadata:
+            self.rewards = _named_rewards(self.metadata[REWARDS])
 
     @property
     def text(self) -> str:
         """The text blocks, joined: what a model that reads only text sees."""
         return "\n".join([block.text for block in self.blocks if isinstance(block, TextBlock)])
+
+
+REWARDS = "rewards"
+"""The key of the metadata that holds named rewards."""
+
+
+def _weighted_sum(rewards: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    return math.fsum(weights.get(name, 1.0) * value for name, value in rewards.items())
+
+
+def _named_rewards(value: object) -> dict[str, float] | None:
+    """Named rewards from metadata that somebody else wrote; None if it is something else."""
+    if not isinstance(value, dict) or not value:
+        return None
+    named = all(isinstance(name, str) for name in value)
+    return value if named and all(type(reward) in (int, float) for reward in value.values()) else None
 
 
 Reason: TypeAlias = Literal[
@@ -117,6 +146,8 @@ class ToolFailure:
     message: str
     said: str | JsonObject | None = None
     """The tool's own words or detail, as it raised ToolError; `message` puts our words around them."""
+    finished: bool = False
+    """It was the last call that the episode has, and the episode is over."""
 
     @property
     def retryable(self) -> bool:
@@ -265,7 +296,8 @@ def cut(output: ToolOutput, limit: int) -> ToolOutput:
     size = sum(_length(block) + _detail_length(block) for block in output.blocks)
     metadata = output.metadata or {}
     if len(encode(metadata)) > limit:
-        metadata = {}
+        rewards = {REWARDS: metadata[REWARDS]} if REWARDS in metadata else {}
+        metadata = rewards if len(encode(rewards)) <= limit else {}
     elif size <= limit:
         return output
     kept: list[Block] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Annotated, Any, get_type_hints
 
@@ -36,6 +37,8 @@ def tool_of(owner: type, method: str) -> Tool:
     is_terminal = getattr(fn, TERMINAL, False)
     if mark.concurrent and (mark.exclusive or is_terminal):
         raise DefinitionError(f"{where}: a tool that must run alone cannot be concurrent=True")
+    if mark.timeout is not None and not is_duration(mark.timeout):
+        raise DefinitionError(f"{where}: timeout is {mark.timeout!r}; it must be a positive number of seconds")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise DefinitionError(f"{where}: a tool returns its output, it does not yield")
     doc = inspect.getdoc(fn) or ""
@@ -63,9 +66,14 @@ def tool_of(owner: type, method: str) -> Tool:
         terminal=is_terminal,
         turn="exclusive" if mark.exclusive or is_terminal else "concurrent" if mark.concurrent else "serial",
         form=mark.form,
+        timeout=mark.timeout,
         given=given,
         texts=None if whole else _texts(parameters),
     )
+
+
+def is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _check_mark(owner: type, name: str) -> None:

@@ -47,6 +47,7 @@ class Mark:
     concurrent: bool
     exclusive: bool
     form: Form | None
+    timeout: float | None
 
 
 @overload
@@ -59,6 +60,7 @@ def tool(
     concurrent: bool = False,
     exclusive: bool = False,
     form: Form | None = None,
+    timeout: float | None = None,
 ) -> Callable[[F], F]: ...
 def tool(
     fn: F | None = None,
@@ -69,16 +71,18 @@ def tool(
     concurrent: bool = False,
     exclusive: bool = False,
     form: Form | None = None,
+    timeout: float | None = None,
 ) -> F | Callable[[F], F]:
     """Offer this method to the model. Its name, docstring and type hints are its definition.
 
     `shared=False` lists the tool only inside a session. `concurrent=True` lets its calls overlap in one session.
     `exclusive=True` lets no other call run in the session meanwhile. `form` is how a model writes a call of the tool
-    as plain text.
+    as plain text. `timeout` is how many seconds a call may run; the server then stops it, and its outcome is
+    `timed_out`.
     """
 
     def mark(fn: F) -> F:
-        setattr(fn, MARK, Mark(name, shared, concurrent, exclusive, form))
+        setattr(fn, MARK, Mark(name, shared, concurrent, exclusive, form, timeout))
         return fn
 
     return mark if fn is None else mark(fn)
@@ -139,6 +143,8 @@ class Tool:
     turn: Turn
     claim: Claim = field(init=False)
     form: Form | None = None
+    timeout: float | None = None
+    """Seconds that a call may run; None if only the server limits it."""
     given: Mapping[str, Given] = field(default_factory=dict)
     """Parameters that the trainer fills in."""
     texts: Sequence[Text] | None = None

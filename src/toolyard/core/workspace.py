@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+
+Files: TypeAlias = Mapping[str, str | bytes | Path] | Path
+"""Files by their path in a workspace: text, bytes, or where the host has a file or a folder of them. Or one folder."""
 
 
 class Entry(Protocol):

@@ -191,13 +191,16 @@ def difference(step: Step, returned: Returned, *, rewards_only: bool) -> str:
     output = ToolOutput() if isinstance(returned, ToolFailure) else as_output(returned)
     if step.reward != output.reward:
         return f"reward was {step.reward}, is {output.reward}"
+    if (step.rewards or None) != (output.rewards or None):
+        return f"rewards were {step.rewards}, are {output.rewards}"
     if rewards_only:
         return ""
     outcome = "ok" if failure is None else failure.reason
     if step.outcome != outcome:
         return f"outcome was {step.outcome}, is {outcome}"
-    if step.finished != output.finished:
-        return f"finished was {step.finished}, is {output.finished}"
+    finished = output.finished if failure is None else failure.finished
+    if step.finished != finished:
+        return f"finished was {step.finished}, is {finished}"
     blocks = [plain(block) for block in as_output(failure.message if failure else output).blocks]
     return "" if encode(blocks) == encode(list(step.blocks)) else _diff(step.blocks, blocks)
 

@@ -70,7 +70,7 @@ class Row:
             outcome="ok" if failure is None else failure.reason,
             blocks=[plain(block) for block in output.blocks],
             reward=output.reward,
-            finished=output.finished,
+            finished=output.finished if failure is None else failure.finished,
             metadata=encode(output.metadata).decode() if output.metadata else None,
             queued=event.waited,
             ran=event.ran,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 from typing import Any, Generic, TypeVar
 
@@ -57,7 +58,9 @@ class Call(Generic[R]):
         "id",
         "kept",
         "name",
+        "seconds",
         "size",
+        "stop_by",
         "stopped",
     )
 
@@ -81,6 +84,10 @@ class Call(Generic[R]):
         """When its tool began to run; 0 before that, or if nothing listens to the journal."""
         self.stopped: Reason | None = None
         """Why the runtime stopped it; None if it did not."""
+        self.seconds: float | None = None
+        """The time limit of its tool, if that stopped it."""
+        self.stop_by = math.inf
+        """When that was."""
         self._task: asyncio.Task[Any] | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
         self.done = False
@@ -89,7 +96,7 @@ class Call(Generic[R]):
     @property
     def due(self) -> float:
         """When the runtime stops it."""
-        return self.deadline + self.excused
+        return min(self.deadline + self.excused, self.stop_by)
 
     @property
     def result(self) -> R:

@@ -24,6 +24,9 @@ log = logging.getLogger("toolyard.environment")
 def fitted(returned: ToolOutput | str, most: int) -> tuple[Returned, int]:
     """A copy of the output, cut if it is larger than `most`, and its size."""
     output = as_output(returned)
+    for name, value in (output.rewards or {}).items():
+        if not math.isfinite(value):
+            return _unusable(f"its reward {name!r} is {value}, and a reward is a finite number"), 0
     if output.reward is not None and not math.isfinite(output.reward):  # in JSON it would become null
         return _unusable(f"its reward is {output.reward}, and a reward is a finite number or None"), 0
     try:
@@ -48,11 +51,10 @@ def within(result: ToolFailure, most: int) -> ToolFailure:
     return replace(result, message=cut_text(result.message, most), said=said)
 
 
-def refused(tool: str) -> ToolFailure:
+def refused(tool: str, why: str = "a tool returned finished=True") -> ToolFailure:
     return ToolFailure(
         "episode_finished",
-        f"{tool!r} was not run: the episode has finished (a tool returned finished=True), so no further tool calls "
-        f"are accepted.",
+        f"{tool!r} was not run: the episode has finished ({why}), so no further tool calls are accepted.",
     )
 
 

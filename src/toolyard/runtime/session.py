@@ -29,6 +29,7 @@ from toolyard.runtime.eager import eagerly
 from toolyard.runtime.journal import Outcome, Why
 from toolyard.runtime.lifecycle import Asked, Lifecycle, State
 from toolyard.runtime.outcomes import fitted, refused, stopped, within
+from toolyard.runtime.own_limits import TimeLimit, Turns, counts
 from toolyard.runtime.shared import Shared
 from toolyard.runtime.tally import Standing, Tally, Trouble
 from toolyard.runtime.turn_queue import TurnQueue
@@ -61,6 +62,7 @@ class Session:
         "_shared",
         "_tally",
         "_turns",
+        "_turns_left",
         "finished",
         "last_seen",
         "on_idle",
@@ -79,7 +81,7 @@ class Session:
     ) -> None:
         self.spec = spec
         self.finished = False
-        """A tool has ended the episode with finished=True."""
+        """A tool has ended the episode with finished=True, or its calls are used up."""
         self.provisional = provisional
         """The client opened it without naming an environment. The first request that names one decides."""
         self.on_idle = on_idle
@@ -95,6 +97,8 @@ class Session:
         self._forgotten: set[int] | None = None
         """Hashes of the ids of evicted calls, if the client chose them."""
         self._tally: Tally | None = None
+        most = spec.environment.max_turns
+        self._turns_left = None if most is None else Turns(most)
 
     # From open to close.
 
@@ -209,6 +213,7 @@ class Session:
             for session, one in zip(sessions, made, strict=True):
                 session.finished = self.finished
                 session._tally = self._tally and self._tally.copy()
+                session._turns_left = self._turns_left and self._turns_left.copy()
                 session._life.continue_from(self._life, one)
             return sessions, strategy
         finally:
@@ -263,8 +268,12 @@ class Session:
         call = self._admit(tool, call_id, arguments, kept=kept)
         if (recorder := self._shared.journal.recorder) is not None:
             call.deed = recorder.began(self.spec, tool, arguments, given, said)
+        if (left := self._turns_left) is None:
+            work = self._in_turn(call, tool, arguments, given)
+        else:
+            work = self._counted(call, left, self._in_turn(call, tool, arguments, given), given if follow else None)
         # Not among the background tasks: Shared owns the call, and `_run` lets no exception out.
-        running = eagerly(self._run(call, self._in_turn(call, tool, arguments, given), given if follow else None))
+        running = eagerly(self._run(call, work, given if follow else None))
         if not call.done:
             call.run_by(running)
         return call
@@ -351,7 +360,7 @@ class Session:
             if given is not None and isinstance(result, AskAgain):
                 result = await self._ask_again(call, result, given)
         except asyncio.CancelledError:
-            result = stopped(call.name, call.stopped, self._shared.limits.call_seconds)
+            result = stopped(call.name, call.stopped, call.seconds or self._shared.limits.call_seconds)
         except ToolyardError as error:  # setup() failed, or the session was closed while the call waited
             result = ToolFailure("lost", str(error))
         except Exception as error:  # ours, or the author's score_group(), which has no other way to fail
@@ -360,6 +369,27 @@ class Session:
             result = ToolFailure("tool_raised", str(error) or type(error).__name__)
         if not call.done:  # else it was abandoned meanwhile
             self._finish(call, result)
+
+    async def _counted(
+        self, call: Call[Any], left: Turns, work: Coroutine[Any, Any, Reply], given: JsonObject | None
+    ) -> Reply:
+        """Make a call of an environment with `max_turns`, and end the episode with the last one."""
+        if not left.take():
+            work.close()
+            return left.refuse(call.name)
+        try:
+            reply = await work
+            if given is not None and isinstance(reply, AskAgain):
+                reply = await self._ask_again(call, reply, given)
+        except BaseException:
+            left.give_back()
+            raise
+        if not counts(reply):
+            left.give_back()
+        elif left.spend():
+            reply = left.last(reply)
+            self.finished = True
+        return reply
 
     async def _ask_again(self, call: Call[Any], reply: Reply, given: JsonObject) -> Reply:
         """Make the calls that a tool's `AskAgain` names, until there is a result."""
@@ -388,12 +418,17 @@ class Session:
                 await slots.take()
             if not call.began and (self._shared.journal.answered or call.deed is not None):
                 call.began = time.monotonic()
+            limit = TimeLimit(call, tool.timeout) if tool is not None and tool.timeout is not None else None
             try:
+                if limit is not None:
+                    limit.start()
                 if life.history is not None:
                     returned = await self._call_and_remember(Asked(name, arguments, given), life.history)
                 else:
                     returned = await placed.call(name, arguments, given)
             finally:
+                if limit is not None:
+                    limit.end()
                 slots.give_back()
             return self._checked(call, name, returned)
         finally:
@@ -487,7 +522,7 @@ class Session:
             *(self.id, call.name, call),
             extra=self._life.about,
         )
-        self._finish(call, stopped(call.name, call.stopped, self._shared.limits.call_seconds))
+        self._finish(call, stopped(call.name, call.stopped, call.seconds or self._shared.limits.call_seconds))
 
 
 def _told_apart_by(name: str, about: object) -> int:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from toolyard.core.errors import SandboxLost
+from toolyard.core.workspace import Files
 from toolyard.sandboxes import capacity, choice, profiles
 from toolyard.sandboxes.base import (
     Backend,
@@ -30,6 +31,7 @@ from toolyard.sandboxes.base import (
 from toolyard.sandboxes.installation import HasPython, Installation, here
 from toolyard.sandboxes.kept import KeptInterpreters
 from toolyard.sandboxes.places import OwnPlaces, Places, has_place, in_place
+from toolyard.sandboxes.supplies import supply
 from toolyard.sandboxes.view import View
 
 log = logging.getLogger("toolyard.sandbox")
@@ -317,9 +319,22 @@ _of_loops: dict[asyncio.AbstractEventLoop, Provider] = {}
 """For code that runs neither in a server nor inside `async with Provider()`."""
 
 
-async def open_sandbox(limits: Limits | None = None, profile: Profile = "plain") -> Sandbox:
-    """A sandbox of one's own, to be closed by whoever opened it. Without limits it has those that the operator set."""
-    return await _here().open(limits, profile)
+async def open_sandbox(
+    limits: Limits | None = None, profile: Profile = "plain", *, files: Files | None = None
+) -> Sandbox:
+    """A sandbox of one's own, to be closed by whoever opened it. Without limits it has those that the operator set.
+
+    `files` are in its workspace when it opens: text, bytes, or the host's path of a file or a folder. Files of the host
+    keep what their owner may do with them: one that is executable or read-only there is so here.
+    """
+    sandbox = await _here().open(limits, profile)
+    if files is not None:
+        try:
+            await supply(sandbox, files)
+        except BaseException:
+            await sandbox.close()
+            raise
+    return sandbox
 
 
 def open_once(limits: Limits | None = None, profile: Profile = "plain") -> AbstractAsyncContextManager[Sandbox]:

@@ -10,6 +10,8 @@ from typing import ClassVar
 
 from toolyard.core.environment import Environment, Toolset
 from toolyard.core.errors import SandboxLost, WorkspaceError
+from toolyard.core.tool import MARK
+from toolyard.core.workspace import Files
 from toolyard.sandboxes.base import Entry, Finished, Profile, Sandbox
 from toolyard.sandboxes.output import ended_by
 from toolyard.sandboxes.provider import open_sandbox
@@ -23,8 +25,9 @@ _HEADER_MOST = 8 * 1024
 class SessionSandbox:
     """The sandbox of one session, in which all its toolsets work: what one writes, another can read."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, files: Files | None = None) -> None:
         self._profile = profile
+        self._files = files
         self._opening: asyncio.Future[Sandbox] | None = None
         self._is_over = False
         """The session is. Somebody may still want a sandbox of it, which nobody would close any more."""
@@ -35,7 +38,7 @@ class SessionSandbox:
         if found is None:
             wanted: list[Profile] = [cls.profile for cls in type(env).toolsets if issubclass(cls, SandboxedToolset)]
             profile: Profile = next((profile for profile in wanted if profile != "plain"), "plain")
-            found = vars(env)["_session_sandbox"] = cls(profile)
+            found = vars(env)["_session_sandbox"] = cls(profile, files_of(env))
         assert isinstance(found, cls)
         return found
 
@@ -49,12 +52,12 @@ class SessionSandbox:
         if self._is_over:
             raise SandboxLost("its session is over")
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
-            self._opening = asyncio.ensure_future(open_sandbox(profile=self._profile))
+            self._opening = asyncio.ensure_future(open_sandbox(profile=self._profile, files=self._files))
         return await asyncio.shield(self._opening)
 
     async def fork_for(self, env: Environment) -> None:
         """Give another environment a sandbox that goes on from where this one is."""
-        made = vars(env)["_session_sandbox"] = SessionSandbox(self._profile)
+        made = vars(env)["_session_sandbox"] = SessionSandbox(self._profile, self._files)
         if self._opening is not None:
             (branch,) = await (await self.get()).fork(1)
             made._opening = asyncio.get_running_loop().create_future()
@@ -108,6 +111,12 @@ class SessionSandbox:
         return finished
 
 
+def files_of(env: Environment) -> Files | None:
+    """What its author wants in the workspace of this session. A tool may be called `files`, and is none."""
+    found = getattr(env, "files", None)
+    return None if hasattr(found, MARK) else found
+
+
 def _reason(finished: Finished, most: int) -> str:
     if finished.killed_by == "output":
         return f"it is larger than {most} bytes"
@@ -121,6 +130,7 @@ class SandboxedToolset(Toolset):
     """A toolset whose tools say `await self.sandbox()`."""
 
     uses_sandbox = True
+    has_workspace = True
     profile: ClassVar[Profile] = "plain"
 
     async def sandbox(self) -> Sandbox:

@@ -82,9 +82,10 @@ def told(result: Returned) -> dict[str, Any]:
 def with_reward(answer: dict[str, Any], result: Returned) -> dict[str, Any]:
     """The same answer with what the operator lets agents see."""
     if isinstance(result, ToolFailure):
-        return {**answer, "reward": None, "finished": result.reason == "episode_finished"}
+        return {**answer, "reward": None, "finished": result.finished or result.reason == "episode_finished"}
     output = as_output(result)
-    return {**answer, "reward": output.reward, "finished": output.finished}
+    named = {"rewards": output.rewards} if output.rewards else {}
+    return {**answer, "reward": output.reward, "finished": output.finished, **named}
 
 
 def shown(blocks: Iterable[Block]) -> list[dict[str, Any]]:

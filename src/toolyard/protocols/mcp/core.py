@@ -53,7 +53,7 @@ Method: TypeAlias = Callable[[Asked, Place], Awaitable[dict[str, Any]]]
 
 CALL_ID = "toolyard/callId"
 """In `_meta` of a call: a name that the client gives it. The same name again finds the same call."""
-REWARD, FINISHED = "toolyard/reward", "toolyard/finished"
+REWARD, REWARDS, FINISHED = "toolyard/reward", "toolyard/rewards", "toolyard/finished"
 
 _PAGE = 1000
 """Tools in one answer."""
@@ -242,7 +242,8 @@ class Core:
         except RpcError as error:
             return error.answer(asked.id)
         if self._shows.rewards and isinstance(outcome, ToolOutput):
-            value["_meta"] = {REWARD: outcome.reward, FINISHED: outcome.finished}
+            named = {REWARDS: outcome.rewards} if outcome.rewards else {}
+            value["_meta"] = {REWARD: outcome.reward, FINISHED: outcome.finished, **named}
         return self.written(asked, session.spec.environment, value)
 
     def forget(self, following: Following) -> None:

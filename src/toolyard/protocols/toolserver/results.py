@@ -12,11 +12,12 @@ _KINDS = ("simple", "composite", "binary")
 
 
 def as_json(output: ToolOutput) -> object:
-    """The result as JSON. A reward, or the end of the episode, is one more part of it."""
+    """The result as JSON. Rewards, or the end of the episode, are one more part of it."""
     whole = _wrapped(output.value) if isinstance(output, ValueOutput) else _blocks(output.blocks)
-    if output.reward is None and not output.finished:
+    if output.reward is None and not output.finished and not output.rewards:
         return whole
-    return _composite([whole, _simple({"reward": output.reward, "finished": output.finished})])
+    named = {"rewards": output.rewards} if output.rewards else {}
+    return _composite([whole, _simple({"reward": output.reward, "finished": output.finished, **named})])
 
 
 def _wrapped(value: object) -> object:

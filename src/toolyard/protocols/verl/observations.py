@@ -32,6 +32,8 @@ def observe(result: CallResult, form: Form, text: str, *, with_images: bool) -> 
     more = _shown(metadata, form) if metadata else {}
     if result.reward is not None:
         more["reward"] = result.reward
+    if result.rewards:
+        more["rewards"] = result.rewards
     if with_images:  # a trainer that sent no image cannot read one
         more |= _images(result)
     valid = metadata.get("valid") is not False
@@ -53,7 +55,7 @@ def lost(message: str, reason: str = "lost") -> Observed:
 def _failed(failure: ToolFailure, form: Form, text: str) -> Observed:
     if failure.retryable:
         return lost(failure.message, failure.reason)
-    over = failure.reason == "episode_finished"
+    over = failure.finished or failure.reason == "episode_finished"
     return Observed(form.answer(text, failure.message), done=over, valid=failure.reason == "tool_failed")
 
 
