@@ -1,4 +1,4 @@
-"""Files that an author lays into the workspace: every tool of the session finds them, with their modes, and only there."""
+"""Files that an author lays into the workspace: every tool of the session finds them, with their modes."""
 
 from __future__ import annotations
 
@@ -79,9 +79,12 @@ def test_a_task_says_which_files_it_has(folder):
         def setup(self) -> None:
             self.files = {"task.txt": self.task_spec["text"]}
 
-    with running([ByTask]) as server, Client(server.url) as client:
-        with client.environments.get("bytask").session({"text": "seven"}) as session:
-            assert "seven" in session.call_tool("read_from_file", {"filepath": "task.txt"}).text
+    with (
+        running([ByTask]) as server,
+        Client(server.url) as client,
+        client.environments.get("bytask").session({"text": "seven"}) as session,
+    ):
+        assert "seven" in session.call_tool("read_from_file", {"filepath": "task.txt"}).text
 
 
 def test_a_file_that_is_not_there_is_a_bug_of_the_author_and_the_agent_is_not_told_to_correct_it(tmp_path):
@@ -89,9 +92,13 @@ def test_a_file_that_is_not_there_is_a_bug_of_the_author_and_the_agent_is_not_to
         toolsets = [FileSystemEnv]
         files = {"data.csv": tmp_path / "nope.csv"}
 
-    with running([Gone]) as server, Client(server.url) as client:
-        with client.environments.get("gone").session({}) as session, pytest.raises(ToolCallFailed) as failed:
-            session.call_tool("print_filesys_struture", {})
+    with (
+        running([Gone]) as server,
+        Client(server.url) as client,
+        client.environments.get("gone").session({}) as session,
+        pytest.raises(ToolCallFailed) as failed,
+    ):
+        session.call_tool("print_filesys_struture", {})
     assert failed.value.reason == "tool_raised"
 
 
@@ -121,7 +128,10 @@ def test_a_tool_may_still_be_called_files():
             """List them."""
             return "none"
 
-    with running([Lists]) as server, Client(server.url) as client:
-        with client.environments.get("lists").session({}) as session:
-            assert session.call_tool("files").text == "none"
-            session.call_tool("print_filesys_struture", {})
+    with (
+        running([Lists]) as server,
+        Client(server.url) as client,
+        client.environments.get("lists").session({}) as session,
+    ):
+        assert session.call_tool("files").text == "none"
+        session.call_tool("print_filesys_struture", {})

@@ -147,18 +147,22 @@ async def test_a_tool_that_takes_longer_than_its_own_limit_is_stopped_and_nobody
 
 @pytest.mark.parametrize("how", ["wait", "block"])
 async def test_the_limit_holds_wherever_sessions_live_and_a_call_within_it_is_not_touched(placed, how):
-    async with AsyncClient(placed.url) as client:
-        async with client.environments.get("slow").session(split="train", index=0) as session:
-            assert (await session.call_tool(how, {"seconds": 0.0})).text == "done"
-            with pytest.raises(ToolLost) as late:
-                await session.call_tool(how, {"seconds": 3.0})
-            assert late.value.reason == "timed_out"
+    async with (
+        AsyncClient(placed.url) as client,
+        client.environments.get("slow").session(split="train", index=0) as session,
+    ):
+        assert (await session.call_tool(how, {"seconds": 0.0})).text == "done"
+        with pytest.raises(ToolLost) as late:
+            await session.call_tool(how, {"seconds": 3.0})
+        assert late.value.reason == "timed_out"
 
 
 async def test_time_in_which_a_call_waits_for_its_turn_is_not_its_tools(here):
-    async with AsyncClient(here.url) as client:
-        async with client.environments.get("slow").session(split="train", index=0) as session:
-            held, alone = await asyncio.gather(session.call_tool("hold"), session.call_tool("alone"))
+    async with (
+        AsyncClient(here.url) as client,
+        client.environments.get("slow").session(split="train", index=0) as session,
+    ):
+        held, alone = await asyncio.gather(session.call_tool("hold"), session.call_tool("alone"))
     assert (held.text, alone.text) == ("held", "alone")
 
 
@@ -252,9 +256,11 @@ async def test_a_value_that_the_last_call_returns_is_kept_beside_the_words(here)
 
 
 async def test_calls_that_run_at_once_are_counted_when_they_begin_and_the_last_to_end_says_so(placed):
-    async with AsyncClient(placed.url) as client:
-        async with client.environments.get("short").session(split="train", index=0) as session:
-            came = await asyncio.gather(*(session.call_tool("at_once") for _ in range(5)), return_exceptions=True)
+    async with (
+        AsyncClient(placed.url) as client,
+        client.environments.get("short").session(split="train", index=0) as session,
+    ):
+        came = await asyncio.gather(*(session.call_tool("at_once") for _ in range(5)), return_exceptions=True)
     results = [one for one in came if isinstance(one, ToolOutput)]
     refused = [one for one in came if isinstance(one, ToolCallFailed)]
     assert (len(results), len(refused)) == (3, 2)
@@ -275,13 +281,15 @@ async def test_a_fork_has_as_many_calls_left_as_its_parent():
         replayable = True
 
     with running([Forked]) as server:
-        async with AsyncClient(server.url) as client:
-            async with client.environments.get("forked").session(split="train", index=0) as session:
-                await session.call_tool("look")
-                (branch,) = await session.fork(1)
-                for one in (session, branch):
-                    assert not (await one.call_tool("look")).finished
-                    assert (await one.call_tool("look")).finished
+        async with (
+            AsyncClient(server.url) as client,
+            client.environments.get("forked").session(split="train", index=0) as session,
+        ):
+            await session.call_tool("look")
+            (branch,) = await session.fork(1)
+            for one in (session, branch):
+                assert not (await one.call_tool("look")).finished
+                assert (await one.call_tool("look")).finished
 
 
 async def test_the_outcome_of_the_session_says_finished_and_has_no_reward(here):

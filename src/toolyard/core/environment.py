@@ -115,9 +115,9 @@ class Environment:
 
     It has no value here, because a tool may be called `hidden`."""
     files: Files
-    """Files that every session finds in its workspace, as `{"data.csv": Path(__file__).parent / "data.csv"}` or a folder.
-    Toolsets that work in the sandbox of the session find them there. If the task decides, set `self.files` in the
-    constructor or in setup(). An environment that opens its own sandbox says `open_sandbox(files=self.files)`.
+    """Files that every session finds in its workspace, as `{"data.csv": Path(__file__).parent / "data.csv"}`, or a
+    folder. Toolsets that work in the sandbox of the session find them there. If the task decides, set `self.files` in
+    the constructor or in setup(). An environment that opens its own sandbox says `open_sandbox(files=self.files)`.
 
     It has no value here, because a tool may be called `files`."""
     written_as: ClassVar[type | None] = None

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-
 Files: TypeAlias = Mapping[str, str | bytes | Path] | Path
 """Files by their path in a workspace: text, bytes, or where the host has a file or a folder of them. Or one folder."""
 
