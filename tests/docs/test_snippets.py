@@ -25,6 +25,7 @@ PLAYED = {
         "sums.py",
         "for the model to read: no_such_tool\nfor the model to read: bad_arguments\n[1.0]\nsubmit\n",
     ),
+    "play_headlines.py": ("headlines.py", "1.5 {'correct': 1.0, 'short': 1.0}\n"),
     "play_forks.py": (
         "counter.py",
         "The number is 5. 0.0\nThe number is 6. 0.0\nThe number is 7. 1.0\nThe number is 8. 0.0\n",
@@ -47,6 +48,11 @@ True True True
 False 0.0 0 4 0
 tests/test_prices.py::test_total: it passed, and so did a twin of it that contradicts it
 True False False
+""",
+    "judge_tour.py": """\
+nobody's: lost
+1.25 {'correct': 1.0, 'style': 0.5} {'correct': 'It is wet.', 'style': 'Short.'}
+1.25 {'correct': 1.0, 'style': 0.5} {'correct': 'It is wet.', 'style': 'Short.'}
 """,
     "judged.py": """\
 the agent's: tool_failed - Tool 'submit' failed: the essay is empty
