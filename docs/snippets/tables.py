@@ -7,7 +7,7 @@ from toolyard.tools.shell_executor import ShellExecutor
 
 class Tables(Environment):
     toolsets = [FileSystemEnv, ShellExecutor]
-    files = {"count.sh": "wc -l < people.csv\n"}
+    workspace_files = {"count.sh": "wc -l < people.csv\n"}
 
     @classmethod
     def list_splits(cls):
@@ -18,7 +18,8 @@ class Tables(Environment):
         return [{"people": ["Ada", "Grace", "Edsger"]}]
 
     def setup(self):
-        self.files = {**self.files, "people.csv": "\n".join(["name", *self.task_spec["people"]]) + "\n"}
+        people = "\n".join(["name", *self.task_spec["people"]])
+        self.workspace_files = {**self.workspace_files, "people.csv": f"{people}\n"}
 
     def get_prompt(self):
         return "How many people does people.csv list? Call answer with the number."

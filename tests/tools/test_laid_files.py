@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds import OneTask
-from toolyard import Client, Environment, tool
+from toolyard import Client, Environment
 from toolyard.client import ToolCallFailed
 from toolyard.core.errors import DefinitionError
 from toolyard.sandboxes import open_sandbox
@@ -61,7 +61,7 @@ def placement(request):
 def test_every_tool_of_a_session_finds_them_and_each_session_has_its_own(placement, folder):
     class Tables(OneTask):
         toolsets = [FileSystemEnv, ShellExecutor]
-        files = {"data.csv": folder / "data.csv", "bin": folder / "bin"}
+        workspace_files = {"data.csv": folder / "data.csv", "bin": folder / "bin"}
 
     with running([Tables], placement=placement, pool_processes=1) as server, Client(server.url) as client:
         tables = client.environments.get("tables")
@@ -77,7 +77,7 @@ def test_a_task_says_which_files_it_has(folder):
         toolsets = [FileSystemEnv]
 
         def setup(self) -> None:
-            self.files = {"task.txt": self.task_spec["text"]}
+            self.workspace_files = {"task.txt": self.task_spec["text"]}
 
     with (
         running([ByTask]) as server,
@@ -90,7 +90,7 @@ def test_a_task_says_which_files_it_has(folder):
 def test_a_file_that_is_not_there_is_a_bug_of_the_author_and_the_agent_is_not_told_to_correct_it(tmp_path):
     class Gone(OneTask):
         toolsets = [FileSystemEnv]
-        files = {"data.csv": tmp_path / "nope.csv"}
+        workspace_files = {"data.csv": tmp_path / "nope.csv"}
 
     with (
         running([Gone]) as server,
@@ -105,33 +105,19 @@ def test_a_file_that_is_not_there_is_a_bug_of_the_author_and_the_agent_is_not_to
 @pytest.mark.parametrize(
     ("files", "toolsets", "problem"),
     [
-        ({"a": Path("data.csv")}, [FileSystemEnv], r"files\['a'\] is relative to nothing; write Path\(__file__\)"),
-        (Path("data"), [FileSystemEnv], r"files is relative to nothing"),
-        ({"a": 1}, [FileSystemEnv], r"files\['a'\] is 1; it must be text, bytes or a pathlib.Path"),
+        (
+            {"a": Path("data.csv")},
+            [FileSystemEnv],
+            r"workspace_files\['a'\] is relative to nothing; write Path\(__file__\)",
+        ),
+        (Path("data"), [FileSystemEnv], r"workspace_files is relative to nothing"),
+        ({"a": 1}, [FileSystemEnv], r"workspace_files\['a'\] is 1; it must be text, bytes or a pathlib.Path"),
         ({1: "a"}, [FileSystemEnv], r"it must be text, bytes or a pathlib.Path"),
-        ("data", [FileSystemEnv], r"files is 'data'; it must be"),
-        ({"a": "x"}, [], "has files and no workspace"),
-        ({"a": "x"}, [PythonCode], "has files and no workspace"),
+        ("data", [FileSystemEnv], r"workspace_files is 'data'; it must be"),
+        ({"a": "x"}, [], "has workspace_files and no workspace"),
+        ({"a": "x"}, [PythonCode], "has workspace_files and no workspace"),
     ],
 )
 def test_files_that_cannot_be_laid_are_refused_when_the_class_is_defined(files, toolsets, problem):
     with pytest.raises(DefinitionError, match=problem):
-        type("Wrong", (Environment,), {"files": files, "toolsets": toolsets})
-
-
-def test_a_tool_may_still_be_called_files():
-    class Lists(OneTask):
-        toolsets = [FileSystemEnv]
-
-        @tool
-        def files(self) -> str:
-            """List them."""
-            return "none"
-
-    with (
-        running([Lists]) as server,
-        Client(server.url) as client,
-        client.environments.get("lists").session({}) as session,
-    ):
-        assert session.call_tool("files").text == "none"
-        session.call_tool("print_filesys_struture", {})
+        type("Wrong", (Environment,), {"workspace_files": files, "toolsets": toolsets})

@@ -41,6 +41,18 @@ class Slow(OneTask):
         """Wait for its turn, which is not its own time."""
         return "alone"
 
+    @tool(timeout=0.5)
+    async def brief(self) -> str:
+        """Within its limit."""
+        await anyio.sleep(0.1)
+        return "brief"
+
+    @tool
+    async def stall(self) -> str:
+        """Let the whole server stand still."""
+        time.sleep(2.0)  # noqa: ASYNC251  # it blocks the loop on purpose
+        return "stalled"
+
     @tool
     async def hold(self) -> str:
         """Longer than the limit of the others."""
@@ -164,6 +176,15 @@ async def test_time_in_which_a_call_waits_for_its_turn_is_not_its_tools(here):
     ):
         held, alone = await asyncio.gather(session.call_tool("hold"), session.call_tool("alone"))
     assert (held.text, alone.text) == ("held", "alone")
+
+
+async def test_a_server_that_stood_still_takes_the_result_that_came_meanwhile(here):
+    async with (
+        AsyncClient(here.url) as client,
+        client.environments.get("slow").session(split="train", index=0) as session,
+    ):
+        brief, _ = await asyncio.gather(session.call_tool("brief"), session.call_tool("stall"))
+    assert brief.text == "brief"
 
 
 async def test_the_servers_limit_holds_for_a_tool_that_allows_itself_more():

@@ -41,7 +41,7 @@ class Toolset:
     hidden: ClassVar[Sequence[Hidden]]
     """As `Environment.hidden`."""
     has_workspace: ClassVar[bool] = False
-    """Its tools work in the sandbox of the session, where `Environment.files` are laid."""
+    """Its tools work in the sandbox of the session, where `Environment.workspace_files` are laid."""
     written_as: ClassVar[type | None] = None
     """The class of another framework that this class runs, if there is one."""
 
@@ -114,12 +114,11 @@ class Environment:
     its parents hide.
 
     It has no value here, because a tool may be called `hidden`."""
-    files: Files
+    workspace_files: Files | None = None
     """Files that every session finds in its workspace, as `{"data.csv": Path(__file__).parent / "data.csv"}`, or a
-    folder. Toolsets that work in the sandbox of the session find them there. If the task decides, set `self.files` in
-    the constructor or in setup(). An environment that opens its own sandbox says `open_sandbox(files=self.files)`.
-
-    It has no value here, because a tool may be called `files`."""
+    folder. Toolsets that work in the sandbox of the session find them there. If the task decides, set
+    `self.workspace_files` in the constructor or in setup(). An environment that opens its own sandbox says
+    `open_sandbox(files=self.workspace_files)`."""
     written_as: ClassVar[type | None] = None
     """As `Toolset.written_as`."""
     latch_finished: ClassVar[bool] = True
@@ -391,18 +390,17 @@ def _check_max_turns(cls: type[Environment]) -> None:
 
 
 def _check_files(cls: type[Environment]) -> None:
-    files: object = getattr(cls, "files", None)
-    if files is None or inspect.isfunction(files) or isinstance(files, property):  # a tool, or said for each task
+    files: object = cls.workspace_files
+    if files is None or isinstance(files, property):  # said for each task
         return
-    named = files if isinstance(files, Mapping) else {"": files}
-    for path, content in named.items():
-        where = f"{cls.__qualname__}.files" + (f"[{path!r}]" if isinstance(files, Mapping) else "")
+    for path, content in (files if isinstance(files, Mapping) else {"": files}).items():
+        where = f"{cls.__qualname__}.workspace_files" + (f"[{path!r}]" if isinstance(files, Mapping) else "")
         if not isinstance(path, str) or not isinstance(content, Path | (str | bytes if path else Path)):
             raise DefinitionError(f"{where} is {content!r}; it must be text, bytes or a pathlib.Path")
         if isinstance(content, Path) and not content.is_absolute():
             raise DefinitionError(f"{where} is relative to nothing; write Path(__file__).parent / {str(content)!r}")
     if not cls.uses_sandbox and not any(getattr(toolset, "has_workspace", False) for toolset in cls.toolsets):
-        raise DefinitionError(f"{cls.__qualname__} has files and no workspace: none of its toolsets has one")
+        raise DefinitionError(f"{cls.__qualname__} has workspace_files and no workspace: none of its toolsets has one")
 
 
 def _check_hidden(cls: type) -> None:

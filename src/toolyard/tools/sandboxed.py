@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from toolyard.core.environment import Environment, Toolset
 from toolyard.core.errors import SandboxLost, WorkspaceError
-from toolyard.core.tool import MARK
 from toolyard.core.workspace import Files
 from toolyard.sandboxes.base import Entry, Finished, Profile, Sandbox
 from toolyard.sandboxes.output import ended_by
@@ -38,7 +37,7 @@ class SessionSandbox:
         if found is None:
             wanted: list[Profile] = [cls.profile for cls in type(env).toolsets if issubclass(cls, SandboxedToolset)]
             profile: Profile = next((profile for profile in wanted if profile != "plain"), "plain")
-            found = vars(env)["_session_sandbox"] = cls(profile, files_of(env))
+            found = vars(env)["_session_sandbox"] = cls(profile, env.workspace_files)
         assert isinstance(found, cls)
         return found
 
@@ -109,12 +108,6 @@ class SessionSandbox:
         if finished.exit_code != 0 or finished.killed_by is not None:
             raise WorkspaceError(f"the workspace cannot be {what}ed: {_reason(finished, most)}")
         return finished
-
-
-def files_of(env: Environment) -> Files | None:
-    """What its author wants in the workspace of this session. A tool may be called `files`, and is none."""
-    found = getattr(env, "files", None)
-    return None if hasattr(found, MARK) else found
 
 
 def _reason(finished: Finished, most: int) -> str:
