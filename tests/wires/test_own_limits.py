@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
+from contextlib import closing
 from typing import ClassVar
 
 import anyio
@@ -319,6 +321,17 @@ async def test_the_outcome_of_the_session_says_finished_and_has_no_reward(here):
         outcome = (await session.get(f"/sessions/{session._sid}/outcome")).json()
         assert (outcome["finished"], outcome["rewards"], outcome["failure"]) == (True, [None] * 3, None)
         await session.close()
+
+
+async def test_a_record_says_that_the_episode_finished_with_a_last_call_that_failed(tmp_path):
+    path = tmp_path / "runs.db"
+    with running([Short], record=str(path)) as server:
+        async with Ors(server.url) as session:
+            await played(session, "look", "look", "fail")
+            await session.close()
+    with closing(sqlite3.connect(path)) as store:
+        assert store.execute("SELECT outcome, finished, total FROM episodes").fetchall() == [("finished", 1, None)]
+        assert store.execute("SELECT finished FROM steps ORDER BY number").fetchall() == [(0,), (0,), (1,)]
 
 
 async def test_it_holds_on_a_server_that_latches_nothing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -116,7 +117,7 @@ async def test_the_store_of_episodes_has_a_column_of_them(tmp_path):
                 await session.open("graded", {})
                 await session.call("grade")
                 await session.close()
-    with sqlite3.connect(path) as store:
+    with closing(sqlite3.connect(path)) as store:
         rows = store.execute("SELECT reward, rewards FROM steps WHERE tool = 'grade'").fetchall()
     assert [(reward, json.loads(rewards)) for reward, rewards in rows] == [(1.1, REWARDS)] * len(DIALECTS)
 
