@@ -439,7 +439,7 @@ async def test_the_oldest_go_when_the_file_is_too_large_but_not_those_of_an_eval
 
 
 async def test_several_gateways_write_one_file(path, tmp_path):
-    flags = ["--port", "0", "--gateways", "3", "--record", str(path)]
+    flags = ["--port", "0", "--gateways", "8", "--record", str(path)]
     process = Command([TOOLYARD, "serve", str(WORLD), *flags], env={"YARD": str(tmp_path)})
     try:
         process.until("Stop with Ctrl-C")

@@ -314,7 +314,7 @@ async def test_scores_given_anew_stand_beside_the_old_ones(tmp_path, store):
     assert "replay --rewards" in " ".join(refused.stderr.split())
 
 
-EXAMPLES = ["arithmetic", "exam", "maze", "chart", "code_runner"]
+EXAMPLES = ["arithmetic", "exam", "maze", "chart", "code_runner", "repair"]
 
 
 @pytest.mark.thorough
