@@ -115,3 +115,17 @@ class Slow(Guess):
         """Sleep."""
         await anyio.sleep(60)
         return "slept"
+
+
+class Styled(Guess):
+    """Rewards with names."""
+
+    @tool
+    async def say(self, number: int) -> ToolOutput:
+        """Say the number.
+
+        Args:
+            number: The number.
+        """
+        rewards = {"correct": float(number == self.task_spec["n"]), "even": float(number % 2 == 0)}
+        return ToolOutput(rewards=rewards, weights={"even": 0.5}, finished=True)

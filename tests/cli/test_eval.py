@@ -106,6 +106,13 @@ def test_a_model_plays_and_its_tokens_are_counted(here, capsys):
     assert "8e-05" in capsys.readouterr().out  # 40 tokens for 1 and 20 for 2, a million
 
 
+def test_named_rewards_have_a_mean_each(here, capsys):
+    found = evaluate(here / "out.json", f"{WORLDS}:Styled", "--agent", "my_agents:right", "--tasks", "0:4")
+    assert found["rewards"] == {"correct": 1.0, "even": 0.5}
+    assert found["mean_return"] == 1.25, "even counts half"
+    assert "rewards: correct 1, even 0.5" in capsys.readouterr().out
+
+
 def test_the_episodes_are_recorded_with_run_and_labels_and_kept_as_those_of_an_evaluation(here):
     store = here / "runs.db"
     words = (GUESS, "--agent", "my_agents:right", "--record", str(store), "--run", "first", "--tasks", ":2")

@@ -76,6 +76,8 @@ class Attempt:
     error: str = ""
     session: str = ""
     seconds: float = 0.0
+    rewards: JsonObject = field(default_factory=dict)
+    """The sum of the rewards of each name."""
 
     @classmethod
     def of(cls, one: Planned, rollout: Rollout) -> Self:
@@ -91,6 +93,7 @@ class Attempt:
             rollout.error,
             rollout.session,
             round(rollout.seconds, 3),
+            rollout.named,
         )
 
     @property
@@ -109,12 +112,13 @@ class Attempt:
         }
 
     def as_line(self) -> dict[str, Any]:
-        more = {name: getattr(self, name) for name in ("failed_by", "error", "session", "seconds")}
+        more = {name: getattr(self, name) for name in ("failed_by", "error", "session", "seconds", "rewards")}
         return {**self.as_json(), "tokens": self.tokens.as_json(), **more}
 
     @classmethod
     def read(cls, said: JsonObject) -> Self:
-        more = {name: said[name] for name in ("outcome", "turns", "failed_by", "error", "session", "seconds")}
+        names = ("outcome", "turns", "failed_by", "error", "session", "seconds", "rewards")
+        more = {name: said[name] for name in names}
         return cls(
             said["id"],
             said["index"],

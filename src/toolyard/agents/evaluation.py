@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
@@ -98,6 +98,13 @@ class Evaluation:
         return Summary(list(returns.values()))
 
     @property
+    def rewards(self) -> Mapping[str, float]:
+        """The mean of each named reward over the scored attempts; one that lacks a name counts as 0 of it."""
+        scored = [attempt.rewards for attempt in self.attempts if attempt.total is not None]
+        names = dict.fromkeys(name for rewards in scored for name in rewards)
+        return {name: fmean(rewards.get(name, 0.0) for rewards in scored) for name in names}
+
+    @property
     def tokens(self) -> Tokens:
         return added(self.earlier, *(attempt.tokens for attempt in self.made.values()))
 
@@ -127,6 +134,7 @@ class Evaluation:
             "mean_turns": fmean(attempt.turns for attempt in scored) if scored else None,
             "tokens": self.tokens.as_json(),
             "failures": {name: blamed[name] for name in _FAILED_BY},
+            **({"rewards": self.rewards} if self.rewards else {}),
             "episodes": [attempt.as_json() for attempt in attempts],
         }
 

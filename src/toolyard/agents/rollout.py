@@ -114,6 +114,15 @@ class Rollout:
         return [call.reward for call in self.calls]
 
     @property
+    def named(self) -> dict[str, float]:
+        """The sum of the rewards of each name, of calls that have any."""
+        sums: dict[str, float] = {}
+        for call in self.calls:
+            for name, reward in ((call.output.rewards if call.output is not None else None) or {}).items():
+                sums[name] = sums.get(name, 0.0) + reward
+        return sums
+
+    @property
     def total(self) -> float | None:
         """The return: the sum of the rewards, or None if there is none to tell.
 

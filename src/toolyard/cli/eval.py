@@ -409,6 +409,8 @@ def lines(evaluation: Evaluation, found: Mapping[str, Any], prices: Prices) -> I
     yield from table(list(columns), [list(columns.values())])
     outcomes = Counter(attempt.outcome for attempt in evaluation.attempts)
     yield ""
+    if named := evaluation.rewards:
+        yield "rewards: " + ", ".join(f"{name} {mean:.4g}" for name, mean in named.items())
     yield "ended: " + ", ".join(f"{count} {name}" for name, count in outcomes.most_common())
     if too_few := k > 1 and evaluation.summary.too_few(k):
         yield f"{too_few} tasks were scored less than {k} times, and are not in pass@{k} and pass^{k}"
