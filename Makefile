@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup serve test test-all check bench bench-client bench-cores bench-growth bench-judging bench-key bench-mcp bench-openenv bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
+.PHONY: setup serve test test-all check bench bench-client bench-cores bench-episodes bench-growth bench-judging bench-key bench-mcp bench-openenv bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
 
 setup: .venv/ready
 
@@ -62,6 +62,9 @@ bench-cores: setup  # CORES="--seconds 8" for longer turns
 
 bench-growth: setup  # GROWTH="--rows bash --sizes 64,1024" for a part of it
 	$(BIN)/python -m benchmarks.growth $(GROWTH)
+
+bench-episodes: setup  # EPISODES="--only costs" for a part of it
+	$(BIN)/python -m benchmarks.episodes $(EPISODES)
 
 soak: setup
 	$(BIN)/python -m benchmarks.verl_soak

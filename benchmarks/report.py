@@ -50,6 +50,7 @@ MCP_PAGE = Place(_CHECKOUT / "docs" / "mcp.md", "<!-- benchmark:begin -->", "<!-
 OPENENV_PAGE = Place(_CHECKOUT / "docs" / "openenv.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
 PLACEMENT_PAGE = Place(_CHECKOUT / "docs" / "placement.md", "<!-- placement benchmark -->", "<!-- end -->")
 CLIENT_PAGE = Place(_CHECKOUT / "docs" / "quickstart.md", "<!-- client benchmark -->", "<!-- end -->")
+EPISODES_PAGE = Place(_CHECKOUT / "docs" / "episodes.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
 SANDBOX_PAGE = Place(_CHECKOUT / "docs" / "sandbox.md", "<!-- sandbox benchmark -->", "<!-- end -->")
 
 
