@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from toolyard.core.encoding import encode
 from toolyard.core.environment import Environment
 from toolyard.core.output import JsonObject
 from toolyard.episodes.events import Closed, Event, Open, Opened, Prompted, Stepped
-from toolyard.episodes.rows import EPISODE, LONG, STEP, Row, plain
+from toolyard.episodes.rows import EPISODE, LONG, STEP, STEPS, STEPS_AT_ONCE, Row, plain
 from toolyard.episodes.schema import connect
 from toolyard.version import __version__
 
@@ -162,7 +163,7 @@ class Batch:
                 time.sleep(0)
         connection.executemany("INSERT OR IGNORE INTO blobs VALUES (?, ?)", self._blobs)
         connection.executemany("INSERT OR IGNORE INTO uses VALUES (?, ?)", self._uses)
-        connection.executemany(STEP, steps)
+        insert_steps(connection, steps)
         connection.executemany(
             "UPDATE episodes SET prompt = ?, closed = ?, why = ?, steps = ?, total = ?, finished = ?, outcome = ?, "
             "complete = ? WHERE number = ?",
@@ -210,6 +211,13 @@ class Batch:
         prompt = one.prompt.decode() if one.prompt else None
         ended = one.closed, one.why, one.number, one.total, one.finished, one.outcome, one.complete
         return prompt, *ended, one.rowid
+
+
+def insert_steps(connection: sqlite3.Connection, steps: Sequence[Sequence[Any]]) -> None:
+    whole = len(steps) - len(steps) % STEPS_AT_ONCE
+    for first in range(0, whole, STEPS_AT_ONCE):
+        connection.execute(STEPS, list(chain.from_iterable(steps[first : first + STEPS_AT_ONCE])))
+    connection.executemany(STEP, steps[whole:])
 
 
 @cache
