@@ -222,7 +222,9 @@ def questions(path: Path, steps: int) -> Sequence[Sequence[str]]:
         "list 20 of an outcome that is nowhere": lambda store: list(
             store.episodes(Filter(outcome="lost"), limit=20, newest=True)
         ),
-        "all episodes of a task": lambda store: list(store.episodes(Filter(environment="maze", split="train", index=7))),
+        "all episodes of a task": lambda store: list(
+            store.episodes(Filter(environment="maze", split="train", index=7))
+        ),
         "all with a label": lambda store: list(store.episodes(Filter(labels={"step": "42"}))),
         "open one by its id": lambda store: store.steps(store.find(f"{middle:021x}")),
         "the first search, which makes the index": lambda store: list(store.search(f"marker{middle}", limit=20)),
@@ -246,7 +248,10 @@ def large_store(folder: Path, steps: int) -> str:
     fill(path, steps)
     size = path.stat().st_size
     lines = questions(path, steps)
-    more = ("its file, before and after the index is made", f"{size / 2**20:.0f}, {path.stat().st_size / 2**20:.0f} MiB")
+    more = (
+        "its file, before and after the index is made",
+        f"{size / 2**20:.0f}, {path.stat().st_size / 2**20:.0f} MiB",
+    )
     return aligned([(f"a store of {steps:,} steps in {steps // STEPS_OF_EPISODE:,} episodes", "takes"), *lines, more])
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from toolyard.episodes.schema import StoreError
@@ -33,13 +36,26 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def filter_of(args: argparse.Namespace) -> Filter:
-    labels = dict(pair.partition("=")[::2] for pair in args.label)
+    labels = dict(map(label_of, args.label))
     ids = tuple(getattr(args, "ids", ()))
     chosen = ("environment", "split", "index", "wire", "outcome", "reward")
     return Filter(**{name: getattr(args, name) for name in chosen}, run=args.of_run, labels=labels, ids=ids)
 
 
-def opened(args: argparse.Namespace) -> Store:
+def label_of(pair: str) -> tuple[str, str]:
+    name, equals, value = pair.partition("=")
+    if not name or not equals:
+        raise StoreError(f"--label is {pair!r}; it has the form NAME=VALUE")
+    return name, value
+
+
+@contextmanager
+def opened(args: argparse.Namespace) -> Iterator[Store]:
+    """Raises `StoreError` if a file cannot be read, or breaks off while it is read."""
     if getattr(args, "limit", 1) == 0:
         raise StoreError("--limit is 0; it must be more")
-    return Store(args.store)
+    try:
+        with Store(args.store) as store:
+            yield store
+    except sqlite3.Error as error:
+        raise StoreError(f"{', '.join(map(str, args.store))} cannot be read: {error}") from error

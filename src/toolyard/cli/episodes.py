@@ -69,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     except BrokenPipeError:  # its reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # what was to be written cannot be
+        raise StoreError(f"{str(error.filename)!r} cannot be written: {error.strerror}") from error
 
 
 def say(lines: Iterable[str]) -> None:
@@ -108,7 +110,8 @@ def show_one(args: argparse.Namespace) -> int:
 
 
 def told(one: Episode, prompt: Iterable[JsonObject], steps: Iterable[Step]) -> Iterator[str]:
-    yield f"{one.id}  {one.environment}, {groups.shown_task(one)}  ({one.wire}{f', run {one.run}' if one.run else ''})"
+    run = f", run {one.run}" if one.run else ""
+    yield visible(f"{one.id}  {one.environment}, {groups.shown_task(one)}  ({one.wire}{run})")
     total = "no reward" if one.total is None else f"return {one.total:g}"
     yield f"{one.opened}  {one.outcome}, {total}{'' if one.complete else ', not complete'}"
     yield from map(indented, prompt)
@@ -170,7 +173,7 @@ def search(args: argparse.Namespace) -> int:
             if args.json:
                 say([line_of_json({**one.as_json(), "step": step, "excerpt": excerpt})])
             else:
-                say([f"{one.id} {step:>4}  {one.environment}, {groups.shown_task(one)}: {visible(excerpt)}"])
+                say([visible(f"{one.id} {step:>4}  {one.environment}, {groups.shown_task(one)}: {excerpt}")])
     return 0
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import importlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from toolyard.core.encoding import encode
 from toolyard.core.output import JsonObject
 from toolyard.episodes.schema import StoreError
 from toolyard.episodes.store import Episode, Step, Store
@@ -49,9 +49,9 @@ def write(lines: Iterator[JsonObject], out: Path, form: str) -> int:
     if form == "parquet":
         return _write_parquet(lines, out)
     count = 0
-    with out.open("w", encoding="utf-8") as file:
+    with out.open("wb") as file:
         for line in lines:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(encode(line) + b"\n")
             count += 1
     return count
 
@@ -96,7 +96,7 @@ def _schema(pyarrow: Any, row: JsonObject) -> Any:  # pyarrow has no types
 
 def _flat(line: JsonObject) -> JsonObject:
     return {
-        name: json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else value
+        name: encode(value).decode() if isinstance(value, dict | list | tuple) else value
         for name, value in line.items()
     }
 
@@ -122,7 +122,7 @@ def messages(prompt: Sequence[JsonObject], steps: Sequence[Step]) -> Sequence[Js
         found.append({"role": "user", "content": _content(prompt)})
     for step in steps:
         call_id = f"call_{step.number}"
-        function = {"name": step.tool, "arguments": json.dumps(step.arguments, ensure_ascii=False)}
+        function = {"name": step.tool, "arguments": encode(step.arguments).decode()}
         call = {"id": call_id, "type": "function", "function": function}
         found.append({"role": "assistant", "content": step.said, "tool_calls": [call]})
         found.append({"role": "tool", "tool_call_id": call_id, "content": _content(step.blocks)})

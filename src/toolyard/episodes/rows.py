@@ -66,10 +66,10 @@ class Row:
             output = as_output(failure.message if failure is not None else result)
         row = cls(
             number=deed.number,
-            tool=deed.tool,
+            tool=whole(deed.tool),
             arguments=deed.arguments.decode(),
             given=deed.given.decode() or None,
-            said=deed.said or None,
+            said=whole(deed.said) if deed.said else None,
             outcome="ok" if failure is None else failure.reason,
             blocks=[plain(block) for block in output.blocks],
             reward=output.reward,
@@ -115,7 +115,7 @@ class Row:
             return replace(
                 self,
                 arguments=arguments,
-                said=after["said"],
+                said=None if after["said"] is None else whole(after["said"]),
                 blocks=blocks,
                 metadata=metadata,
                 given=None,
@@ -147,6 +147,11 @@ def hook_of(environment: type, name: str) -> Callable[..., Any] | None:
     """A hook that an environment may have. A tool may have the same name, and is none."""
     found = getattr(environment, name, None)
     return found if callable(found) and not hasattr(found, MARK) else None
+
+
+def whole(text: str) -> str:
+    """The same without halves of characters, which no database takes. In JSON they are kept."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _text(text: str) -> JsonObject:

@@ -8,11 +8,14 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from heapq import merge
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 from toolyard.core.errors import ToolyardError
 from toolyard.core.output import JsonObject
+from toolyard.episodes.rows import whole
 from toolyard.episodes.schema import StoreError, connect
 
 OUTCOMES = ("finished", "closed", "idle", "failed", "lost", "open")
@@ -175,14 +178,9 @@ class Store:
         """In the order in which they began. Memory does not grow with their number."""
         where, values = wanted.where()
         order = "DESC" if newest else "ASC"
-        left = limit
-        for file in self._files:
-            sql = f"SELECT * FROM episodes WHERE {where} ORDER BY opened {order}, number {order} LIMIT ?"
-            for row in _rows(file, sql, *values, left):
-                left -= left > 0
-                yield _episode(row)
-            if left == 0:
-                return
+        sql = f"SELECT * FROM episodes WHERE {where} ORDER BY opened {order}, number {order} LIMIT ?"
+        found = merge(*(_rows(file, sql, *values, limit) for file in self._files), key=_opened, reverse=newest)
+        return map(_episode, islice(found, limit if limit >= 0 else None))
 
     def find(self, wanted: str) -> Episode:
         """By an id, or by what it begins with. Raises `NoEpisode`."""
@@ -290,7 +288,7 @@ class Store:
 
     def _words(self, file: sqlite3.Connection, row: sqlite3.Row) -> str:
         """What was said and returned."""
-        return f"{row['said'] or ''} {row['tool']} {row['arguments']} {self._step(file, row).text}"
+        return whole(f"{row['said'] or ''} {row['tool']} {row['arguments']} {self._step(file, row).text}")
 
 
 def _quoted(words: str) -> str:
@@ -301,7 +299,13 @@ def _quoted(words: str) -> str:
 def _rows(file: sqlite3.Connection, sql: str, *values: object) -> Iterator[sqlite3.Row]:
     cursor = file.cursor()
     cursor.row_factory = sqlite3.Row
-    return cursor.execute(sql, values)
+    for row in cursor.execute(sql, values):  # noqa: UP028: `yield from` closes the cursor, perhaps after its file
+        yield row
+
+
+def _opened(row: sqlite3.Row) -> float:
+    opened: float = row["opened"]
+    return opened
 
 
 def _episode(row: sqlite3.Row) -> Episode:

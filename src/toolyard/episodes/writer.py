@@ -18,9 +18,10 @@ from typing import Any
 
 from toolyard.core.encoding import encode
 from toolyard.core.environment import Environment
+from toolyard.core.errors import describe
 from toolyard.core.output import JsonObject
 from toolyard.episodes.events import Closed, Event, Open, Opened, Prompted, Stepped
-from toolyard.episodes.rows import EPISODE, LONG, STEP, STEPS, STEPS_AT_ONCE, Row, plain
+from toolyard.episodes.rows import EPISODE, LONG, STEP, STEPS, STEPS_AT_ONCE, Row, plain, whole
 from toolyard.episodes.schema import connect
 from toolyard.version import __version__
 
@@ -110,7 +111,8 @@ class Writer:
             connection.execute("BEGIN IMMEDIATE")
             batch.write(connection)
             connection.execute("COMMIT")
-        except Exception as error:  # a full disk, a file that was taken away; or an author's redact()
+            self.failed += batch.spoiled
+        except Exception as error:  # a full disk, a file that was taken away
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             self.failed += batch.give_up()
@@ -131,53 +133,64 @@ class Batch:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.touched: dict[Open, None] = {}
+        self.spoiled = 0
+        """Episodes of which a part cannot be written down."""
+        self._steps: list[Sequence[Any]] = []
         self._blobs: list[tuple[bytes, bytes]] = []
         self._uses: list[tuple[int, bytes]] = []
 
     def give_up(self) -> int:
         """Keep nothing more of the episodes in it."""
-        for event in self.events:
-            one = event.deed.of if isinstance(event, Stepped) else event.of
-            self.touched[one] = None
+        self.touched.update(dict.fromkeys(map(episode_of, self.events)))
         for one in self.touched:
             one.broken = True
         return len(self.touched)
 
     def write(self, connection: sqlite3.Connection) -> None:
-        steps: list[Sequence[Any]] = []
         for count, event in enumerate(self.events):
-            match event:
-                case Opened(of=one):
-                    self._insert(connection, one, event.at)
-                case Prompted(of=one, blocks=blocks):
-                    one.prompt = encode(self._stored(one, [plain(block) for block in blocks]))
-                case Stepped():
-                    one = event.deed.of
-                    if one.rowid:
-                        steps.append(self._step(one, event))
-                case Closed(of=one):
-                    one.closed, one.why = event.at, event.why
+            one = episode_of(event)
+            try:
+                self._take(connection, one, event)
+            except Exception as error:
+                if isinstance(error, sqlite3.Error):
+                    raise
+                # What an author returned, or left after redact(). The episodes beside it are none of its business.
+                log.error("the episode %s cannot be kept: %s", one.id, describe(error))
+                one.broken = True
+                self.spoiled += 1
             if one.rowid:
                 self.touched[one] = None
             if count % _YIELD_EVERY == 0:
                 time.sleep(0)
         connection.executemany("INSERT OR IGNORE INTO blobs VALUES (?, ?)", self._blobs)
         connection.executemany("INSERT OR IGNORE INTO uses VALUES (?, ?)", self._uses)
-        insert_steps(connection, steps)
+        insert_steps(connection, self._steps)
         connection.executemany(
             "UPDATE episodes SET prompt = ?, closed = ?, why = ?, steps = ?, total = ?, finished = ?, outcome = ?, "
             "complete = ? WHERE number = ?",
             map(self._summary, self.touched),
         )
 
+    def _take(self, connection: sqlite3.Connection, one: Open, event: Event) -> None:
+        match event:
+            case Opened():
+                self._insert(connection, one, event.at)
+            case Prompted():
+                one.prompt = encode(self._stored(one, [plain(block) for block in event.blocks]))
+            case Stepped():
+                if one.rowid and not one.broken:
+                    self._steps.append(self._step(one, event))
+            case Closed():
+                one.closed, one.why = event.at, event.why
+
     def _insert(self, connection: sqlite3.Connection, one: Open, at: float) -> None:
         spec, task = one.spec, one.spec.task
         cursor = connection.execute(
             EPISODE,
             (
-                *(one.id, spec.session_id, one.parent.id if one.parent else None, one.parent_step or None),
+                *(one.id, whole(spec.session_id), one.parent.id if one.parent else None, one.parent_step or None),
                 *(spec.environment.name().lower(), task.split, task.index, one.task.decode()),
-                *(spec.origin.wire, spec.origin.run, json.dumps(dict(spec.origin.labels)), at),
+                *(spec.origin.wire, whole(spec.origin.run), json.dumps(dict(spec.origin.labels)), at),
                 *(int("eval" in spec.origin.labels), __version__, source_hash(spec.environment)),  # type: ignore[arg-type]  # a class has a hash,
             ),
         )
@@ -185,12 +198,13 @@ class Batch:
 
     def _step(self, one: Open, event: Stepped) -> Sequence[Any]:
         row = Row.of(event)
+        values = row.values(one.rowid, encode(self._stored(one, row.blocks)).decode())
         one.number += 1
         one.last = row.outcome
         if row.reward is not None:
             one.total = (one.total or 0.0) + row.reward
         one.finished = one.finished or row.finished
-        return row.values(one.rowid, encode(self._stored(one, row.blocks)).decode())
+        return values
 
     def _stored(self, one: Open, blocks: Sequence[JsonObject]) -> Sequence[JsonObject]:
         """The blocks as they stand in a row: images and long text stand in a table of their own, once."""
@@ -211,6 +225,10 @@ class Batch:
         prompt = one.prompt.decode() if one.prompt else None
         ended = one.closed, one.why, one.number, one.total, one.finished, one.outcome, one.complete
         return prompt, *ended, one.rowid
+
+
+def episode_of(event: Event) -> Open:
+    return event.deed.of if isinstance(event, Stepped) else event.of
 
 
 def insert_steps(connection: sqlite3.Connection, steps: Sequence[Sequence[Any]]) -> None:
