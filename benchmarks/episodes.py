@@ -29,6 +29,7 @@ from benchmarks.report import (
     aligned,
     check_platform,
     command_of,
+    mib,
     micro,
     milli,
     per_second,
@@ -48,7 +49,21 @@ STEPS_OF_EPISODE = 10
 LOT = 32
 _TICK = os.sysconf("SC_CLK_TCK")
 _INSERTED_AT_ONCE = 2000
-_WORDS = "north south wall door key lamp river stone bread letter answer correct wrong file error number".split()
+_WORDS = (
+    "north",
+    "south",
+    "wall",
+    "door",
+    "key",
+    "lamp",
+    "river",
+    "stone",
+    "bread",
+    "letter",
+    "answer",
+    "file",
+    "error",
+)
 
 
 @dataclass(frozen=True)
@@ -248,10 +263,8 @@ def large_store(folder: Path, steps: int) -> str:
     fill(path, steps)
     size = path.stat().st_size
     lines = questions(path, steps)
-    more = (
-        "its file, before and after the index is made",
-        f"{size / 2**20:.0f}, {path.stat().st_size / 2**20:.0f} MiB",
-    )
+    sizes = f"{mib(size)}, {mib(path.stat().st_size)}"
+    more = ("its file, before and after the index is made", sizes)
     return aligned([(f"a store of {steps:,} steps in {steps // STEPS_OF_EPISODE:,} episodes", "takes"), *lines, more])
 
 

@@ -41,15 +41,19 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def ended_with(argv: Sequence[str]) -> object:
+    try:
+        return main(argv)
+    except SystemExit as ended:  # argparse
+        return ended.code
+
+
 @pytest.fixture
 def toolyard(capsys: pytest.CaptureFixture[str]):
     """Run a command; what it printed, and what it complained of."""
 
     def run(*words: object, code: int = 0) -> str:
-        try:
-            assert main(["episodes", *map(str, words)]) == code
-        except SystemExit as ended:  # argparse
-            assert ended.code == code
+        assert ended_with(["episodes", *map(str, words)]) == code
         out, complaint = capsys.readouterr()
         return " ".join(complaint.split()) if code else out
 
@@ -312,7 +316,7 @@ def test_what_an_agent_wrote_does_nothing_to_a_terminal(toolyard, hostile):
         toolyard("search", "red", *words),
     ):
         assert safe(said)
-    (found,) = [json.loads(line) for line in toolyard("search", "red", *words, "--json").splitlines()]
+    found, _ = [json.loads(line) for line in toolyard("search", "red", *words, "--json").splitlines()]
     assert "\\x1b[2J\\x1b]0;owned\\x07\\x1b[31m red \\x9b31m" in toolyard("show", found["id"], *words)
 
 

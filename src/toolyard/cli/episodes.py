@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import os
 import sys
@@ -136,7 +135,7 @@ def save_images(folder: Path, one: Episode, steps: Iterable[Step]) -> None:
         for number, block in enumerate(block for block in step.blocks if block["type"] == "image"):
             ending = _IMAGES.get(block["mimeType"], "bin")
             path = folder / f"{one.id}-{step.number}-{number}.{ending}"
-            path.write_bytes(base64.b64decode(block["data"]))
+            path.write_bytes(exports.picture(block) or block["data"].encode(errors="replace"))
 
 
 def show_stats(args: argparse.Namespace) -> int:

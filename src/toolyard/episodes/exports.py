@@ -40,7 +40,7 @@ def rows(store: Store, episodes: Iterator[Episode], shape: Shape, images: Path) 
                     }
             case "messages":
                 yield {"id": episode.id, "return": episode.total, "messages": messages(prompt or [], steps)}
-            case "atif":
+            case "atif" if prompt or steps:  # it has no words for an episode in which nothing was said
                 yield atif(episode, prompt or [], steps, images)
 
 
@@ -116,7 +116,10 @@ def _batches(lines: Iterator[JsonObject]) -> Iterator[list[JsonObject]]:
 
 
 def messages(prompt: Sequence[JsonObject], steps: Sequence[Step]) -> Sequence[JsonObject]:
-    """As OpenAI's chat has them: the prompt, then each call with what came back."""
+    """As OpenAI's chat has them: the prompt, then each call with what came back.
+
+    A tool says only text there, so its images come in a message of the user.
+    """
     found: list[JsonObject] = []
     if prompt:
         found.append({"role": "user", "content": _content(prompt)})
@@ -125,17 +128,28 @@ def messages(prompt: Sequence[JsonObject], steps: Sequence[Step]) -> Sequence[Js
         function = {"name": step.tool, "arguments": encode(step.arguments).decode()}
         call = {"id": call_id, "type": "function", "function": function}
         found.append({"role": "assistant", "content": step.said, "tool_calls": [call]})
-        found.append({"role": "tool", "tool_call_id": call_id, "content": _content(step.blocks)})
+        found.append({"role": "tool", "tool_call_id": call_id, "content": _in_words(step.blocks)})
+        if pictures := [block for block in step.blocks if is_picture(block)]:
+            found.append({"role": "user", "content": _content(pictures)})
     return found
 
 
+def is_picture(block: JsonObject) -> bool:
+    """Whether it is an image that every reader of these formats knows."""
+    return block["type"] == "image" and block["mimeType"] in _ENDINGS
+
+
+def _in_words(blocks: Sequence[JsonObject]) -> str:
+    return "\n".join(block["text"] if block["type"] == "text" else f"[image: {block['mimeType']}]" for block in blocks)
+
+
 def _content(blocks: Sequence[JsonObject]) -> str | Sequence[JsonObject]:
-    if all(block["type"] == "text" for block in blocks):
-        return "\n".join(block["text"] for block in blocks)
+    if not any(map(is_picture, blocks)):
+        return _in_words(blocks)
     return [
-        {"type": "text", "text": block["text"]}
-        if block["type"] == "text"
-        else {"type": "image_url", "image_url": {"url": f"data:{block['mimeType']};base64,{block['data']}"}}
+        {"type": "image_url", "image_url": {"url": f"data:{block['mimeType']};base64,{block['data']}"}}
+        if is_picture(block)
+        else {"type": "text", "text": _in_words([block])}
         for block in blocks
     ]
 
@@ -188,17 +202,25 @@ class _Shown:
         self._count = 0
 
     def content(self, blocks: Sequence[JsonObject]) -> str | Sequence[JsonObject]:
-        if all(block["type"] == "text" for block in blocks):
-            return "\n".join(block["text"] for block in blocks)
-        return [
-            {"type": "text", "text": block["text"]} if block["type"] == "text" else self._image(block)
-            for block in blocks
-        ]
+        shown = [self._image(block) or {"type": "text", "text": _in_words([block])} for block in blocks]
+        return shown if any(part["type"] == "image" for part in shown) else _in_words(blocks)
 
-    def _image(self, block: JsonObject) -> JsonObject:
+    def _image(self, block: JsonObject) -> JsonObject | None:
+        """The image as a file; None for what is no image that others can read."""
+        data = picture(block) if is_picture(block) else None
+        if data is None:
+            return None
         self._count += 1
         self._folder.mkdir(parents=True, exist_ok=True)
         kind = block["mimeType"]
-        path = self._folder / f"{self._episode.id}-{self._count}.{_ENDINGS.get(kind, 'bin')}"
-        path.write_bytes(base64.b64decode(block["data"]))
+        path = self._folder / f"{self._episode.id}-{self._count}.{_ENDINGS[kind]}"
+        path.write_bytes(data)
         return {"type": "image", "source": {"media_type": kind, "path": f"{self._folder.name}/{path.name}"}}
+
+
+def picture(block: JsonObject) -> bytes | None:
+    """What an image holds; None if a tool wrote no base64 there."""
+    try:
+        return base64.b64decode(block["data"]) or None
+    except ValueError:
+        return None

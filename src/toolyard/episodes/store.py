@@ -299,7 +299,7 @@ def _quoted(words: str) -> str:
 def _rows(file: sqlite3.Connection, sql: str, *values: object) -> Iterator[sqlite3.Row]:
     cursor = file.cursor()
     cursor.row_factory = sqlite3.Row
-    for row in cursor.execute(sql, values):  # noqa: UP028: `yield from` closes the cursor, perhaps after its file
+    for row in cursor.execute(sql, values):  # noqa: UP028  # `yield from` closes it, maybe after its file
         yield row
 
 
