@@ -236,6 +236,16 @@ def test_two_runs_are_compared_task_by_task(rows, toolyard, path):
     assert "the runs 'old' and 'nobody' have no scored task in common" in said
 
 
+def test_differences_of_0_and_1_are_no_shares(toolyard, tmp_path):
+    """A share cannot be below 0; what one run is better by can."""
+    with recording(tmp_path / "x.db") as player:
+        for index in range(8):
+            player.play(*graded(0), index=index, run="old")
+            player.play(*graded(float(index == 0)), index=index, run="new")
+    told = json.loads(toolyard("compare", "old", "new", "--store", tmp_path / "x.db", "--json").splitlines()[-1])
+    assert told["ci95"] == pytest.approx([0.125 - 0.29558, 0.125 + 0.29558], abs=1e-4)
+
+
 # What makes no sense.
 
 

@@ -18,8 +18,6 @@ from tests.browser.site import chromium
 from tests.episodes.stores import PNG, graded, recording
 from toolyard.cli import main
 
-pytestmark = pytest.mark.anyio
-
 SCRIPT = "</pre><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 
 
@@ -176,7 +174,7 @@ def test_a_bundle_is_one_file_that_needs_no_other(bundle):
 def test_in_a_browser_a_bundle_shows_text_and_images_and_runs_nothing(bundle):
     asked: list[str] = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), chromium_sandbox=False, args=SWITCHES)
+        browser = playwright.chromium.launch(executable_path=chromium(), chromium_sandbox=False)
         page = browser.new_page()
         page.on("request", lambda request: asked.append(request.url))
         page.goto(bundle.as_uri())
@@ -192,4 +190,4 @@ def test_in_a_browser_a_bundle_shows_text_and_images_and_runs_nothing(bundle):
     assert "not like that" in text
     assert loaded == [1]
     assert counts == [0, 0, 4, 4]
-    assert {url.partition(":")[0] for url in asked} == {"file", "data"}
+    assert {url.partition(":")[0] for url in asked} <= {"file", "data"}

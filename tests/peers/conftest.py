@@ -27,6 +27,7 @@ PEERS = {
     "mcp-2": venvs.MCP_2,
     "openenv": venvs.OPENENV,
     "verifiers": venvs.VERIFIERS,
+    "harbor": venvs.HARBOR,
     "mcp-fast": venvs.MCP_FAST,
 }
 

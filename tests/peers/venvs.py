@@ -56,6 +56,8 @@ MCP_1 = Peer("mcp-1", ["mcp==1.30.0", "fastmcp==3.4.10"], constraints=HERE / "co
 # Its own server runs in it too, for the benchmark: on the loop and the parser that ours has.
 OPENENV = Peer("openenv", ["openenv==0.10.0", "uvloop", "httptools"], constraints=HERE / "constraints-openenv.txt")
 VERIFIERS = Peer("verifiers", ["verifiers[openenv]==0.4.0"], constraints=HERE / "constraints-verifiers.txt")
+# Its models of trajectories need only pydantic; the rest of it wants a newer Python than ours.
+HARBOR = Peer("harbor", ["openai", "pydantic"], bare=["harbor==0.25.0"])
 FUSION = Peer("fusion", ["sandbox-fusion==0.3.7"])
 # Toolyard itself is taken from the sources, beside the packages whose environments it serves and what tests them.
 SERVED = Peer("served", [*_ours(), "ors-sdk==0.1.0", "openreward==0.1.167", "httpx", "pytest", "pytest-asyncio"])
@@ -93,7 +95,7 @@ def interpreter(peer: Peer) -> Path:
             install = [python, "-m", "pip", "install", "--quiet", "--constraint", peer.constraints]
             run([*install, *peer.requirements])
             if peer.bare:
-                run([*install, "--no-deps", *peer.bare])
+                run([*install, "--no-deps", "--ignore-requires-python", *peer.bare])
             ready.touch()
     return python
 

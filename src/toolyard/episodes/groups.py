@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from toolyard.core.output import JsonObject
-from toolyard.episodes.statistics import Summary
+from toolyard.episodes.statistics import Summary, mean_interval
 from toolyard.episodes.store import Episode
 
 BY = ("environment", "split", "task", "run", "wire")
@@ -95,7 +95,7 @@ def compared(first: Iterable[Episode], second: Iterable[Episode]) -> tuple[Seque
         names[task] = means[task][0]
         pairs.append(Pair(means[task][0], means[task][1], others[task][1]))
     pairs.sort(key=lambda pair: (pair.second - pair.first, pair.task))
-    differences = Summary([[pair.second - pair.first] for pair in pairs])
+    differences = [pair.second - pair.first for pair in pairs]
     return pairs, {
         "tasks": len(pairs),
         "only_first": len(means.keys() - others.keys()),
@@ -103,8 +103,8 @@ def compared(first: Iterable[Episode], second: Iterable[Episode]) -> tuple[Seque
         "better": sum(pair.second > pair.first for pair in pairs),
         "worse": sum(pair.second < pair.first for pair in pairs),
         "same": sum(pair.second == pair.first for pair in pairs),
-        "difference": differences.mean,
-        "ci95": differences.interval,
+        "difference": fmean(differences) if differences else None,
+        "ci95": mean_interval(differences),
     }
 
 

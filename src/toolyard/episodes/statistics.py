@@ -36,10 +36,7 @@ class Summary:
             return None
         if len(means) < _FEW_TASKS and set(means) <= {0.0, 1.0}:
             return share_interval(int(sum(means)), len(means))
-        if len(means) < 2:
-            return None
-        middle, half = fmean(means), t_quantile(len(means) - 1) * stdev(means) / math.sqrt(len(means))
-        return middle - half, middle + half
+        return mean_interval(means)
 
     def pass_at(self, k: int, least: float = 1.0) -> float | None:
         """The chance that at least one of k attempts passes, without bias; None if no task was tried so often."""
@@ -66,6 +63,14 @@ class Summary:
 
 def _choose(n: int, k: int) -> float:
     return float(math.comb(n, k)) if n >= k else 0.0
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Student's interval of a mean; None for less than two values."""
+    if len(values) < 2:
+        return None
+    middle, half = fmean(values), t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return middle - half, middle + half
 
 
 def share_interval(passed: int, n: int) -> tuple[float, float]:
