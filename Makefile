@@ -12,8 +12,8 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-serve: setup
-	$(BIN)/toolyard serve
+serve: setup  # what happens in sessions is kept in episodes.db
+	$(BIN)/toolyard serve --record episodes.db
 
 test: setup
 	$(BIN)/python -m tests

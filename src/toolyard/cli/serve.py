@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 import textwrap
 from collections.abc import Sequence
 from functools import partial
@@ -106,6 +107,7 @@ def banner(server: Server, port: int) -> str:
         *sandbox_lines(server),
         *gateway_lines(server),
         *agent_lines(server),
+        *record_lines(server),
         "",
         "Try it from another terminal:",
         "",
@@ -148,6 +150,11 @@ def agent_lines(server: Server) -> Sequence[str]:
         return ()
     host = reachable(server.settings.agent_host or server.settings.host)
     return (f"  agents: http://{host}:{server.agent_port}, which has /agent/ and nothing else",)
+
+
+def record_lines(server: Server) -> Sequence[str]:
+    path = shlex.quote(server.settings.record)
+    return (f"  episodes: kept, see `toolyard episodes list --store {path}`",) if server.recorder is not None else ()
 
 
 def reachable(host: str) -> str:
