@@ -16,7 +16,7 @@ class Open:
 
     __slots__ = (
         *("begun", "broken", "id", "parent", "parent_step", "spec", "task"),
-        *("closed", "finished", "last", "number", "prompt", "rowid", "total", "why"),
+        *("closed", "file", "finished", "last", "number", "prompt", "rowid", "total", "why"),
     )
 
     def __init__(self, episode_id: str, spec: SessionSpec, task: bytes) -> None:
@@ -31,6 +31,8 @@ class Open:
         self.parent: Open | None = None
         self.parent_step = 0
         self.rowid = 0
+        self.file: object = None
+        """In which its row is."""
         self.number = 0
         """How many steps are written."""
         self.total: float | None = None

@@ -12,7 +12,7 @@ VERSION = 1
 _BUSY_MS = 30_000
 _TABLES = """
 CREATE TABLE episodes (
-    number INTEGER PRIMARY KEY,
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
     session TEXT NOT NULL,
     parent TEXT,

@@ -15,14 +15,11 @@ from typing import Any, Self
 
 from toolyard.core.errors import ToolyardError
 from toolyard.core.output import JsonObject
-from toolyard.episodes.rows import whole
 from toolyard.episodes.schema import StoreError, connect
+from toolyard.episodes.texts import STEPS_MOST, index, read_block, words_of_step
 
 OUTCOMES = ("finished", "closed", "idle", "failed", "lost", "open")
 _COMPARISON = re.compile(r"\s*(<=|>=|=|==|!=|<|>)?\s*(-?\d+(?:\.\d+)?(?:e-?\d+)?|null)\s*", re.IGNORECASE)
-_INDEX_AT_ONCE = 500
-_STEPS_MOST = 2**20
-"""More steps than an episode has: a step's place in the index is its episode's number times this, and its own."""
 
 
 class NoEpisode(ToolyardError):
@@ -199,21 +196,21 @@ class Store:
 
     def prompt(self, episode: Episode) -> Sequence[JsonObject] | None:
         file = self._file_of(episode)
-        return None if episode.prompt is None else [self._block(file, {**block}) for block in episode.prompt]
+        return None if episode.prompt is None else [read_block(file, {**block}) for block in episode.prompt]
 
     def search(self, words: str, *, limit: int) -> Iterator[tuple[Episode, int, str]]:
         """Episodes in which a step says these words, the number of that step, and an excerpt."""
         for file, path in zip(self._files, self._paths, strict=True):
-            self._index(file, path)
             sql = "SELECT rowid AS place FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?"
             try:
+                index(file)
                 places = [row["place"] for row in _rows(file, sql, _quoted(words), limit)]
             except sqlite3.Error as error:
-                raise StoreError(f"{words!r} cannot be searched for: {error}") from error
+                raise StoreError(f"{str(path)!r} cannot be searched for {words!r}: {error}") from error
             for place in places:
-                number, step = divmod(place, _STEPS_MOST)
+                number, step = divmod(place, STEPS_MOST)
                 for row in _rows(file, "SELECT * FROM episodes WHERE number = ?", number):
-                    yield _episode(row), step, self._excerpt(file, number, step, words)
+                    yield _episode(row), step, _excerpt(file, number, step, words)
 
     def add_score(self, episode: Episode, source: str, scores: JsonObject) -> None:
         """Keep a new score beside the old ones."""
@@ -239,7 +236,7 @@ class Store:
             given=_read(row["given"]) or {},
             said=row["said"],
             outcome=row["outcome"],
-            blocks=[self._block(file, block) for block in json.loads(row["blocks"])],
+            blocks=[read_block(file, block) for block in json.loads(row["blocks"])],
             reward=row["reward"],
             rewards=_read(row["rewards"]),
             finished=bool(row["finished"]),
@@ -250,50 +247,20 @@ class Store:
             altered=bool(row["altered"]),
         )
 
-    def _block(self, file: sqlite3.Connection, block: dict[str, Any]) -> JsonObject:
-        if (sha := block.pop("blob", None)) is None:
-            return block
-        (data,) = file.execute("SELECT data FROM blobs WHERE sha = ?", (bytes.fromhex(sha),)).fetchone()
-        key = "data" if block["type"] == "image" else "text"
-        return {"type": block.pop("type"), key: data.decode(errors="surrogatepass"), **block}
-
-    def _excerpt(self, file: sqlite3.Connection, number: int, step: int, words: str) -> str:
-        sql = "SELECT * FROM steps WHERE episode = ? AND number = ?"
-        for row in _rows(file, sql, number, step):
-            text = " ".join(self._words(file, row).split())
-            places = [text.lower().find(word.lower()) for word in words.split()]
-            start = max(min((place for place in places if place >= 0), default=0) - 30, 0)
-            return text[start : start + 120]
-        return ""
-
-    def _index(self, file: sqlite3.Connection, path: Path) -> None:
-        """Add to the index what was recorded since the last search. Serving does not pay for it."""
-        unread = (
-            "SELECT number FROM episodes WHERE closed IS NOT NULL AND NOT searchable ORDER BY number LIMIT ?",
-            (_INDEX_AT_ONCE,),
-        )
-        try:
-            while numbers := file.execute(*unread).fetchall():
-                file.execute("BEGIN IMMEDIATE")
-                for (number,) in numbers:
-                    rows = list(_rows(file, "SELECT * FROM steps WHERE episode = ?", number))
-                    places = ((number * _STEPS_MOST + row["number"], self._words(file, row)) for row in rows)
-                    file.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", places)
-                file.executemany("UPDATE episodes SET searchable = 1 WHERE number = ?", numbers)
-                file.execute("COMMIT")
-        except sqlite3.Error as error:
-            if file.in_transaction:
-                file.execute("ROLLBACK")
-            raise StoreError(f"{str(path)!r} cannot be searched: {error}") from error
-
-    def _words(self, file: sqlite3.Connection, row: sqlite3.Row) -> str:
-        """What was said and returned."""
-        return whole(f"{row['said'] or ''} {row['tool']} {row['arguments']} {self._step(file, row).text}")
-
 
 def _quoted(words: str) -> str:
     """Every word has to be there; none of them is an operator."""
     return " ".join('"{}"'.format(word.replace('"', '""')) for word in words.split())
+
+
+def _excerpt(file: sqlite3.Connection, number: int, step: int, words: str) -> str:
+    sql = "SELECT tool, said, arguments, blocks FROM steps WHERE episode = ? AND number = ?"
+    for row in file.execute(sql, (number, step)).fetchall():
+        text = " ".join(words_of_step(file, *row).split())
+        places = [text.lower().find(word.lower()) for word in words.split()]
+        start = max(min((place for place in places if place >= 0), default=0) - 30, 0)
+        return text[start : start + 120]
+    return ""
 
 
 def _rows(file: sqlite3.Connection, sql: str, *values: object) -> Iterator[sqlite3.Row]:

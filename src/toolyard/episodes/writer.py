@@ -22,7 +22,8 @@ from toolyard.core.errors import describe
 from toolyard.core.output import JsonObject
 from toolyard.episodes.events import Closed, Event, Open, Opened, Prompted, Stepped
 from toolyard.episodes.rows import EPISODE, LONG, STEP, STEPS, STEPS_AT_ONCE, Row, plain, whole
-from toolyard.episodes.schema import connect
+from toolyard.episodes.schema import StoreError, connect
+from toolyard.episodes.texts import unindex
 from toolyard.version import __version__
 
 log = logging.getLogger("toolyard.episodes")
@@ -36,6 +37,8 @@ _YIELD_EVERY = 16
 """Rows after which the event loop may go on: it would wait for the interpreter otherwise."""
 _DROPPED_MOST = 500
 """Episodes that are dropped in one transaction."""
+_SAID_EVERY = 60.0
+"""Seconds between two complaints of the same kind."""
 _TRIM_EVERY = 50
 """Batches between two looks at the size of the file."""
 
@@ -52,6 +55,11 @@ class Writer:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._batches = 0
+        self._file = (0, 0)
+        """Which file it is, whatever its name."""
+        self._complained = -_SAID_EVERY
+        self._gave_up = False
+        """The server ends, and what is left cannot be written: each attempt would wait for a lock again."""
 
     @property
     def waiting(self) -> int:
@@ -59,7 +67,7 @@ class Writer:
 
     def start(self) -> None:
         """Raises `StoreError`."""
-        connection = connect(self._path, create=True)
+        connection = self._connected()
         self._stopping.clear()
         self._thread = threading.Thread(target=self._run, args=(connection,), name="toolyard-episodes", daemon=True)
         self._thread.start()
@@ -83,16 +91,26 @@ class Writer:
         """The end of an episode that was taken. There are no more of these than open sessions."""
         self._events.append((event, 0))
 
+    def _connected(self) -> sqlite3.Connection:
+        connection = connect(self._path, create=True)
+        self._file = file_of(self._path)
+        return connection
+
     def _run(self, connection: sqlite3.Connection) -> None:
         try:
             while not self._stopping.wait(_PAUSE):
-                self._drain(connection)
-            self._drain(connection)
+                connection = self._drain(connection)
+            connection = self._drain(connection)
             connection.execute("PRAGMA optimize")
+        except sqlite3.Error as error:
+            log.warning("%s cannot be tidied up: %s", self._path, error)
         finally:
             connection.close()
 
-    def _drain(self, connection: sqlite3.Connection) -> None:
+    def _drain(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Write what waits. Return the connection for the next time."""
+        if self._events and file_of(self._path) != self._file:
+            connection = self._begun_again(connection)
         while self._events:
             batch = Batch()
             size = 0
@@ -105,18 +123,40 @@ class Writer:
             self._batches += 1
             if self._batches % _TRIM_EVERY == 0:
                 self._trim(connection)
+        return connection
+
+    def _begun_again(self, old: sqlite3.Connection) -> sqlite3.Connection:
+        """Somebody took the file away, and would wait in vain for what is written into it."""
+        try:
+            connection = self._connected()
+        except StoreError as error:
+            self._complain(f"{self._path} is gone, and cannot be made again: {error}")
+            return old
+        log.error("%s was deleted or replaced while it was in use; it is begun again", self._path)
+        old.close()
+        return connection
 
     def _write(self, connection: sqlite3.Connection, batch: Batch) -> None:
         try:
+            if self._gave_up:
+                raise StoreError("the server ends")
             connection.execute("BEGIN IMMEDIATE")
             batch.write(connection)
             connection.execute("COMMIT")
             self.failed += batch.spoiled
-        except Exception as error:  # a full disk, a file that was taken away
+        except Exception as error:  # a full disk, a file that was taken away or is locked
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             self.failed += batch.give_up()
-            log.error("%d episodes cannot be kept in %s: %s", len(batch.touched), self._path, error)
+            self._gave_up = self._stopping.is_set()
+            self._complain(f"{len(batch.touched)} episodes cannot be kept in {self._path}: {error}")
+
+    def _complain(self, problem: str) -> None:
+        """Not for each batch: there are ten in a second."""
+        now = time.monotonic()
+        if now - self._complained > _SAID_EVERY:
+            self._complained = now
+            log.error("%s; %d could not be kept so far", problem, self.failed)
 
     def _trim(self, connection: sqlite3.Connection) -> None:
         """Drop the oldest episodes of training when the file is too large. Those that stay never go by themselves."""
@@ -149,6 +189,9 @@ class Batch:
     def write(self, connection: sqlite3.Connection) -> None:
         for count, event in enumerate(self.events):
             one = episode_of(event)
+            if one.rowid and one.file is not connection:  # it began in a file that was taken away
+                one.rowid, one.broken = 0, True
+                self.spoiled += 1
             try:
                 self._take(connection, one, event)
             except Exception as error:
@@ -194,7 +237,7 @@ class Batch:
                 *(int("eval" in spec.origin.labels), __version__, source_hash(spec.environment)),  # type: ignore[arg-type]  # a class has a hash,
             ),
         )
-        one.rowid = cursor.lastrowid or 0
+        one.rowid, one.file = cursor.lastrowid or 0, connection
 
     def _step(self, one: Open, event: Stepped) -> Sequence[Any]:
         row = Row.of(event)
@@ -248,6 +291,15 @@ def source_hash(environment: type[Environment]) -> str:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file and Path(file).is_file() else ""
 
 
+def file_of(path: Path) -> tuple[int, int]:
+    """What tells a file from another of the same name."""
+    try:
+        found = path.stat()
+    except OSError:  # it is gone
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
 def size_of(connection: sqlite3.Connection) -> int:
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
@@ -267,6 +319,7 @@ def drop_oldest(connection: sqlite3.Connection) -> int:
         marks = ", ".join("?" * len(rows))
         numbers = [number for (number,) in rows]
         used = connection.execute(f"SELECT DISTINCT sha FROM uses WHERE episode IN ({marks})", numbers).fetchall()
+        unindex(connection, rows)
         connection.executemany("DELETE FROM episodes WHERE number = ?", rows)
         connection.executemany(
             "DELETE FROM blobs WHERE sha = ?1 AND sha NOT IN (SELECT sha FROM uses WHERE sha = ?1)", used
