@@ -82,10 +82,10 @@ class Player:
 
 
 @contextmanager
-def recording(path: Path, **settings: Any) -> Iterator[Player]:
+def recording(path: Path, *, environments: Sequence[type] = (), **settings: Any) -> Iterator[Player]:
     """Everything is written when this ends."""
     with (
-        running([Quiz], record=str(path), **settings) as server,
+        running(environments or [Quiz], record=str(path), **settings) as server,
         httpx2.Client(base_url=server.url, verify=_NO_TLS, timeout=30, trust_env=False) as client,
     ):
         yield Player(client)

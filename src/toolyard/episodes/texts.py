@@ -1,6 +1,7 @@
 """Reads blocks with their long texts and images, and keeps the index of words in which `search` looks.
 
-The first search after something was recorded adds it to the index, so that serving does not pay for it.
+The first search after something was recorded adds it to the index, so that serving does not pay for it. When indexed
+episodes are dropped, the next search makes the index anew.
 """
 
 from __future__ import annotations
@@ -54,12 +55,10 @@ def index(file: sqlite3.Connection) -> None:
             return
 
 
-def unindex(file: sqlite3.Connection, numbers: Sequence[tuple[int]]) -> None:
-    """Take episodes out of the index that are about to be dropped. It has to be told their words again."""
-    marks = ", ".join("?" * len(numbers))
-    chosen = f"SELECT number FROM episodes WHERE searchable AND number IN ({marks})"
-    known = file.execute(chosen, [number for (number,) in numbers]).fetchall()
-    file.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", _places(file, known))
+def empty_index(file: sqlite3.Connection) -> None:
+    """Before indexed episodes are dropped. Taking out only their words makes it no smaller for long."""
+    file.execute("INSERT INTO words (words) VALUES ('delete-all')")
+    file.execute("UPDATE episodes SET searchable = 0 WHERE searchable")
 
 
 def _places(file: sqlite3.Connection, numbers: Sequence[tuple[int]]) -> Iterator[tuple[int, str]]:

@@ -23,7 +23,7 @@ from toolyard.core.output import JsonObject
 from toolyard.episodes.events import Closed, Event, Open, Opened, Prompted, Stepped
 from toolyard.episodes.rows import EPISODE, LONG, STEP, STEPS, STEPS_AT_ONCE, Row, plain, whole
 from toolyard.episodes.schema import StoreError, connect
-from toolyard.episodes.texts import unindex
+from toolyard.episodes.texts import empty_index
 from toolyard.version import __version__
 
 log = logging.getLogger("toolyard.episodes")
@@ -37,6 +37,7 @@ _YIELD_EVERY = 16
 """Rows after which the event loop may go on: it would wait for the interpreter otherwise."""
 _DROPPED_MOST = 500
 """Episodes that are dropped in one transaction."""
+_NO_FILE = (-1, -1)
 _SAID_EVERY = 60.0
 """Seconds between two complaints of the same kind."""
 _TRIM_EVERY = 50
@@ -55,7 +56,7 @@ class Writer:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._batches = 0
-        self._file = (0, 0)
+        self._file = _NO_FILE
         """Which file it is, whatever its name."""
         self._complained = -_SAID_EVERY
         self._gave_up = False
@@ -127,13 +128,14 @@ class Writer:
 
     def _begun_again(self, old: sqlite3.Connection) -> sqlite3.Connection:
         """Somebody took the file away, and would wait in vain for what is written into it."""
+        old.close()  # first: it takes away what lies beside a file of this name
         try:
             connection = self._connected()
         except StoreError as error:
+            self._file = _NO_FILE
             self._complain(f"{self._path} is gone, and cannot be made again: {error}")
-            return old
+            return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)  # it takes no episode
         log.error("%s was deleted or replaced while it was in use; it is begun again", self._path)
-        old.close()
         return connection
 
     def _write(self, connection: sqlite3.Connection, batch: Batch) -> None:
@@ -147,9 +149,10 @@ class Writer:
         except Exception as error:  # a full disk, a file that was taken away or is locked
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            self.failed += batch.give_up()
+            lost = batch.give_up()
+            self.failed += lost
             self._gave_up = self._stopping.is_set()
-            self._complain(f"{len(batch.touched)} episodes cannot be kept in {self._path}: {error}")
+            self._complain(f"{lost} episodes cannot be kept in {self._path}: {error}")
 
     def _complain(self, problem: str) -> None:
         """Not for each batch: there are ten in a second."""
@@ -180,11 +183,11 @@ class Batch:
         self._uses: list[tuple[int, bytes]] = []
 
     def give_up(self) -> int:
-        """Keep nothing more of the episodes in it."""
-        self.touched.update(dict.fromkeys(map(episode_of, self.events)))
-        for one in self.touched:
+        """Keep nothing more of the episodes in it. Return how many of them were whole."""
+        whole = [one for one in dict.fromkeys(map(episode_of, self.events)) if not one.broken]
+        for one in whole:
             one.broken = True
-        return len(self.touched)
+        return len(whole)
 
     def write(self, connection: sqlite3.Connection) -> None:
         for count, event in enumerate(self.events):
@@ -314,13 +317,14 @@ def drop_oldest(connection: sqlite3.Connection) -> int:
         over = "FROM episodes WHERE NOT stays AND closed IS NOT NULL"
         (count,) = connection.execute(f"SELECT count(*) {over}").fetchone()
         rows = connection.execute(
-            f"SELECT number {over} ORDER BY opened LIMIT ?", (min(-(-count // 20), _DROPPED_MOST),)
+            f"SELECT number, searchable {over} ORDER BY opened LIMIT ?", (min(-(-count // 20), _DROPPED_MOST),)
         ).fetchall()
         marks = ", ".join("?" * len(rows))
-        numbers = [number for (number,) in rows]
+        numbers = [number for number, _ in rows]
         used = connection.execute(f"SELECT DISTINCT sha FROM uses WHERE episode IN ({marks})", numbers).fetchall()
-        unindex(connection, rows)
-        connection.executemany("DELETE FROM episodes WHERE number = ?", rows)
+        if any(searchable for _, searchable in rows):
+            empty_index(connection)
+        connection.execute(f"DELETE FROM episodes WHERE number IN ({marks})", numbers)
         connection.executemany(
             "DELETE FROM blobs WHERE sha = ?1 AND sha NOT IN (SELECT sha FROM uses WHERE sha = ?1)", used
         )
