@@ -199,9 +199,9 @@ class Store:
         return None if episode.prompt is None else [read_block(file, {**block}) for block in episode.prompt]
 
     def search(self, words: str, *, limit: int) -> Iterator[tuple[Episode, int, str]]:
-        """Episodes in which a step says these words, the number of that step, and an excerpt."""
+        """Episodes in which a step says these words, the number of that step, and an excerpt: the newest first."""
         for file, path in zip(self._files, self._paths, strict=True):
-            sql = "SELECT rowid AS place FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?"
+            sql = "SELECT rowid AS place FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?"
             try:
                 index(file)
                 places = [row["place"] for row in _rows(file, sql, _quoted(words), limit)]
@@ -209,6 +209,7 @@ class Store:
                 raise StoreError(f"{str(path)!r} cannot be searched for {words!r}: {error}") from error
             for place in places:
                 number, step = divmod(place, STEPS_MOST)
+                limit -= 1
                 for row in _rows(file, "SELECT * FROM episodes WHERE number = ?", number):
                     yield _episode(row), step, _excerpt(file, number, step, words)
 
