@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from toolyard.core.encoding import encode
@@ -80,7 +81,7 @@ class Row:
             at=deed.at,
         )
         spec = deed.of.spec
-        if secrets := [value for value in spec.secrets.values() if len(value) >= _SECRET_LEAST]:
+        if spec.secrets and (secrets := [value for value in spec.secrets.values() if len(value) >= _SECRET_LEAST]):
             row = row.without(secrets)
         redact = hook_of(spec.environment, "redact")
         return row if redact is None else row.redacted(redact)
@@ -143,6 +144,7 @@ def plain(block: Block) -> JsonObject:
     return made if block.detail is None else {**made, "detail": block.detail}
 
 
+@cache
 def hook_of(environment: type, name: str) -> Callable[..., Any] | None:
     """A hook that an environment may have. A tool may have the same name, and is none."""
     found = getattr(environment, name, None)

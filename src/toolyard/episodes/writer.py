@@ -33,7 +33,7 @@ _BATCH_MOST = 2000
 _EVENTS_MOST = 100_000
 _BYTES_MOST = 128 * 2**20
 """Events and bytes that wait to be written. Beyond, episodes are left out."""
-_YIELD_EVERY = 16
+_YIELD_EVERY = 8
 """Rows after which the event loop may go on: it would wait for the interpreter otherwise."""
 _DROPPED_MOST = 500
 """Episodes that are dropped in one transaction."""
