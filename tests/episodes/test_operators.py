@@ -96,6 +96,31 @@ async def test_a_server_ends_soon_though_its_store_is_locked(path, monkeypatch):
     assert episodes(path) == []
 
 
+async def test_an_episode_whose_beginning_was_not_written_changes_no_other(path):
+    with running([Quiz], record=str(path)) as server:
+        recorder = server.server.recorder
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute(
+            "CREATE TRIGGER no BEFORE INSERT ON steps WHEN NEW.tool = 'refuse' BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+        async with Wire(server.url) as wire:
+            other.execute("BEGIN IMMEDIATE")  # so that all of this is in one batch
+            lost = await wire.open()
+            await wire.call(lost, "refuse", env="quiz")
+            other.execute("COMMIT")
+            other.close()
+            await until(lambda: recorder.left_out == 1)
+            kept = await wire.open(task_spec={"n": 5})
+            await until(lambda: [one.outcome for one in episodes(path)] == ["open"])
+            await wire.end(lost)
+            await until(lambda: recorder.waiting == 0)
+            await wire.call(kept, "say", {"text": "a"}, env="quiz")
+            await until(lambda: episodes(path)[0].steps == 1)
+            assert [(one.task, one.outcome, one.closed) for one in episodes(path)] == [({"n": 5}, "open", None)]
+            await wire.end(kept)
+    assert [one.complete for one in episodes(path)] == [True]
+
+
 async def test_two_servers_may_record_into_one_file(path):
     with recording(path) as one, recording(path) as another:
         for number in range(10):

@@ -83,7 +83,7 @@ class Row:
         spec = deed.of.spec
         if spec.secrets and (secrets := [value for value in spec.secrets.values() if len(value) >= _SECRET_LEAST]):
             row = row.without(secrets)
-        redact = hook_of(spec.environment, "redact")
+        redact = _redact_of(spec.environment)  # type: ignore[arg-type]  # a class has a hash
         return row if redact is None else row.redacted(redact)
 
     def without(self, secrets: Sequence[str]) -> Row:
@@ -144,7 +144,6 @@ def plain(block: Block) -> JsonObject:
     return made if block.detail is None else {**made, "detail": block.detail}
 
 
-@cache
 def hook_of(environment: type, name: str) -> Callable[..., Any] | None:
     """A hook that an environment may have. A tool may have the same name, and is none."""
     found = getattr(environment, name, None)
@@ -154,6 +153,11 @@ def hook_of(environment: type, name: str) -> Callable[..., Any] | None:
 def whole(text: str) -> str:
     """The same without halves of characters, which no database takes. In JSON they are kept."""
     return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+@cache
+def _redact_of(environment: type) -> Callable[..., Any] | None:
+    return hook_of(environment, "redact")
 
 
 def _text(text: str) -> JsonObject:

@@ -187,6 +187,9 @@ class Batch:
         whole = [one for one in dict.fromkeys(map(episode_of, self.events)) if not one.broken]
         for one in whole:
             one.broken = True
+        for event in self.events:
+            if isinstance(event, Opened):
+                event.of.rowid = 0  # its row was taken back, and another episode gets the number
         return len(whole)
 
     def write(self, connection: sqlite3.Connection) -> None:
