@@ -384,7 +384,8 @@ print({SECRET[:4]!r} + {SECRET[4:]!r} in str(found))
 print(sorted(os.environ))
 print(repr(found.get("self/environ")))
 """
-    usual = ["HOME", "LANG", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PATH", "TERM", "USER"]
+    threads = ["MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"]
+    usual = ["HOME", "JE_ARROW_MALLOC_CONF", "LANG", *threads, "PATH", "TERM", "USER"]
     executed = await box.python(look)
     assert executed.error is None
     holds_it, names, block = executed.stdout.splitlines()

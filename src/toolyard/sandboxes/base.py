@@ -40,6 +40,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pandas imports pyarrow, whose thread no copy would have
 }
 """What programs find in their environment, beside PATH: nothing of the server's."""
 
