@@ -10,7 +10,16 @@ from functools import cache
 from typing import Any
 
 from toolyard.core.encoding import encode
-from toolyard.core.output import AskAgain, Block, ImageBlock, JsonObject, TextBlock, ToolFailure, ToolOutput, as_output
+from toolyard.core.output import (
+    AskAgain,
+    Block,
+    ImageBlock,
+    JsonObject,
+    Reply,
+    TextBlock,
+    ToolFailure,
+    ToolOutput,
+)
 from toolyard.core.tool import MARK
 from toolyard.episodes.events import Stepped
 
@@ -60,22 +69,18 @@ class Row:
     @classmethod
     def of(cls, event: Stepped) -> Row:
         deed, result = event.deed, event.result
-        failure = result if isinstance(result, ToolFailure) else None
-        if isinstance(result, AskAgain):
-            output = ToolOutput(metadata={ASK_AGAIN: result.tool})
-        else:
-            output = as_output(failure.message if failure is not None else result)
+        blocks, reward, finished, metadata = seen(result)
         row = cls(
             number=deed.number,
             tool=whole(deed.tool),
             arguments=deed.arguments.decode(),
             given=deed.given.decode() or None,
             said=whole(deed.said) if deed.said else None,
-            outcome="ok" if failure is None else failure.reason,
-            blocks=[plain(block) for block in output.blocks],
-            reward=output.reward,
-            finished=output.finished if failure is None else failure.finished,
-            metadata=encode(output.metadata).decode() if output.metadata else None,
+            outcome=result.reason if isinstance(result, ToolFailure) else "ok",
+            blocks=blocks,
+            reward=reward,
+            finished=finished,
+            metadata=encode(metadata).decode() if metadata else None,
             queued=event.waited,
             ran=event.ran,
             at=deed.at,
@@ -133,6 +138,19 @@ class Row:
             *(self.reward, json.dumps(rewards) if isinstance(rewards, dict) else None, self.finished, self.metadata),
             *(self.queued, self.ran, self.at, self.altered),
         )
+
+
+def seen(result: Reply) -> tuple[Sequence[JsonObject], float | None, bool, JsonObject | None]:
+    """The blocks, the reward, whether it ended the episode, and the metadata of what came back."""
+    match result:
+        case str():
+            return [_text(result)], None, False, None
+        case ToolFailure():
+            return [_text(result.message)], None, result.finished, None
+        case AskAgain():
+            return [], None, False, {ASK_AGAIN: result.tool}
+        case ToolOutput():
+            return [plain(block) for block in result.blocks], result.reward, result.finished, result.metadata
 
 
 def plain(block: Block) -> JsonObject:
