@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Literal, overload
 
@@ -46,9 +46,7 @@ _REBUILT = (
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 """Seconds before a tool that had no answer yet is asked again."""
 
-_TROUBLE: Mapping[str, Trouble] = {"failed": "setup_failed", "lost": "lost"}
-"""Of a session in such a condition, though no call of it failed."""
-_READY, _CLOSED = State.READY, State.CLOSED
+_READY, _FAILED, _CLOSED = State.READY, State.FAILED, State.CLOSED
 """Looked up once: every call compares with these, and looking up a member of an Enum is slow."""
 
 
@@ -132,8 +130,15 @@ class Session:
         """What its calls came to by now."""
         if self._tally is None:
             self._tally = Tally()  # calls that run yet are counted in it, even after the end
-        broken = _TROUBLE.get(self.condition)
-        return Standing(self.id, self.spec.environment.name(), self.finished, self._tally, broken)
+        return Standing(self.id, self.spec.environment.name(), self.finished, self._tally, self._broken)
+
+    @property
+    def _broken(self) -> Trouble | None:
+        """What is wrong with the session, though no call of it failed. Every session is asked this at its end."""
+        life = self._life
+        if life.state is _FAILED:
+            return "setup_failed"
+        return "lost" if life.placed is not None and life.placed.lost else None
 
     def touch(self) -> None:
         self.last_seen = time.monotonic()
