@@ -401,7 +401,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def test_a_cluster_that_is_not_there_is_said_so(tmp_path):
-    with serving(tmp_path, "--ray-address", "127.0.0.1:1") as server:
+    with serving(tmp_path, "--port", "0", "--ray-address", "127.0.0.1:1") as server:
         assert "cannot join the Ray cluster '127.0.0.1:1'" in server.stdout.read()
     assert server.returncode == 2
 
