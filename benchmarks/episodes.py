@@ -142,10 +142,15 @@ def latencies(work: Work, done: Sequence[Mapping[str, Turn]]) -> Row:
 
 # For longer.
 
+PER_SECOND = 6_000
+"""Calls."""
+_SLICE_SECONDS = 0.25
+"""The load comes in pieces of this length, so that its pace is steady."""
+
 
 @dataclass(frozen=True)
 class Lasting:
-    """What a server recorded while it was loaded without a pause."""
+    """What a server recorded at a steady pace: at the most it can answer, it has no time left to write."""
 
     calls_per_second: float
     seconds: float
@@ -160,17 +165,22 @@ class Lasting:
 def lasting(folder: Path, seconds: float) -> Lasting:
     progress(f"episodes for {seconds:g} seconds")
     path = folder / "lasting.db"
+    began, passes = time.monotonic(), round(PER_SECOND / CALLS_OF_EPISODE * _SLICE_SECONDS)
+    slices = round(seconds / _SLICE_SECONDS)
     with running(serving(ECHO, "--record", str(path))) as server:
-        load = drive(load_generator(), server, ors.EPISODE, connections=ors.SESSIONS, seconds=seconds)
+        for number in range(slices):
+            time.sleep(max(began + number * _SLICE_SECONDS - time.monotonic(), 0))
+            drive(load_generator(), server, ors.EPISODE, connections=ors.SESSIONS, passes=passes)
+        took = time.monotonic() - began
         metrics = server.ask("GET", "/metrics")
     with Store([path]) as store:
         kept = [one.complete for one in store.episodes()]
     return Lasting(
-        calls_per_second=load.passes * CALLS_OF_EPISODE / load.seconds,
-        seconds=load.seconds,
+        calls_per_second=slices * passes * CALLS_OF_EPISODE / took,
+        seconds=took,
         left_out=figure(metrics, "toolyard_episodes_left_out_total"),
         waiting=figure(metrics, "toolyard_record_queue"),
-        episodes=load.passes,
+        episodes=slices * passes,
         complete=sum(kept),
         bytes_of_episode=path.stat().st_size / len(kept),
     )
