@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -180,6 +181,19 @@ def test_images_are_saved_where_that_is_asked_for(toolyard, tmp_path):
     saved = sorted((tmp_path / "out").iterdir())
     assert [file.name for file in saved] == [f"{one['id']}-1-0.png", f"{one['id']}-2-0.bin"]
     assert saved[0].read_bytes() == base64.b64decode(PNG)
+
+
+def test_no_id_of_a_strangers_store_leads_out_of_the_folder(toolyard, tmp_path):
+    store = tmp_path / "stranger.db"
+    with recording(store) as player:
+        player.play(("picture", {}))
+    with sqlite3.connect(store) as connection:
+        connection.execute("UPDATE episodes SET id = '../../out of it'")
+    connection.close()
+    toolyard("show", "../../out of it", "--store", store, "--images", tmp_path / "in" / "side")
+    toolyard("export", tmp_path / "in" / "all.jsonl", "--as", "atif", "--store", store)
+    assert sorted(path.name for path in tmp_path.rglob("*.png")) == ["______out_of_it-1-0.png", "______out_of_it-1.png"]
+    assert all(tmp_path / "in" in path.parents for path in tmp_path.rglob("*.png"))
 
 
 # stats, search, compare

@@ -134,7 +134,7 @@ def save_images(folder: Path, one: Episode, steps: Iterable[Step]) -> None:
     for step in steps:
         for number, block in enumerate(block for block in step.blocks if block["type"] == "image"):
             ending = _IMAGES.get(block["mimeType"], "bin")
-            path = folder / f"{one.id}-{step.number}-{number}.{ending}"
+            path = folder / f"{one.file_name}-{step.number}-{number}.{ending}"
             path.write_bytes(exports.picture(block) or block["data"].encode(errors="replace"))
 
 

@@ -213,7 +213,7 @@ class _Shown:
         self._count += 1
         self._folder.mkdir(parents=True, exist_ok=True)
         kind = block["mimeType"]
-        path = self._folder / f"{self._episode.id}-{self._count}.{_ENDINGS[kind]}"
+        path = self._folder / f"{self._episode.file_name}-{self._count}.{_ENDINGS[kind]}"
         path.write_bytes(data)
         return {"type": "image", "source": {"media_type": kind, "path": f"{self._folder.name}/{path.name}"}}
 

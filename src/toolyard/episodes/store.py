@@ -81,6 +81,11 @@ class Episode:
     number: int
     """Its row in its store."""
 
+    @property
+    def file_name(self) -> str:
+        """Its id in names of files. A store may be a stranger's, with an id that leads out of a folder."""
+        return re.sub(r"[^0-9A-Za-z]", "_", self.id)
+
     def as_json(self) -> dict[str, Any]:
         """One line of a list."""
         names = ("id", "session", "environment", "split", "index", "run", "wire", "steps")
