@@ -304,6 +304,20 @@ async def test_the_state_has_the_clients_id_of_the_episode_and_ours_of_the_sessi
 # Steps.
 
 
+async def test_tools_that_cannot_be_listed_are_no_failure_of_setup():
+    class Unlisted(Played):
+        def list_task_tools(self):
+            raise ValueError("list boom")
+
+    with running([Unlisted]) as server:
+        async with Player(server.url, "/openenv/unlisted/ws") as player:
+            await player.reset()
+            with pytest.raises(Error, match="list boom") as refused:
+                await player.tools()
+            assert refused.value.more == {"reason": "failed", "retryable": False}
+            assert (await player.step("note", text="a")).observation["result"]["data"] == "a"
+
+
 async def test_tools_are_those_of_all_tasks_and_after_a_reset_those_of_the_task(player):
     assert "dyn" not in await player.tools()  # G12
     await player.reset(task_spec={"extra": True})

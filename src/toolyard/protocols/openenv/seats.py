@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from toolyard.asgi import Verbosity, explain
 from toolyard.core.environment import Environment
-from toolyard.core.errors import NoRoom, Overloaded, RequestError, SessionClosed, SessionFailed, ToolyardError
+from toolyard.core.errors import NoRoom, Overloaded, RequestError, SessionClosed, SessionFailed, ToolyardError, describe
 from toolyard.core.output import Blocks, JsonObject, Returned
 from toolyard.core.tool import ToolSpec
 from toolyard.placement.base import NOBODY, Origin, SessionSpec, Task, list_tools
@@ -87,9 +87,12 @@ class Seat:
             self.session = await self._runtime.open(spec, on_idle=self._when_idle)
             self.episode_id, self.steps = wanted.episode_id or session_id, 0
             return await self.session.prompt()
-        except Exception as error:  # ours, or the author's constructor, setup() or get_prompt()
+        except (ToolyardError, Trouble) as error:
             await self.leave(failed=True)
             raise self.trouble(error) from error
+        except Exception as error:  # the author's constructor, or get_prompt()
+            await self.leave(failed=True)
+            raise self.trouble(SessionFailed(describe(error))) from error
 
     async def _task(self, wanted: Reset) -> Task:
         if (wanted.split is None) != (wanted.index is None):
@@ -161,10 +164,11 @@ class Seat:
                 return Trouble("EXECUTION_ERROR", _OVER, reason="lost", retryable=True)
             case RequestError():
                 return Trouble("EXECUTION_ERROR", str(error))
-            case SessionFailed() if self._errors != "none":
-                return Trouble("EXECUTION_ERROR", str(error), reason="setup_failed", retryable=False)
+            case SessionFailed():
+                said = str(error) if self._errors != "none" else explain(error, "none")
+                return Trouble("EXECUTION_ERROR", said, reason="setup_failed", retryable=False)
             case _:
-                return Trouble("EXECUTION_ERROR", explain(error, self._errors), reason="setup_failed", retryable=False)
+                return Trouble("EXECUTION_ERROR", explain(error, self._errors), reason="failed", retryable=False)
 
 
 class Seats:
