@@ -1,25 +1,36 @@
 # `make serve` and `make test` set everything up first; nothing else is needed but Python 3.11+, git and make.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: setup serve test test-all check bench bench-client bench-cores bench-episodes bench-growth bench-judging bench-key bench-mcp bench-openenv bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
+.PHONY: setup serve test test-all test-pythons check bench bench-client bench-cores bench-episodes bench-growth bench-judging bench-key bench-mcp bench-openenv bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
 
 setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Toolyard needs Python 3.11 or newer; try make PYTHON=python3.12")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	touch $@
+	@$(MAKE) --no-print-directory .venv/serves
+	@echo 'Installing the tools of developers and all extras into .venv, about 1.3 GB'
+	$(INSTALL) '.[dev]'
+	@touch $@
 
-serve: setup  # what happens in sessions is kept in episodes.db
-	$(BIN)/toolyard serve --record episodes.db
+.venv/serves: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Toolyard needs Python 3.11 or newer; try make PYTHON=python3.12")'
+	@echo 'Installing what serving needs into .venv, about 90 MB'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) .
+	@touch $@
+
+serve: .venv/serves  # what happens in sessions is kept in episodes.db
+	@$(BIN)/toolyard serve --record episodes.db
 
 test: setup
 	$(BIN)/python -m tests
 
 test-all: setup  # all that `make test` leaves out; TESTS=--lenient forgives tests that pass the second time
 	$(BIN)/python -m tests --thorough $(TESTS)
+
+test-pythons: setup  # with each Python from 3.11 on that is installed here; PYTHONS="3.12 3.13" for some of them
+	$(BIN)/python -m tests.pythons $(PYTHONS)
 
 check: setup
 	$(BIN)/ruff check .

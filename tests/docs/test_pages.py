@@ -43,7 +43,7 @@ def examples() -> Iterator[Running]:
 
 
 def test_every_command_is_of_a_kind_that_is_checked():
-    known = re.compile(r"(toolyard|make|curl|python -m toolyard\.verl) ")
+    known = re.compile(r"(toolyard|make|curl|python -m toolyard\.verl|(uv )?pip install|pipx install|uv tool install) ")
     assert [str(command) for command in commands() if not known.match(command.text)] == []
 
 
@@ -58,6 +58,21 @@ def test_each_command_in_the_place_of_verl_tools_is_understood(command: Block):
     flags, unused = verl.read_flags(shlex.split(command.text)[3:])
     assert flags.tool_type
     assert not unused
+
+
+def test_each_way_to_install_names_extras_that_there_are():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    named = [
+        found[1] for command in matching(r"(uv )?(pip|pipx|tool)") for found in re.finditer(r"\[(.+?)\]", command.text)
+    ]
+    assert named
+    assert {extra for names in named for extra in names.split(",")} <= extras
+
+
+def test_the_page_about_installing_has_every_extra_but_that_of_developers():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    page = (DOCS / "installing.md").read_text()
+    assert {*re.findall(r"^\| `(\S+)` \|", page, re.MULTILINE)} == extras - {"dev"}
 
 
 def test_the_configurations_of_hosts_start_a_command_that_is_understood():

@@ -39,8 +39,11 @@ class Peer:
     constraints: Path = CONSTRAINTS
 
 
-def _ours() -> Sequence[str]:
-    return tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["dependencies"]
+def requirements(*extras: str) -> Sequence[str]:
+    """What Toolyard itself requires, and these extras of it."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    optional = [requirement for extra in extras for requirement in project["optional-dependencies"][extra]]
+    return [*project["dependencies"], *optional]
 
 
 ORS = Peer("ors", ["ors-sdk==0.1.0"])
@@ -60,7 +63,7 @@ VERIFIERS = Peer("verifiers", ["verifiers[openenv]==0.4.0"], constraints=HERE / 
 HARBOR = Peer("harbor", ["openai", "pydantic"], bare=["harbor==0.25.0"])
 FUSION = Peer("fusion", ["sandbox-fusion==0.3.7"])
 # Toolyard itself is taken from the sources, beside the packages whose environments it serves and what tests them.
-SERVED = Peer("served", [*_ours(), "ors-sdk==0.1.0", "openreward==0.1.167", "httpx", "pytest", "pytest-asyncio"])
+SERVED = Peer("served", [*requirements(), "ors-sdk==0.1.0", "openreward==0.1.167", "httpx", "pytest", "pytest-asyncio"])
 
 
 def cache() -> Path:
