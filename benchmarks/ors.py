@@ -22,7 +22,7 @@ from benchmarks.cache import load_generator
 from benchmarks.environment import Echo
 from benchmarks.load import Load, Step, drive
 from benchmarks.report import (
-    README,
+    ORS_PAGE,
     Row,
     check_platform,
     command_of,
@@ -259,7 +259,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--sessions", type=int, default=5000, metavar="N", help="opened to measure memory (5000)")
     parser.add_argument("--quick", action="store_true", help="a glance: 2 rounds of half a second, 1000 sessions")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
-    parser.add_argument("--write-readme", action="store_true", help="replace the table in README.md by this one")
+    parser.add_argument("--write-page", action="store_true", help="replace the table in docs/ors.md by this one")
     return parser
 
 
@@ -269,8 +269,8 @@ def main() -> None:
     command = command_of(arguments(), args, usual="make bench")
     if args.quick:
         args.rounds, args.seconds, args.sessions = 2, 0.5, 1000
-    if args.write_readme:
-        README.around()  # find out now, not after some minutes
+    if args.write_page:
+        ORS_PAGE.around()  # find out now, not after some minutes
     theirs, ours = reference(), toolyard()
     benchmark = Benchmark(theirs, ours, load_generator(), args.seconds)
     start_seconds, idle_bytes = benchmark.starts(args.rounds)
@@ -288,8 +288,8 @@ def main() -> None:
     print(text)
     if args.json:
         args.json.write_text(json.dumps({"printed": text, **dataclasses.asdict(figures)}, indent=1))
-    if args.write_readme:
-        README.write(text)
+    if args.write_page:
+        ORS_PAGE.write(text)
 
 
 if __name__ == "__main__":

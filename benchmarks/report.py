@@ -43,7 +43,7 @@ class Place:
         self.page.write_text(f"{before}{self.begin}\n\n{text}\n\n{self.end}{after}")
 
 
-README = Place(_CHECKOUT / "README.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
+ORS_PAGE = Place(_CHECKOUT / "docs" / "ors.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
 VERL_PAGE = Place(_CHECKOUT / "docs" / "verl.md", "<!-- verl benchmark -->", "<!-- end -->")
 TOOLSERVER_PAGE = Place(_CHECKOUT / "docs" / "toolserver.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
 MCP_PAGE = Place(_CHECKOUT / "docs" / "mcp.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")

@@ -189,7 +189,7 @@ def test_the_reference_has_the_flags_of_every_command():
     ("words", "command"),
     [
         ("", "make bench"),
-        ("--write-readme --json /some/where.json", "make bench"),
+        ("--write-page --json /some/where.json", "make bench"),
         ("--quick", "python -m benchmarks.ors --quick"),
         ("--rounds 3 --seconds 0.5 --json x", "python -m benchmarks.ors --rounds 3 --seconds 0.5"),
     ],
@@ -238,9 +238,9 @@ def test_every_folder_on_the_map_is_there():
         assert (ROOT / path).exists(), path
 
 
-def test_the_readme_has_a_place_for_the_benchmark():
-    readme = (ROOT / "README.md").read_text()
-    assert readme.index("<!-- benchmark:begin -->") < readme.index("<!-- benchmark:end -->")
+def test_the_page_on_ors_has_a_place_for_the_benchmark():
+    page = (DOCS / "ors.md").read_text()
+    assert page.index("<!-- benchmark:begin -->") < page.index("<!-- benchmark:end -->")
 
 
 def test_the_page_on_the_sandbox_has_a_place_for_the_benchmark():
