@@ -80,8 +80,9 @@ bench-episodes: setup  # EPISODES="--only costs" for a part of it
 soak: setup
 	$(BIN)/python -m benchmarks.verl_soak
 
-docs: setup  # docs/reference.md from the code, and the site in site/
+docs: setup  # the reference and the API from the code, the drawings, and the site in site/
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/drawings.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean:

@@ -542,7 +542,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--sessions", type=int, default=200, metavar="N", help="opened to measure memory (200)")
     parser.add_argument("--quick", action="store_true", help="a glance: 2 rounds of 0.3 seconds, 100 sessions")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
-    parser.add_argument("--write-docs", action="store_true", help="replace the table in docs/sandbox.md by this one")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="replace the table in docs/sandbox-cost.md by this one"
+    )
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Write docs/reference.md: every command, flag and setting, read from the code that uses them.
+"""Write docs/reference.md and docs/api.md: commands, settings and the Python API, read from the code.
 
 python docs/generate.py
 """
@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
+
+import python_api
 
 from toolyard.cli import build_parser, command_names
 from toolyard.settings import Settings, flag_of, variable_of
@@ -36,6 +38,7 @@ Seconds may have decimals. Flags that are yes or no also have a `--no-` form.
 
 def main() -> None:
     PAGE.write_text(reference(), encoding="utf-8")
+    python_api.PAGE.write_text(python_api.python_api(), encoding="utf-8")
 
 
 def reference() -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from toolyard.sandboxes import Provider, open_sandbox
+from toolyard.sandboxes import open_sandbox
 
 HIDDEN = {
     "tests/test_prices.py": """
@@ -64,12 +64,11 @@ async def from_outside(sandbox):
 
 
 async def main():
-    async with Provider():
-        for program in (RIGHT, PLEASING):
-            async with await open_sandbox() as sandbox:
-                await sandbox.write("prices.py", program)
-                await by_tests(sandbox)
-                await from_outside(sandbox)
+    for program in (RIGHT, PLEASING):
+        async with await open_sandbox() as sandbox:
+            await sandbox.write("prices.py", program)
+            await by_tests(sandbox)
+            await from_outside(sandbox)
 
 
 asyncio.run(main())

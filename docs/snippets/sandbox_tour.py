@@ -2,7 +2,7 @@ import asyncio
 from dataclasses import replace
 
 from toolyard.core.errors import WorkspaceError
-from toolyard.sandboxes import Provider, open_sandbox, usual_limits
+from toolyard.sandboxes import open_sandbox, usual_limits
 
 
 async def tour():
@@ -55,10 +55,9 @@ async def branches():
 
 
 async def main():
-    async with Provider():
-        await tour()
-        await limits()
-        await branches()
+    await tour()
+    await limits()
+    await branches()
 
 
 asyncio.run(main())

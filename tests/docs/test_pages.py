@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import httpx2
 import pytest
@@ -158,15 +158,39 @@ def test_every_page_is_reached_from_the_index():
 # Facts.
 
 
-def test_the_reference_is_up_to_date():
-    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
-    assert spec is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
+@pytest.fixture
+def of_docs(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Import a program of docs/ by its name."""
+    monkeypatch.syspath_prepend(DOCS)
+    return importlib.import_module
+
+
+def test_the_reference_is_up_to_date(of_docs: Callable[[str], ModuleType]):
+    generate = of_docs("generate")
     assert generate.PAGE.read_text() == generate.reference(), "run `make docs`"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "reference.md"], ids=lambda page: page.name)
+def test_the_page_on_the_python_api_is_up_to_date(of_docs: Callable[[str], ModuleType]):
+    api = of_docs("python_api")
+    assert api.PAGE.read_text() == api.python_api(), "run `make docs`"
+
+
+def test_every_method_on_the_page_on_the_python_api_is_described():
+    rows = re.findall(r"^\| `((?:await )?\w+\(.*)` \| (.*) \|$", (DOCS / "api.md").read_text(), re.MULTILINE)
+    assert len(rows) > 50
+    assert [row for row, described in rows if not described] == []
+
+
+def test_the_drawings_are_what_their_program_draws(of_docs: Callable[[str], ModuleType]):
+    drawings = of_docs("drawings")
+    for draw in drawings.DRAWINGS:
+        assert (drawings.IMAGES / f"{draw.__name__}.svg").read_text() == draw().svg(), "run `make docs`"
+
+
+WRITTEN_BY_US = [page for page in PAGES if page.name not in ("reference.md", "api.md")]
+
+
+@pytest.mark.parametrize("page", WRITTEN_BY_US, ids=lambda page: page.name)
 def test_every_flag_that_is_mentioned_exists(page: Path):
     reference = (DOCS / "reference.md").read_text()
     others = {"--help", "--no-", "--lifespan", *benchmark.arguments()._option_string_actions}
@@ -243,13 +267,13 @@ def test_the_page_on_ors_has_a_place_for_the_benchmark():
     assert page.index("<!-- benchmark:begin -->") < page.index("<!-- benchmark:end -->")
 
 
-def test_the_page_on_the_sandbox_has_a_place_for_the_benchmark():
-    page = (DOCS / "sandbox.md").read_text()
+def test_the_page_on_what_a_sandbox_costs_has_a_place_for_the_benchmark():
+    page = (DOCS / "sandbox-cost.md").read_text()
     assert page.index("<!-- sandbox benchmark -->") < page.index("<!-- end -->")
 
 
 def test_the_table_of_attacks_names_every_hostile_program_and_no_other():
-    section = (DOCS / "sandbox.md").read_text().partition("\n## Attacks\n")[2].partition("\n## ")[0]
+    section = (DOCS / "threat-model.md").read_text().partition("\n## Attacks\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| .* \| ([^|]+) \|$", section, re.MULTILINE)[2:]
     named = {number for row in rows for number in row.split(", ")}
     played = {name.partition("-")[0] for module in HOSTILE for name in importlib.import_module(module).SUITE.cases}

@@ -38,9 +38,11 @@ class AsyncClient:
 
     @property
     def base_url(self) -> str:
+        """Where the server is."""
         return self._line.address.url
 
     def environment(self, name: str) -> AsyncEnvironment:
+        """As `environments.get`."""
         return self.environments.get(name)
 
     async def aclose(self) -> None:
@@ -61,6 +63,7 @@ class AsyncEnvironments:
         self._line = line
 
     async def list(self) -> list[str]:
+        """Their names."""
         return await self._line.run(talk.list_environments(self._line.peer))
 
     def get(self, name: str) -> AsyncEnvironment:
@@ -77,6 +80,7 @@ class AsyncEnvironment:
 
     @property
     def name(self) -> str:
+        """What the server calls it."""
         return self._talk.name
 
     @overload
@@ -92,12 +96,15 @@ class AsyncEnvironment:
         return await self._line.run(self._talk.search_tools(question, top_k))
 
     async def list_splits(self) -> list[str]:
+        """The names of its splits."""
         return await self._line.run(self._talk.list_splits())
 
     async def list_tasks(self, split: str) -> list[Task]:
+        """All tasks of a split."""
         return await self._line.run(self._talk.list_tasks(split))
 
     async def num_tasks(self, split: str) -> int:
+        """How many tasks a split has."""
         return await self._line.run(self._talk.num_tasks(split))
 
     async def get_task(self, split: str, index: int) -> Task:
@@ -139,6 +146,7 @@ class AsyncSession:
 
     @property
     def sid(self) -> str:
+        """The id of the session, the same over every wire."""
         return self._talk.sid
 
     @property
@@ -173,6 +181,7 @@ class AsyncSession:
             self._lease = pings.keep(self._line.address, self.sid)
 
     async def get_prompt(self) -> list[Block]:
+        """What the agent reads first."""
         return await self._line.run(self._talk.get_prompt())
 
     async def get_messages(self) -> list[Message]:
@@ -202,6 +211,7 @@ class AsyncSession:
         return await self._line.run(self._talk.terminal_tool())
 
     async def call_terminal_tool(self, message: str = "") -> ToolOutput:
+        """Hand in the agent's last message."""
         return await self._line.run(self._talk.call_terminal_tool(message))
 
     async def outcome(self) -> SessionOutcome:

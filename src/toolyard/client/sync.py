@@ -33,9 +33,11 @@ class Client:
 
     @property
     def base_url(self) -> str:
+        """Where the server is."""
         return self._line.address.url
 
     def environment(self, name: str) -> Environment:
+        """As `environments.get`."""
         return self.environments.get(name)
 
     def close(self) -> None:
@@ -56,6 +58,7 @@ class Environments:
         self._line = line
 
     def list(self) -> list[str]:
+        """Their names."""
         return self._line.run(talk.list_environments(self._line.peer))
 
     def get(self, name: str) -> Environment:
@@ -72,6 +75,7 @@ class Environment:
 
     @property
     def name(self) -> str:
+        """What the server calls it."""
         return self._talk.name
 
     @overload
@@ -87,12 +91,15 @@ class Environment:
         return self._line.run(self._talk.search_tools(question, top_k))
 
     def list_splits(self) -> list[str]:
+        """The names of its splits."""
         return self._line.run(self._talk.list_splits())
 
     def list_tasks(self, split: str) -> list[Task]:
+        """All tasks of a split."""
         return self._line.run(self._talk.list_tasks(split))
 
     def num_tasks(self, split: str) -> int:
+        """How many tasks a split has."""
         return self._line.run(self._talk.num_tasks(split))
 
     def get_task(self, split: str, index: int) -> Task:
@@ -134,6 +141,7 @@ class Session:
 
     @property
     def sid(self) -> str:
+        """The id of the session, the same over every wire."""
         return self._talk.sid
 
     @property
@@ -168,6 +176,7 @@ class Session:
             self._lease = pings.keep(self._line.address, self.sid)
 
     def get_prompt(self) -> list[Block]:
+        """What the agent reads first."""
         return self._line.run(self._talk.get_prompt())
 
     def get_messages(self) -> list[Message]:
@@ -195,6 +204,7 @@ class Session:
         return self._line.run(self._talk.terminal_tool())
 
     def call_terminal_tool(self, message: str = "") -> ToolOutput:
+        """Hand in the agent's last message."""
         return self._line.run(self._talk.call_terminal_tool(message))
 
     def outcome(self) -> SessionOutcome:

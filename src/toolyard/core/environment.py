@@ -34,6 +34,7 @@ class Toolset:
     """Tools that several environments share. A toolset reaches its environment as `self.env`."""
 
     uses_sandbox: ClassVar[bool] = False
+    """As `Environment.uses_sandbox`."""
     prefixed: ClassVar[bool] = False
     """On a wire that groups tools into worlds, the toolset is a world, and its tools' names begin with its own."""
     catalogue: ClassVar[Mapping[str, ToolSpec]] = {}
@@ -106,6 +107,7 @@ class Environment:
     """
 
     toolsets: ClassVar[Sequence[type]] = ()
+    """Classes whose tools every session of this environment has beside its own."""
     uses_sandbox: ClassVar[bool] = False
     """It runs untrusted code. A server makes a sandbox ready before it answers any request, or does not start."""
     hidden: ClassVar[Sequence[Hidden]]
@@ -154,10 +156,12 @@ class Environment:
 
     @classmethod
     def name(cls) -> str:
+        """Its name on every wire, where it is in lower case."""
         return cls.__name__
 
     @classmethod
     def list_splits(cls) -> MaybeAwaitable[Sequence[Split | str]]:
+        """The splits of its tasks. A bare name is of the type it names, and of type validation if it names none."""
         return ()
 
     @classmethod
@@ -171,10 +175,12 @@ class Environment:
 
     @classmethod
     async def num_tasks(cls, split: str) -> int:
+        """How many tasks a split has."""
         return len(await resolved(cls.list_tasks(split)))
 
     @classmethod
     async def get_task(cls, split: str, index: int) -> JsonObject:
+        """One task of a split."""
         return (await resolved(cls.list_tasks(split)))[index]
 
     @classmethod
@@ -197,6 +203,7 @@ class Environment:
         """Called once when the session ends, even if setup() failed."""
 
     def get_prompt(self) -> MaybeAwaitable[Blocks | str]:
+        """What the agent reads first."""
         raise NotImplementedError
 
     def get_messages(self) -> MaybeAwaitable[Sequence[Message]]:

@@ -48,10 +48,12 @@ class Tagged:
     shown: Sequence[str] = ()
 
     def read(self, text: str) -> JsonObject | None:
+        """The arguments of the call, or None if the text has none."""
         found = tagged(text, self.tag)
         return {self.argument: found[-1].strip()} if found else None
 
     def answer(self, text: str, result: str) -> str:
+        """The result of the call as the model reads it."""
         return f"{self.before}{result}{self.after}"
 
 

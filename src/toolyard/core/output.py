@@ -42,9 +42,13 @@ Blocks: TypeAlias = Sequence[TextBlock | ImageBlock]
 
 class ToolOutput(Model):
     blocks: list[TextBlock | ImageBlock] = []
+    """What the model reads."""
     metadata: dict[str, Any] | None = None
+    """For logs and analysis. By convention no model sees it."""
     reward: float | None = None
+    """What this step is worth. None says that it has no reward, which is not 0."""
     finished: bool = False
+    """Whether the episode ends here."""
     rewards: dict[str, float] | None = Field(default=None, exclude=True)
     """Rewards with names. `reward` is their weighted sum, unless it is given. They travel as `metadata["rewards"]`."""
     weights: dict[str, float] | None = Field(default=None, exclude=True, repr=False)

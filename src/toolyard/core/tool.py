@@ -37,7 +37,9 @@ class Given:
     """
 
     open: bool = False
+    """The model may set it too."""
     everything: bool = False
+    """It gets all values that the trainer sends."""
 
 
 @dataclass(frozen=True, slots=True)

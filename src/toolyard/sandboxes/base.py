@@ -16,7 +16,7 @@ from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
 from toolyard.sandboxes.verdicts import TestReport
 
 Level: TypeAlias = Literal["L0", "L1", "L2", "L3-nolimit", "L3", "L4"]
-"""How well a sandbox isolates, from nothing to a kernel of its own. docs/sandbox.md says what each one means."""
+"""How well a sandbox isolates, from nothing to a kernel of its own. docs/isolation.md says what each one means."""
 
 LEVELS: Sequence[Level] = ("L0", "L1", "L2", "L3-nolimit", "L3", "L4")
 
@@ -51,6 +51,8 @@ gigabytes of it that they never use. What a process can write to is limited to i
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """What one sandbox, or one program in it, may use."""
+
     wall_seconds: float = 10.0
     """For one program, one piece of code or one shell command."""
     cpu_seconds: float | None = None
@@ -58,15 +60,21 @@ class Limits:
     memory_bytes: int = 512 * 2**20
     """For everything in the sandbox together; where that cannot be enforced, for each process."""
     processes: int = 64
+    """At once, threads included, in the sandbox and its branches."""
     cpus: float = 1.0
     """How many processors' worth of time the sandbox gets when others want it too."""
     open_files: int = 256
+    """Of one process."""
     file_bytes: int = 64 * 2**20
+    """Of one file."""
     disk_bytes: int = 256 * 2**20
+    """Of the workspace, and as much again of `/tmp`."""
     disk_files: int = 8192
+    """In the workspace, and as many again in `/tmp`."""
     output_bytes: int = 64 * 1024
     """For each of standard output and standard error of one program."""
     network: Network = "none"
+    """`none`, `loopback` for an address 127.0.0.1 of its own, or `host` for all that the host reaches."""
 
     def within(self, sandbox: Limits) -> Limits:
         """As those of one program, which cannot be wider than its sandbox's."""
@@ -106,6 +114,7 @@ class Finished:
 
     @property
     def timed_out(self) -> bool:
+        """The wall time was over, and so it was ended."""
         return self.killed_by == "wall"
 
     @classmethod
@@ -141,6 +150,7 @@ class Executed:
 
     @property
     def timed_out(self) -> bool:
+        """The wall time was over, and so it was ended."""
         return self.killed_by == "wall"
 
 
@@ -271,7 +281,9 @@ class Grader(Protocol):
         Raises `ToolyardError`, and never gives a score, if the sandbox, pytest or a hidden file is not as it must be.
         """
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """End everything in its sandboxes."""
+        ...
 
     async def __aenter__(self) -> Self: ...
 
@@ -362,7 +374,9 @@ class Sandbox(Protocol):
         Raises `WorkspaceError` if the workspace has more than can be copied.
         """
 
-    def report(self) -> Report: ...
+    def report(self) -> Report:
+        """Say what isolates it."""
+        ...
 
     async def close(self) -> None:
         """End every program and free everything. Closing twice is no error."""

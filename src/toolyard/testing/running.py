@@ -25,6 +25,8 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True, slots=True)
 class Running:
+    """A server that runs in a thread of this process."""
+
     url: str
     server: Server
 
