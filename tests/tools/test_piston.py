@@ -20,7 +20,7 @@ from tests.tools.loopback import serving
 from toolyard.core.errors import DefinitionError
 from toolyard.testing import Running, running
 from toolyard.tools import piston
-from toolyard.tools.piston import PistonForm, told
+from toolyard.tools.piston import PistonForm, observed
 
 pytestmark = pytest.mark.anyio
 
@@ -208,7 +208,7 @@ async def test_a_program_that_does_not_compile_is_a_valid_action(trainer):
 
 def test_a_program_that_was_killed_is_told_with_its_signal_and_status():
     run = {"stdout": "", "stderr": "", "code": None, "signal": "SIGKILL", "status": "TO", "memory": None}
-    text = told({"run": run}, "python", "*")
+    text = observed({"run": run}, "python", "*")
     assert "Exit code: None (TO)\nSignal: SIGKILL\nCPU time: 0ms\nMemory usage: 0.00MB\n" in text
 
 

@@ -17,7 +17,7 @@ from tests.worlds import MathEnv
 from toolyard.testing import Running, running
 from toolyard.tools import http, sandbox_fusion
 from toolyard.tools.environment import toolbox
-from toolyard.tools.sandbox_fusion import LANGUAGES, LanguageForm, told
+from toolyard.tools.sandbox_fusion import LANGUAGES, LanguageForm, observed
 
 pytestmark = pytest.mark.anyio
 
@@ -191,5 +191,5 @@ def test_code_is_found_by_its_language(text, language, code):
 
 def test_a_compilation_that_did_not_end_is_all_that_is_told():
     compiled = {"status": "TimeLimitExceeded", "stderr": "slow"}
-    text = told({"status": "Failed", "compile_result": compiled, "run_result": None})
+    text = observed({"status": "Failed", "compile_result": compiled, "run_result": None})
     assert text == "Execution results:\n\nCompilation: TimeLimitExceeded\nCompilation errors:\nslow\n\n"

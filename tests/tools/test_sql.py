@@ -141,14 +141,14 @@ async def test_of_a_long_table_only_the_beginning_is_shown(trainer: Trainer, dat
 def test_rows_that_are_not_shown_still_decide_what_a_column_is(database: Path) -> None:
     """As in pandas: one missing value, wherever it is, makes floats of all."""
     query = "SELECT n FROM numbers UNION ALL SELECT NULL"
-    shown = tool.told(query, tool.Database(str(database))).splitlines()
+    shown = tool.observed(query, tool.Database(str(database))).splitlines()
     assert shown[:3] == ["Truncated to 50 lines since returned response too long:    0", " 1.0", " 2.0"]
     assert len(shown) == 51
 
 
 def test_a_row_takes_no_more_room_than_what_is_shown_of_it(database: Path) -> None:
     wide = ", ".join(["hex(zeroblob(400000))", "zeroblob(800000)"] * 20)
-    shown = tool.told(f"SELECT {wide}", tool.Database(str(database)))
+    shown = tool.observed(f"SELECT {wide}", tool.Database(str(database)))
     assert tool.TEXT_MOST < len(shown) < 10 * tool.TEXT_MOST
 
 
@@ -158,8 +158,8 @@ def test_a_short_query_cannot_take_all_memory(database: Path) -> None:
     query = f"WITH t0(x) AS (SELECT 1){doubled} SELECT count(*) FROM t39"
     program = (
         "import sys\nfrom toolyard.tools import sql\nsql.HEAP_BYTES = 64 * 2**20\n"
-        "print(sql.told(sys.argv[1], sql.Database(sys.argv[2])))\n"
-        "print(sql.told('SELECT count(*) FROM numbers', sql.Database(sys.argv[2])))\n"
+        "print(sql.observed(sys.argv[1], sql.Database(sys.argv[2])))\n"
+        "print(sql.observed('SELECT count(*) FROM numbers', sql.Database(sys.argv[2])))\n"
         "print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0])"  # not what its parent held, too
     )
     ran = subprocess.run(
@@ -356,13 +356,13 @@ def test_a_directory_that_is_not_there_is_a_mistake_of_the_operator(tmp_path: Pa
 )
 def test_nothing_but_reading_is_possible(database: Path, query: str, problem: str) -> None:
     before = (database.read_bytes(), sorted(database.parent.iterdir()))
-    told = tool.told(query.format(folder=database.parent), tool.Database(str(database)))
+    told = tool.observed(query.format(folder=database.parent), tool.Database(str(database)))
     assert told == f"Error executing SQL: {problem}"
     assert (database.read_bytes(), sorted(database.parent.iterdir())) == before
 
 
 def test_tables_can_be_described(database: Path) -> None:
-    told = tool.told("PRAGMA table_info(people)", tool.Database(str(database)))
+    told = tool.observed("PRAGMA table_info(people)", tool.Database(str(database)))
     assert [line.split()[1] for line in told.splitlines()[1:]] == ["id", "name", "height"]
 
 
@@ -370,24 +370,24 @@ def test_a_file_that_is_no_database_says_nothing_of_what_is_in_it(tmp_path: Path
     secret = tmp_path / "secret.txt"
     secret.write_text("the password is swordfish\n" * 100)
     for query in ("SELECT * FROM sqlite_master", "PRAGMA table_info(x)", "SELECT * FROM the"):
-        assert tool.told(query, tool.Database(str(secret))) == "Error executing SQL: file is not a database"
+        assert tool.observed(query, tool.Database(str(secret))) == "Error executing SQL: file is not a database"
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/", "nowhere.sqlite", "\x00", "x" * 5000])
 def test_what_is_no_file_is_said_not_to_exist(path: str) -> None:
-    assert tool.told("SELECT 1", tool.Database(path)) == f"The database file {path} does not exist."
+    assert tool.observed("SELECT 1", tool.Database(path)) == f"The database file {path} does not exist."
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert "does not exist" in tool.told("SELECT 1", tool.Database(str(tmp_path / "pipe")))
+    assert "does not exist" in tool.observed("SELECT 1", tool.Database(str(tmp_path / "pipe")))
 
 
 def test_a_path_cannot_say_how_it_is_opened(database: Path) -> None:
     odd = database.with_name("a?mode=rwc#%41.sqlite")
     odd.write_bytes(database.read_bytes())
-    assert tool.told("DELETE FROM people", tool.Database(str(odd))).endswith("readonly database")
-    assert tool.told("SELECT count(*) FROM people", tool.Database(str(odd))) == " 0\n 3"
+    assert tool.observed("DELETE FROM people", tool.Database(str(odd))).endswith("readonly database")
+    assert tool.observed("SELECT count(*) FROM people", tool.Database(str(odd))) == " 0\n 3"
     odd.unlink()
 
 

@@ -20,7 +20,7 @@ def is_toolset(value: object) -> bool:
 
 
 def session_toolsets(environments: Iterable[type]) -> list[type]:
-    """Toolsets that clients of these environments may ask for by name without our being told of them."""
+    """Toolsets that clients of these environments may ask for by name, without a line in the command."""
     return ors.session_toolsets(environments)
 
 

@@ -29,7 +29,7 @@ from toolyard.core.tool import Given, tool
 PACKAGE = "verl_tool.servers.tools"
 """Where verl-tool has its tools, one module each."""
 WORKERS = 32
-"""What a tool is told it may use at once, if nobody says otherwise."""
+"""How much a tool may use at once, unless the operator says otherwise."""
 
 _BASE = f"{PACKAGE}.base"
 _STAND_IN = Path(__file__).with_name("verl_base.py")
@@ -133,28 +133,28 @@ def _first(answers: Sequence[Sequence[Any]]) -> ToolOutput:
 
 def _output(answer: tuple[Any, Any, Any]) -> ToolOutput:
     observation, done, valid = answer
-    told = dict(observation) if isinstance(observation, Mapping) else {"obs": observation}
-    text, reward = told.pop("obs", None), told.pop("reward", None)
-    images = _images(told)
+    fields = dict(observation) if isinstance(observation, Mapping) else {"obs": observation}
+    text, reward = fields.pop("obs", None), fields.pop("reward", None)
+    images = _images(fields)
     if not valid:
-        told["valid"] = False
+        fields["valid"] = False
     return ToolOutput(
         blocks=[TextBlock(text="" if text is None else str(text)), *images],
-        metadata=told or None,
+        metadata=fields or None,
         reward=None if reward is None else float(reward),
         finished=bool(done),
     )
 
 
-def _images(told: dict[str, Any]) -> list[ImageBlock]:
+def _images(fields: dict[str, Any]) -> list[ImageBlock]:
     """Pictures that are in the observation itself, taken out of it; an address or a path stays where it is."""
-    listed = told.get("image")
+    listed = fields.get("image")
     urls = listed if isinstance(listed, list | tuple) else [listed]
     found = [(url, _DATA_URL.match(url)) for url in urls if isinstance(url, str)]
     images = [ImageBlock(data=url[match.end() :], mimeType=match[1]) for url, match in found if match]
     if not images or len(images) < len(urls):
         return []
-    del told["image"]
+    del fields["image"]
     return images
 
 

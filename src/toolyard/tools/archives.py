@@ -167,7 +167,7 @@ def _date(mtime: int) -> tuple[int, int, int, int, int, int]:
 
 
 async def structure_of(listing: Callable[[str], Awaitable[Sequence[Entry]]]) -> dict[str, Any]:
-    """All names in a workspace as nested objects, as many as are bearable: what is near the top comes first."""
+    """All names in a workspace as nested objects, as many as an answer can hold, those near the top first."""
     root = _folder(ROOT)
     waiting = deque([(".", root, 1)])
     left = ENTRIES_MOST

@@ -65,7 +65,7 @@ class BashTerminal(SandboxedToolset):
         self._status = 0
         self._is_new = True
         self._stops_at_errors = False
-        """It was told `set -e`."""
+        """The command said `set -e`."""
 
     @tool(form=ShellForm())
     async def bash_terminal(self, command: str) -> ToolOutput:
@@ -92,7 +92,7 @@ class BashTerminal(SandboxedToolset):
                 break
             finished = await self._run(command)
             metadata = {"exit_code": finished.exit_code, "isolation": finished.isolation}
-            transcript += told(finished)
+            transcript += written(finished)
             if finished.state_lost:
                 transcript.append(ENDED if await self._goes_on() else LOST)
                 transcript += ["Not run: the commands that follow."] * (number < len(lines))
@@ -133,18 +133,18 @@ class BashTerminal(SandboxedToolset):
         `exec`. `eval` bears with commands that do not end, but for `set -e` it fails where `a && b` does not.
         """
         body = f"{{ {command}\n}}" if self._stops_at_errors else f"\\builtin eval {_quoted(command)}"
-        told = f'"{mark}%d{mark}%s{mark}%s{mark}%s{mark}" "$?" "$-" "$HOME" "$PWD"'
+        state = f'"{mark}%d{mark}%s{mark}%s{mark}%s{mark}" "$?" "$-" "$HOME" "$PWD"'
         return (
             "{\n"
             + self._beginning() * self._is_new
             + f"(\\builtin exit {self._status}) || " * bool(self._status)
             + f"{body} >&60 2>&61 60>&- 61>&-\n"
-            + f"\\builtin printf {told} >&60\n"
+            + f"\\builtin printf {state} >&60\n"
             + "} 60>&1 61>&2 >/dev/null 2>&1"
         )
 
     def _beginning(self) -> str:
-        """Of a new shell: what is to be done when it ends."""
+        """Make a new shell do this when it ends."""
         keep = (
             "{ \\builtin declare -px; \\builtin declare -f; \\builtin alias -p; "
             '\\builtin printf "builtin cd -- %q || builtin cd" "$PWD"; } 2>/dev/null >'
@@ -152,7 +152,7 @@ class BashTerminal(SandboxedToolset):
         return f'\\builtin shopt -s expand_aliases\n\\builtin trap {_quoted(keep)}"${{HOME@Q}}/{self._kept}" EXIT\n'
 
 
-def told(finished: Finished) -> list[str]:
+def written(finished: Finished) -> list[str]:
     """What a command wrote, and how it ended if that was not well."""
     stdout, stderr = (stream.decode(errors="replace").rstrip() for stream in (finished.stdout, finished.stderr))
     stderr = _OF_BASH_ITSELF.sub("bash: ", stderr)
@@ -179,10 +179,10 @@ def _shown(place: str, home: str) -> str:
     return "~" + place.removeprefix(home) if place.startswith(f"{home}/") else place
 
 
-# verl-tool's list of words. It keeps nobody from anything: the sandbox does.
+# verl-tool's list of words. It stops no attack; the sandbox does.
 
 _LOOKED_AT = 1000
-"""Characters of a line. Longer ones could be made to take long to look at, and nobody writes them."""
+"""Characters of a line. A longer line could be written to take long to read."""
 _AT_START = r"(?:^|[;&|({`]|\$\(|\b(?:then|do|else|exec|xargs|nohup|time|env)\s)\s*"
 _PROGRAMS = (
     r"(?:mkfs[\w.]*|fdisk|mount|umount|passwd|su|sudo|chroot|systemctl|service|iptables|ufw|firewall-cmd|nc|ncat|telnet"

@@ -25,6 +25,6 @@ class Calculator(SandboxedToolset):
             answer = await ask_python(await self.sandbox(), "evaluate", seconds=SECONDS, expression=expression)
             if "value" in answer:
                 return value_of(answer["value"])
-        except ToolError as error:  # what is wrong with an expression is an answer, too
+        except ToolError as error:  # a wrong expression is answered, too
             return f"Error: {error}"
         return DONE if "error" not in answer else f"Error: {answer.get('said') or answer['error']}"

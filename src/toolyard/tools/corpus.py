@@ -202,7 +202,7 @@ _corpora: dict[str, Corpus] = {}
 
 
 async def corpus_named(variable: str) -> Corpus:
-    """The one that an environment variable names; nobody waits for it to be read but who wants to search in it."""
+    """The corpus that an environment variable names. Only a search waits until it is read."""
     path = os.environ[variable]
     if path not in _corpora and (problem := await asyncio.to_thread(missing_corpus, variable)):
         raise ServiceUnavailable(problem)
@@ -269,7 +269,7 @@ def _paragraphs(file: TextIO, path: Path) -> Iterator[Passage]:
 
 
 def missing_corpus(variable: str) -> str:
-    """What is wrong with the corpus that an environment variable names; empty if nothing is, or it names none."""
+    """Why the corpus that an environment variable names cannot be read; empty if it can, or if there is none."""
     if not (path := os.environ.get(variable)):
         return ""
     with _reading:
@@ -278,7 +278,7 @@ def missing_corpus(variable: str) -> str:
 
 
 _reading = threading.Lock()
-"""Whoever comes while it is read waits, and does not read it too."""
+"""Held while it is read, so that searches wait and do not read it again."""
 
 
 @functools.cache

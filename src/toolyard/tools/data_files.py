@@ -11,7 +11,7 @@ _named: ContextVar[Sequence[str]] = ContextVar("data directories", default=())
 
 
 def use_data_dirs(folders: Sequence[str]) -> Token[Sequence[str]]:
-    """From here on trainers may name files below these: in this context, and in what is started from it."""
+    """Let trainers name files below these folders, in this context and in tasks that it starts."""
     return _named.set(folders)
 
 

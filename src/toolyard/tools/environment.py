@@ -54,7 +54,7 @@ def toolbox(toolsets: Sequence[type[Toolset]], *, block_lists: bool = False) -> 
 
 
 def named_toolsets(names: str) -> Sequence[type[Toolset]]:
-    """Those of `python_code, sql`, or what is wrong with one of them."""
+    """The toolsets that a text such as `python_code, sql` names, or what is wrong with one of the names."""
     return [toolset_named(name) for name in ordered(names.replace(" ", "").split(","))] if names else []
 
 
@@ -64,7 +64,7 @@ def ordered(names: Sequence[str]) -> Sequence[str]:
 
 
 def toolset_named(name: str) -> type[Toolset]:
-    """The class behind a name of the table, or what is wrong, in words."""
+    """The class behind a name of the table, or a sentence that says why there is none."""
     if name not in TOOLS:
         raise DefinitionError(f"there is no tool {name!r}; there are {', '.join(TOOLS)}")
     module, _, attribute = TOOLS[name].partition(":")

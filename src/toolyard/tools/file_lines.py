@@ -26,11 +26,11 @@ def numbered(text: str, line: int = 1) -> str | None:
     if is_cut and "\n" in piece:
         piece = piece[: piece.rindex("\n") + 1]
     lines = piece.replace("\r\n", "\n").removesuffix("\n").split("\n")
-    told = "\n".join(f"{number:>5}: {shown}" for number, shown in enumerate(lines, first))
+    numbered = "\n".join(f"{number:>5}: {shown}" for number, shown in enumerate(lines, first))
     if is_cut:
         rest = f"read on from line {first + len(lines)} of {count}" if piece.endswith("\n") else "the line goes on"
-        return f"{told}\n[cut here: {rest}]\n"
-    return told + "\n" * piece.endswith("\n")
+        return f"{numbered}\n[cut here: {rest}]\n"
+    return numbered + "\n" * piece.endswith("\n")
 
 
 def edited(text: str, content: str, line: int | None, *, overwrite: bool) -> str:

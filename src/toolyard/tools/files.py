@@ -1,4 +1,4 @@
-"""`FileSystemEnv`: text files of the workspace, read and edited by line, and a tree of what is there."""
+"""`FileSystemEnv`: text files of the workspace, read and edited by line, and shown as a tree."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _NAME_MOST, _TITLE_MOST, _ADDRESS_MOST = 150, 300, 2000
 
 _UNSEEN = frozenset({"script", "style", "template", "svg", "select", "datalist", "object", "iframe"})
 _ENDS_BY_ITSELF = frozenset({"li", "dt", "dd", "td", "th", "tr", "tbody", "thead", "html", "body", "head"})
-"""Where an end tag may be left out, nobody knows how far a hidden one reaches."""
+"""Elements whose end tag may be left out: a hidden one has no certain end."""
 _WITHOUT_END = frozenset({"br", "hr", "img", "input", "meta", "link", "wbr", "area", "base", "col", "source", "track"})
 _LINE = frozenset(
     {"p", "div", "section", "article", "header", "footer", "main", "nav", "aside", "figure", "figcaption"}
@@ -39,7 +39,7 @@ def read_html(html: str, url: str) -> WebPage:
 
 
 def read_text(text: str) -> WebPage:
-    """What is no HTML."""
+    """Elements that are not HTML."""
     return WebPage("", text[:LONGEST], cut=len(text) > LONGEST)
 
 
@@ -128,7 +128,7 @@ class _Reader(HTMLParser):
                 self._end_link()
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """In HTML, `<div/>` is not closed; what is passed over is better taken to be."""
+        """In HTML, `<div/>` is not closed. Elements that are skipped count as closed."""
         if not self._unseen and tag not in _UNSEEN:
             self.handle_starttag(tag, attrs)
 
@@ -186,7 +186,7 @@ def _is_hidden(tag: str, given: Mapping[str, str]) -> bool:
 
 
 def _joined(base: str, href: str) -> str:
-    """Where it leads to; empty if nobody can go there."""
+    """Where it leads to; empty if a browser cannot go there."""
     try:
         address = urljoin(base, href.strip())
     except ValueError:

@@ -1,4 +1,4 @@
-"""`ipython_code`: an IPython that stays. Variables live as long as the session, through errors and timeouts."""
+"""`ipython_code`: an IPython that stays. Variables live until the session ends, through errors and timeouts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class IPythonCode(SandboxedToolset):
         self._is_prepared = False  # until it is known that this interpreter goes on
         executed = await sandbox.exec(code, timeout=SECONDS)
         self._is_prepared = not executed.state_lost
-        return _output(told(executed), code, executed)
+        return _output(written(executed), code, executed)
 
     async def _prepared(self) -> Sandbox:
         sandbox = await self.sandbox()
@@ -96,7 +96,7 @@ class IPythonCode(SandboxedToolset):
         return sandbox
 
 
-def told(executed: Executed) -> str:
+def written(executed: Executed) -> str:
     """What IPython showed, then what was written to standard error, then how it ended if that was not well."""
     if executed.timed_out:
         text = f"Execution time out after {SECONDS} seconds"

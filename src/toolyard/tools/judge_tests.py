@@ -31,10 +31,10 @@ class JudgeTest(Protocol):
     """Tests bring their own input: what a model writes beside its code is none."""
 
     async def failure(self, code: str) -> str:
-        """What a model is told of a program that fails the test; empty if it does not."""
+        """Say to a model why a program fails the test; empty if it passes."""
 
     def told(self, ran: Ran) -> str:
-        """What a model is told of a program that has ended like this."""
+        """Say to a model how its program ended."""
 
 
 @dataclass(slots=True)

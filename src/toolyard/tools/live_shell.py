@@ -20,18 +20,18 @@ from toolyard.sandboxes.base import Process, Sandbox
 _ARGV = ("bash", "--noprofile", "--norc", "--noediting", "-i")
 _START_SECONDS = 10.0
 _IDLE_SECONDS = 0.1
-"""Who waits for more so long has really read all that was typed."""
+"""Seconds of waiting for input after which a program has read all that was typed."""
 _MORE_SECONDS = 0.2
-"""Who has something to tell does not wait longer for the rest of what a command says."""
+"""Seconds that a reader with some output waits for the rest of it."""
 HEARD_MOST = 64 * 1024
-"""Who has so much to tell does not wait for more; a little more than that may come at once."""
+"""A reader with so much output does not wait for more. A little more than that may come at once."""
 _LEAVE = b"exit\n"
-"""What an interactive bash says last, of which nobody wants to hear."""
+"""The last word of an interactive bash, which is left out."""
 
 
 @dataclass(slots=True)
 class ShellOutput:
-    """Text; what is not UTF-8 is shown as replacement characters."""
+    """Decode text. Bytes that are not UTF-8 become replacement characters."""
 
     stdout: str = ""
     stderr: str = ""
@@ -44,14 +44,14 @@ class ShellOutput:
 
 
 class LiveShell:
-    """Several may type and listen at once; what it says is told to one of them."""
+    """Several callers may type and read at once. Each piece of output goes to one of them."""
 
     def __init__(self, process: Process, mark: str) -> None:
         self._process = process
         self._stdout = _Ear(mark.encode(), bash=False)
         self._stderr = _Ear(mark.encode(), bash=True)
         self._heard = ShellOutput()
-        """And told to nobody yet. Who stops listening loses nothing of it."""
+        """Output that no caller has read yet. A caller that stops reading loses nothing."""
         self.idle = False
         """It has done everything, as far as is known, and waits for more."""
 
@@ -150,7 +150,7 @@ class _Ear:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = b""
         self._is_deaf = bash
-        """To what it says of its missing terminal, until it is told of the marks."""
+        """Until bash prints the marks, its words about a missing terminal are dropped."""
         self.prompt = b""
         """The last one that came: `b` before a command, `i` when there is none."""
 

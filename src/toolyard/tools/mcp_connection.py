@@ -26,7 +26,7 @@ SILENCE_SECONDS = 300
 
 
 class McpConnection:
-    """The official client, in a task of its own: only who entered it may leave it."""
+    """The official client, in a task of its own: the task that entered it must leave it."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -49,7 +49,7 @@ class McpConnection:
         return await asyncio.shield(self._ready)
 
     def drop(self) -> None:
-        """It is of no use any more; whoever asks next gets a new one."""
+        """It is of no use any more; the next call gets a new one."""
         self._ended.set()
 
     async def close(self) -> None:

@@ -60,7 +60,7 @@ class McpForm:
         server = call.get("server") or call.get("server_name") or call.get("server_label")
         arguments = call.get("arguments") or {}
         if isinstance(arguments, str):
-            arguments = _object(arguments) or arguments  # what is no object is refused as an argument
+            arguments = _object(arguments) or arguments  # the checks of arguments refuse anything but an object
         return {"name": call["name"], "arguments": arguments, "server": "" if server is None else str(server)}
 
     def answer(self, text: str, result: str) -> str:
@@ -68,7 +68,7 @@ class McpForm:
 
 
 class Unclear(Exception):
-    """It cannot be told which server is meant, or that one must not be asked."""
+    """It names no server, several, or one that the agent must not ask."""
 
 
 class McpInterface(Toolset):
@@ -109,8 +109,8 @@ class McpInterface(Toolset):
             use_specified_server: Whether none but those may be asked, even if there are none.
         """
         if problem := _unsendable(name, arguments):  # the SDK would break, as if the server were down
-            told = json.dumps({"error": problem, "error_type": "ValueError", "server": server, "tool": name})
-            return ToolOutput(blocks=[TextBlock(text=_shortened(told))])
+            answer = json.dumps({"error": problem, "error_type": "ValueError", "server": server, "tool": name})
+            return ToolOutput(blocks=[TextBlock(text=_shortened(answer))])
         allowed = [str(one.get("name", "")) if isinstance(one, dict) else one for one in mcp_servers]
         try:
             chosen = await self._choose(name, server, sorted({*filter(None, allowed)}), strict=use_specified_server)
@@ -123,10 +123,10 @@ class McpInterface(Toolset):
         except Exception as error:  # the other server, the network, or the SDK
             self._drop_if_lost(chosen, error)
             if is_down(error) and not (self._is_made_up(chosen, allowed) and _says_no_such_server(error)):
-                raise ServiceUnavailable(f"the MCP server {chosen!r} failed: {_told(error)}") from None
+                raise ServiceUnavailable(f"the MCP server {chosen!r} failed: {_words_of(error)}") from None
             kind = type(cause(error)).__name__  # what the agent asked for is wrong, so it is for the model to read
-            told = json.dumps({"error": _told(error), "error_type": kind, "server": chosen, "tool": name})
-            return ToolOutput(blocks=[TextBlock(text=_shortened(told))])
+            answer = json.dumps({"error": _words_of(error), "error_type": kind, "server": chosen, "tool": name})
+            return ToolOutput(blocks=[TextBlock(text=_shortened(answer))])
 
     async def teardown(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
@@ -185,7 +185,7 @@ class McpInterface(Toolset):
         return await self._connections[server].client()
 
     def _is_made_up(self, server: str, allowed: Sequence[str]) -> bool:
-        """Whether nobody but the agent has ever named it, and it has never answered."""
+        """Whether only the agent has named it, and it has never answered."""
         connection = self._connections.get(server)
         known = server in allowed or server == os.environ.get("MCP_DEFAULT_SERVER")
         return not known and not (connection is not None and connection.was_made)
@@ -297,7 +297,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n... (truncated)"
 
 
-def _told(error: Exception) -> str:
+def _words_of(error: Exception) -> str:
     first = cause(error)
     if isinstance(first, MCPError):
         return first.message

@@ -1,4 +1,4 @@
-"""Resources of MCP servers as a model reads them: text, pictures, and the address of what is neither."""
+"""Resources of MCP servers as a model reads them: text, pictures, and for anything else its address."""
 
 from __future__ import annotations
 

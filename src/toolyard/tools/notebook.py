@@ -40,11 +40,11 @@ FILE = "python_notebook.ipynb"
 AFRESH = "the interpreter starts afresh: variables are gone, files are kept"
 
 _FETCH_SECONDS = 20.0
-_TOLD_MOST = 2 * cell_runner.SHOWN_MOST
+_SHOWN_MOST = 2 * cell_runner.SHOWN_MOST
 _ROOM_BESIDE = 8192
 """Bytes of what a cell may write that are left for marks."""
 _END = "__import__('os')._exit(0)"
-_UNTELLABLE = "what the cell showed cannot be told: it has changed how IPython shows things"
+_UNTELLABLE = "the output of the cell cannot be read: it has changed how IPython shows things"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +165,9 @@ async def run_cell(sandbox: Sandbox, code: str, seconds: float, *, is_first: boo
             kind = SandboxError if is_first else ToolError
             raise kind(f"IPython cannot be used as it is here: {error.name}: {error.message}")
         executed = await _ask(sandbox, request, seconds)
-    outputs, count = _read(await _told(sandbox, executed, token), executed.stdout, token)
+    outputs, count = _read(await _shown(sandbox, executed, token), executed.stdout, token)
     outputs += writing("stderr", executed.stderr)
-    return CellRun([*outputs, *_ending(executed, outputs, told=count is not None)], count, executed)
+    return CellRun([*outputs, *_ending(executed, outputs, readable=count is not None)], count, executed)
 
 
 async def _ask(sandbox: Sandbox, request: dict[str, object], seconds: float) -> Executed:
@@ -175,36 +175,36 @@ async def _ask(sandbox: Sandbox, request: dict[str, object], seconds: float) -> 
 
 
 def _is_unheard(executed: Executed) -> bool:
-    """Nobody understood the request, which has then done nothing."""
+    """The shell did not understand the request, and so did nothing."""
     return executed.value is None and executed.error is None and executed.killed_by is None and not executed.state_lost
 
 
-async def _told(sandbox: Sandbox, executed: Executed, token: str) -> str:
-    """What the cell showed, as JSON, or nothing. It can be longer than what an interpreter says at once."""
+async def _shown(sandbox: Sandbox, executed: Executed, token: str) -> str:
+    """What the cell showed, as JSON, or nothing. It may come in several pieces."""
     said = re.match(rf"{token} (\d{{1,8}}) ", executed.value or "")
     size = int(said[1]) if said else 0
-    told = _piece(executed, token, size, 0)
+    shown = _piece(executed, token, size, 0)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_FETCH_SECONDS):
-            while len(told) < size <= _TOLD_MOST:
-                begin = len(told)
+            while len(shown) < size <= _SHOWN_MOST:
+                begin = len(shown)
                 executed = await _ask(sandbox, {"token": token, "begin": begin}, _FETCH_SECONDS)
-                told += _piece(executed, token, size, begin)
-                if len(told) == begin:
+                shown += _piece(executed, token, size, begin)
+                if len(shown) == begin:
                     break
-    return told if len(told) == size else ""
+    return shown if len(shown) == size else ""
 
 
 def _piece(executed: Executed, token: str, size: int, begin: int) -> str:
-    """The piece that begins there, if it is as long as it has to be."""
+    """The piece that begins there, if it has the right length."""
     piece = (executed.value or "").removeprefix(f"{token} {size} ")
     return piece if len(piece) == min(size - begin, cell_runner.PIECE) else ""
 
 
-def _read(told: str, written: str, token: str) -> tuple[list[Output], int | None]:
-    """What the cell wrote and showed. It could have told anything: what has no form is left out."""
+def _read(shown: str, written: str, token: str) -> tuple[list[Output], int | None]:
+    """What the cell wrote and showed. The cell controls these bytes: anything malformed is left out."""
     try:
-        said = orjson.loads(told)
+        said = orjson.loads(shown)
         items = outputs_of(said["items"])
         count, dropped, left_out = (count_of(said[name]) for name in ("count", "dropped", "left_out"))
     except (ValueError, TypeError, LookupError):
@@ -217,14 +217,14 @@ def _read(told: str, written: str, token: str) -> tuple[list[Output], int | None
     return outputs, count
 
 
-def _ending(executed: Executed, outputs: list[Output], *, told: bool) -> list[Output]:
+def _ending(executed: Executed, outputs: list[Output], *, readable: bool) -> list[Output]:
     """An error, if the cell did not end well and has not said so itself."""
     seconds, error = executed.usage.wall_seconds, executed.error
     if executed.killed_by is not None:
         name, why = "Stopped", ended_by(executed.killed_by, seconds)
     elif error is not None:
         name, why = error.name, error.traceback or error.message
-    elif not told:
+    elif not readable:
         name, why = "Untellable", _UNTELLABLE
     else:
         return []

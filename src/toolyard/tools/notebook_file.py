@@ -33,7 +33,7 @@ class Notebook:
 
     @classmethod
     def read(cls, data: bytes) -> Notebook:
-        """Of a file that anybody may have written. Raises ValueError with what is wrong with it."""
+        """Read a file of unknown origin. Raises ValueError that says what is wrong with it."""
         if len(data) > FILE_MOST or sum(map(data.count, (b"[", b"{", b'"'))) > _PARTS_MOST:
             raise ValueError("it is too large")
         try:

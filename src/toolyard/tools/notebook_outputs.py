@@ -112,7 +112,7 @@ def outputs_of(said: object) -> list[Output]:
 
 
 def _join(outputs: list[Output], more: Sequence[Output]) -> None:
-    """What is written to the same stream without anything between is one output. So is what changes too often."""
+    """Join what is written to the same stream without anything between, and what changes too often."""
     for output in more:
         last: Output = outputs[-1] if outputs else output
         is_stream = bool(outputs) and last.output_type == "stream"

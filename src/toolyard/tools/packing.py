@@ -20,7 +20,7 @@ _BLOCK = 256 * 1024
 
 
 class Steady:
-    """A file that stays as long as it was when we looked: what is gone from its end reads as zeros."""
+    """A file that keeps the length it had when we looked. If it shrinks, the missing end reads as zeros."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -25,7 +25,7 @@ START_SECONDS = 5
 LONGEST = 100_000
 """Characters of the result that are shown."""
 WORDS_MOST = 2000
-"""Characters of an answer that nobody understands."""
+"""Characters that are shown of an answer of unknown form."""
 
 _LIMITS = {"compile_timeout": 10_000, "run_timeout": 3_000, "compile_memory_limit": -1, "run_memory_limit": -1}
 """In milliseconds, and in bytes: as much memory as the server gives."""
@@ -95,7 +95,7 @@ class Piston(RemoteToolset):
             answer = await self.post(url, {**request, **_LIMITS}, seconds=SECONDS)
             if answer.status in REFUSED:
                 return _output(f"Error: HTTP {answer.status}: {answer.text[:WORDS_MOST]}", valid=False)
-            return _output(told(object_of(answer), language, version)[:LONGEST])
+            return _output(observed(object_of(answer), language, version)[:LONGEST])
 
 
 def endpoint(name: str) -> str:
@@ -103,7 +103,7 @@ def endpoint(name: str) -> str:
     return f"{url}/{name}" if "/api/v2" in url else f"{url}/api/v2/{name}"
 
 
-def told(result: JsonObject, language: str, version: str) -> str:
+def observed(result: JsonObject, language: str, version: str) -> str:
     """What Piston says about the run, or about the compilation if it came no further.
 
     Raises `ServiceUnavailable` if it says neither.
@@ -149,7 +149,7 @@ def _json(text: str) -> JsonObject:
 
 
 def _xml(text: str) -> JsonObject:
-    """As XML, or else as the model will have meant it: programs are full of `<` that nobody has escaped."""
+    """As XML, or else as the model will have meant it: programs are full of `<` without an escape."""
     try:
         if "<!" in text.replace("<![CDATA[", ""):  # declarations could make much of little
             raise ElementTree.ParseError

@@ -128,7 +128,7 @@ class PixelReasoner(Toolset):
         """The pictures so far. Those that the trainer sends with later calls are the same again."""
         if self._pictures is None:
             found = await _in_thread(lambda: [_decoded(written, i) for i, written in enumerate(images, 1)])
-            if self._pictures is None:  # nobody was faster
+            if self._pictures is None:  # no other call was faster
                 self._pictures = found
         return self._pictures
 
@@ -144,7 +144,7 @@ class PixelReasoner(Toolset):
 
 
 def opened(data: bytes) -> Image.Image:
-    """Raises ValueError for what is no picture, or one that is too large."""
+    """Raises ValueError if it is no picture, or too large a one."""
     try:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
         width, height = picture.size

@@ -39,7 +39,7 @@ class PlainAssert:
     """The call of `check`, if it stands in that function."""
 
     def holds(self, value: Any) -> bool:
-        """Whether the statement is true of this value. What is no plain data makes none true."""
+        """Whether the statement is true of this value. It is true of no value that is not plain data."""
         if isinstance(value, Opaque):
             return self._holds_of_object(value)
         if _is_opaque(value):

@@ -91,7 +91,7 @@ async def _fetch(url: httpx2.URL, addresses: Sequence[str]) -> Fetched:
 
 
 async def _fetch_from(address: str, url: httpx2.URL) -> Fetched:
-    """Nobody looks the name up again: it is sent to the server, and its certificate must have it."""
+    """The name is not looked up again. The server gets it, and its certificate must have it."""
     there = url.copy_with(host=address)
     headers = {**_HEADERS, "host": url.netloc.decode()}
     extensions = {"sni_hostname": url.raw_host.decode()}
@@ -127,7 +127,7 @@ def unpacked(body: bytes, encoding: str) -> bytes:
             except zlib.error as error:
                 raise ToolError(f"the page cannot be unpacked: {error}") from None
         case other:
-            raise ToolError(f"the page is packed as {other[:100]!r}, which nobody asked for")
+            raise ToolError(f"the page is packed as {other[:100]!r}, which this request did not ask for")
 
 
 def decoded(body: bytes, parameters: str) -> str:

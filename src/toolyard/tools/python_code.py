@@ -1,4 +1,4 @@
-"""`python_code`: run a Python program from its start, in a sandbox that nobody has used before. No state is kept."""
+"""`python_code`: run a Python program from its start, in a fresh sandbox. It keeps no state."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class PythonCode(Toolset):
 
 
 def is_blocked(code: str) -> bool:
-    """Whether it contains one of verl-tool's words. That keeps nobody from anything; the sandbox does."""
+    """Whether it contains one of verl-tool's words. This stops no attack; the sandbox does."""
     return bool(_BLOCKED_MODULES.search(code) or _BLOCKED_WORDS.search(code))
 
 
@@ -109,4 +109,4 @@ def _names() -> Mapping[str, str]:
 _NAMES = _names()
 _WORD = re.compile(r"[^\W\d]\w*")
 _SEES_ALL = frozenset({"eval", "exec", "globals", "locals", "vars", "dir", "compile"})
-"""Who uses one of these may use names that are not written in the code."""
+"""Code with one of these words may use names that are not written in it."""

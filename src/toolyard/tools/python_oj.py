@@ -77,7 +77,7 @@ async def first_failure(tests: Sequence[JudgeTest], code: str) -> str:
 
 
 def read_tests(given: object) -> tuple[Sequence[JudgeTest], str]:
-    """The tests, and what is said if all of them pass."""
+    """The tests, and the words for a program that passes them all."""
     if isinstance(given, str):
         try:
             given = json.loads(given)

@@ -36,7 +36,7 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(request: dict[str, Any]) -> dict[str, Any]:
-    """What is to be known of a tool, or that there is none."""
+    """Describe a tool, or say that there is none."""
     function = _loaded(request["code"]).get(request["name"])
     if function is None:
         return {"found": False}
@@ -93,12 +93,12 @@ def _parameter(parameter: inspect.Parameter) -> dict[str, Any]:
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         return {}
     hint, default = parameter.annotation, parameter.default
-    told: dict[str, Any] = {"name": parameter.name, "optional": default is not parameter.empty}
+    described: dict[str, Any] = {"name": parameter.name, "optional": default is not parameter.empty}
     if hint is not parameter.empty:
-        told["type"] = hint if isinstance(hint, str) else inspect.formatannotation(hint)
+        described["type"] = hint if isinstance(hint, str) else inspect.formatannotation(hint)
     if isinstance(default, str | int | float):
-        told["default"] = default
-    return told
+        described["default"] = default
+    return described
 
 
 async def _awaited(result: Any) -> object:
@@ -130,7 +130,7 @@ def main() -> None:
     actions = {"evaluate": evaluate, "describe": describe, "call": call}
     try:
         answer = json.dumps(actions[request["do"]](request), default=_plain)
-    except BaseException as error:  # of the code that we run, or a value of it that cannot be told
+    except BaseException as error:  # the code that we run, or a value of it that has no repr()
         answer = json.dumps(_failed(error))
     out.write(answer)
     out.close()

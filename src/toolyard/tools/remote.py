@@ -24,7 +24,7 @@ from toolyard.tools import http
 from toolyard.tools.http import BYTES_MOST, HttpAnswer
 
 _AT_ONCE = 64
-"""Connections to one server. Who comes later waits for one of them."""
+"""Connections to one server. A request beyond them waits for one."""
 REFUSED = frozenset({400, 413, 422})
 """Statuses by which a server says that what it was sent is wrong. All other failures are its own."""
 
@@ -39,7 +39,7 @@ class RemoteToolset(Toolset):
     async def post(self, url: str, body: object, *, seconds: float, headers: Mapping[str, str] = {}) -> HttpAnswer:
         """What a server answers within so many seconds. Raises `ServiceUnavailable` if it does not.
 
-        They begin when it is asked: who waits for a connection here does not wait for the server. What was sent is
+        They begin when the server is asked. Waiting for a connection here does not count. What was sent is
         never sent again: the server may have done it, and died of it.
         """
         if self._connections is None:
@@ -97,7 +97,7 @@ def address_of(url: str) -> httpx2.URL:
 
 
 class _Server:
-    """Connections to one server. They stay open: a server that closes one which nobody uses hinders nobody."""
+    """Connections to one server. They stay open. If a server closes an idle one, the next request opens another."""
 
     def __init__(self, address: httpx2.URL) -> None:
         proxy = http.proxy_for(address) if address.scheme == "https" else None

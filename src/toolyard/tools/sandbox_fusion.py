@@ -21,7 +21,7 @@ the agent's to read; trainers wait 30."""
 LONGEST = 100_000
 """Characters of the result that are shown."""
 WORDS_MOST = 2000
-"""Characters of an answer that nobody understands."""
+"""Characters that are shown of an answer of unknown form."""
 BLOCKED = "Execution blocked: Code contains potentially dangerous operations that are not allowed."
 
 LANGUAGES: Sequence[str] = (
@@ -41,7 +41,7 @@ _WORDS = "|".join(map(re.escape, sorted(_ALIASES, key=len, reverse=True)))
 _OPENING = re.compile(rf"<({_WORDS})>", re.IGNORECASE)
 _CLOSINGS = {word: re.compile(re.escape(f"</{word}>"), re.IGNORECASE) for word in _ALIASES}
 _FENCE = re.compile(r"```([\w+#]*+)(.*?)```", re.DOTALL)
-"""Whoever has read a long word without a closing after it does not try all its beginnings."""
+"""A long word without a closing after it is read once, and not again from each of its letters."""
 
 _BLOCKED_WORDS: Mapping[str, re.Pattern[str]] = {
     "python": re.compile(
@@ -123,7 +123,7 @@ class SandboxFusion(RemoteToolset):
             if answer.status in REFUSED:
                 said = f"SandboxFusion API returned status code {answer.status}: {answer.text[:WORDS_MOST]}"
                 return _given_up(f"Error executing code in SandboxFusion: {said}")
-            return ToolOutput(blocks=[TextBlock(text=told(object_of(answer))[:LONGEST])])
+            return ToolOutput(blocks=[TextBlock(text=observed(object_of(answer))[:LONGEST])])
 
 
 def _given_up(problem: str) -> ToolOutput:
@@ -132,12 +132,12 @@ def _given_up(problem: str) -> ToolOutput:
 
 
 def is_blocked(code: str, language: str) -> bool:
-    """Whether it contains one of verl-tool's words. That keeps nobody from anything; the sandbox does."""
+    """Whether it contains one of verl-tool's words. This stops no attack; the sandbox does."""
     words = _BLOCKED_WORDS.get(language)
     return words is not None and words.search(code) is not None
 
 
-def told(result: JsonObject) -> str:
+def observed(result: JsonObject) -> str:
     """What became of the program, step by step. Raises `ServiceUnavailable` if that is not said."""
     if (status := result.get("status")) not in _STATUSES:
         raise ServiceUnavailable(f"its answer has the status {str(status)[:200]!r}, and not {' or '.join(_STATUSES)}")

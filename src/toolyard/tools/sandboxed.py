@@ -29,7 +29,7 @@ class SessionSandbox:
         self._files = files
         self._opening: asyncio.Future[Sandbox] | None = None
         self._is_over = False
-        """The session is. Somebody may still want a sandbox of it, which nobody would close any more."""
+        """The session is closed. A late call gets no sandbox, which would never be closed."""
 
     @classmethod
     def of(cls, env: Environment) -> SessionSandbox:
@@ -47,7 +47,7 @@ class SessionSandbox:
         return self._opening is not None
 
     async def get(self) -> Sandbox:
-        """The sandbox. If it could not be opened, whoever asks next tries again."""
+        """The sandbox. If it could not be opened, the next call tries again."""
         if self._is_over:
             raise SandboxLost("its session is over")
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
@@ -89,7 +89,7 @@ class SessionSandbox:
     async def save(self) -> bytes:
         """Everything in the workspace, as a tar archive; nothing if no sandbox was ever needed.
 
-        Programs that still run can change files meanwhile: what is saved is then what was there when it was reached.
+        Programs that still run can change files meanwhile: each file is then saved as it was when we came to it.
         """
         if self._opening is None and not self._is_over:
             return b""

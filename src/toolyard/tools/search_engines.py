@@ -1,6 +1,6 @@
 """Search engines that tools ask: Google through Serper, Bing through Bright Data, or a corpus in the place of both.
 
-With $TOOLYARD_SEARCH_CORPUS set, nobody needs a key or a network, and the results have the same form.
+With $TOOLYARD_SEARCH_CORPUS set, a search needs no key and no network, and its results have the same form.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SNIPPET = 1_000
 """Characters that are shown of one result."""
 QUERY_MOST = 500
 SECONDS = 30
-"""For a search that nobody sets another limit to."""
+"""For a search that names no other limit."""
 _TOO_MANY = 429
 _PAUSES = (1, 2)
 """Seconds before asking again a service that says that it is asked too often."""
@@ -57,7 +57,7 @@ class Region:
 
     @classmethod
     def parse(cls, written: str) -> Region:
-        """`de-AT`. Raises `ToolError` for what is none."""
+        """`de-AT`. Raises `ToolError` for anything else."""
         if (found := _REGION.fullmatch(written.strip())) is None:
             raise ToolError(f"{written!r} is not a region such as en-US or zh-CN")
         return cls(found[1].lower(), found[2].lower())
@@ -91,7 +91,7 @@ class Recent:
     async def once(
         self, key: object, seconds: float, ask: Callable[[], Awaitable[Sequence[Result]]]
     ) -> Sequence[Result]:
-        """What is kept, or else what `ask` finds in so many seconds: for all who want it meanwhile, or for none."""
+        """The kept results, or those that `ask` finds in so many seconds. Equal searches meanwhile share one `ask`."""
         asked = (asyncio.get_running_loop(), key, seconds)
         while (kept := self.get(key)) is None:
             if (asking := self._asking.get(asked)) is None:
@@ -99,7 +99,7 @@ class Recent:
                 self.put(key, kept)
                 break
             await asyncio.wait((asking,))
-            if not asking.cancelled():  # or else who asked has gone
+            if not asking.cancelled():  # if it is, the caller has gone
                 return asking.result()
         return kept
 
@@ -110,7 +110,7 @@ class Recent:
             asking.set_result(results)
         except Exception as error:
             asking.set_exception(error)
-            asking.exception()  # looked at, should nobody else want it
+            asking.exception()  # marks it as retrieved, in case no other search waits for it
             raise
         finally:
             asking.cancel()

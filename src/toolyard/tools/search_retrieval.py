@@ -42,7 +42,7 @@ class SearchRetrieval(RemoteToolset):
             query: What to look for, in plain words.
         """
         found = await self._passages(query)
-        return ToolOutput(blocks=[TextBlock(text=told(found))], metadata={"passages": len(found)})
+        return ToolOutput(blocks=[TextBlock(text=passages_text(found))], metadata={"passages": len(found)})
 
     @tool(form=Tagged("answer", "answer", before="", after=""))
     async def answer(self, answer: str) -> ToolOutput:
@@ -87,7 +87,7 @@ def _contents(found: object) -> str:
             raise ServiceUnavailable(f'one of its passages has no "contents": {str(found)[:200]}')
 
 
-def told(passages: Sequence[str]) -> str:
+def passages_text(passages: Sequence[str]) -> str:
     return "\n".join(_told(i, passage) for i, passage in enumerate(passages, 1)).strip()
 
 

@@ -91,7 +91,7 @@ class ShellExecutor(SandboxedToolset):
             shell = await LiveShell.start(await self.sandbox())
             try:
                 await _give(shell, command)
-            except BaseException:  # nobody will know its number
+            except BaseException:  # no caller learns its number
                 await shell.end()
                 raise
             number, self._count = self._count, self._count + 1

@@ -92,7 +92,7 @@ class Sql(Toolset):
         if database is None:
             text = "Execution Error:\nthe task names no database, neither as db_path nor as db_id"
         else:
-            text = cut_text(told(extracted(sql), database), TEXT_MOST)
+            text = cut_text(observed(extracted(sql), database), TEXT_MOST)
         reminded = [] if turns_left is None else [reminder(turns_left)]
         return ToolOutput(
             blocks=[TextBlock(text=one) for one in (text, *reminded)],
@@ -182,7 +182,7 @@ def _is_file(path: str) -> bool:
         return False
 
 
-def told(query: str, database: Database) -> str:
+def observed(query: str, database: Database) -> str:
     """What the query comes to, as the model reads it."""
     if not query:
         return EMPTY_QUERY

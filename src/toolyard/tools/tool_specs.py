@@ -1,4 +1,4 @@
-"""What a tool that somebody wrote in a session is told as: read off its docstring, or else off its type hints."""
+"""Describe a tool that was written in a session: by its docstring, or else by its type hints."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def described(name: str, doc: str, signature: Sequence[JsonObject]) -> ToolSpec:
     return ToolSpec(name=name, description=words, input_schema=schema)
 
 
-def parameters(told: object) -> Sequence[JsonObject]:
+def parameters(described: object) -> Sequence[JsonObject]:
     """Those of a function, as untrusted code tells of them: what has another form is left out."""
-    items = told if isinstance(told, list) else []
+    items = described if isinstance(described, list) else []
     named = (one for one in items if isinstance(one, dict) and isinstance(one.get("name"), str))
     return [one for one in named if len(one["name"]) <= TEXT_MOST]
 
@@ -62,14 +62,14 @@ def _parsed(doc: str) -> docstring_parser.Docstring:
 
 
 def _property(type_name: object, description: str | None, default: object) -> JsonObject:
-    told: dict[str, object] = {}
+    schema: dict[str, object] = {}
     if isinstance(type_name, str) and (word := _TYPE.match(type_name)) and word[1].lower() in _TYPES:
-        told["type"] = _TYPES[word[1].lower()]
+        schema["type"] = _TYPES[word[1].lower()]
     if description:
-        told["description"] = description
+        schema["description"] = description
     if isinstance(default, str | int | float) and len(str(default)) <= TEXT_MOST:
-        told["default"] = _read(default, told.get("type")) if isinstance(default, str) else default
-    return told
+        schema["default"] = _read(default, schema.get("type")) if isinstance(default, str) else default
+    return schema
 
 
 def _read(text: str, type_name: object) -> object:

@@ -35,7 +35,7 @@ with suppress(ImportError):  # an extra
 READER = "TOOLYARD_WEB_READER"
 CHROMIUM, HTTP = "chromium", "http"
 FEW = 3
-"""Results of a search that nobody has asked more of."""
+"""Results of a search, if the call names no number."""
 
 
 class WebEnv(SearchToolset):
@@ -59,7 +59,7 @@ class WebEnv(SearchToolset):
 
         Args:
             url: The address of the page, with http or https.
-            goals_to_browse: What you want to find on the page, for whoever sums it up for you.
+            goals_to_browse: What you want to find on the page, for the model that sums it up for you.
         """
         return (await read_page(url)).told()
 
@@ -75,7 +75,7 @@ class WebEnv(SearchToolset):
 
         Args:
             search_query: What to look for.
-            goals_to_browse: What you want to find on the pages, for whoever sums them up for you.
+            goals_to_browse: What you want to find on the pages, for the model that sums them up for you.
             region: Language and country to search in, such as en-US, zh-CN or de-DE.
             num_results: How many pages to open.
         """

@@ -109,5 +109,5 @@ def pages(results: Sequence[Result]) -> str:
 
 
 def snippets(results: Sequence[Result]) -> str:
-    told = [one.snippet[:SNIPPET] for _, one in distinct(results)][:RESULTS]
-    return "\n".join(f"Page {number}: {one}" for number, one in enumerate(told, 1))
+    snippets = [one.snippet[:SNIPPET] for _, one in distinct(results)][:RESULTS]
+    return "\n".join(f"Page {number}: {one}" for number, one in enumerate(snippets, 1))

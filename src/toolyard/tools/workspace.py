@@ -38,7 +38,7 @@ class Workspace(ToolsEnvironment):
     uses_sandbox = True
     toolsets = [toolset for toolset in TOOLSETS if not toolset.missing()]
     missing = {toolset.__name__: toolset.missing() for toolset in TOOLSETS if toolset.missing()}
-    """What is left out on this host, and why."""
+    """The tools that are left out on this host, and why."""
 
     @classmethod
     def name(cls) -> str:

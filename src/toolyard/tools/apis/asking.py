@@ -1,4 +1,4 @@
-"""Asking APIs: bounded in time and size, never sent on to another host, and told apart by whose fault a failure is."""
+"""Asking APIs: bounded in time and size, never sent on to another host. A failure says whose fault it is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 30.0
 CONNECT_SECONDS = 10.0
 REDIRECTS = 5
 _AT_ONCE = 64
-"""Connections of one collection. Who comes later waits for one of them."""
+"""Connections of one collection. A request beyond them waits for one."""
 _SHOWN = 500
 """Characters that are shown of an answer that is an error."""
 _LARGE = 2**18
@@ -135,8 +135,8 @@ def _value_of(answer: HttpAnswer, secrets: Iterable[str]) -> object:
     if answer.status < 300:
         return _value(answer, body)
     shown = body.decode(errors="replace").strip()[:_SHOWN]
-    told = f"the API answered {_status(answer.status)}" + f": {shown}" * bool(shown)
-    raise ServiceUnavailable(told) if is_ours(answer.status) else ToolError(told)
+    answered = f"the API answered {_status(answer.status)}" + f": {shown}" * bool(shown)
+    raise ServiceUnavailable(answered) if is_ours(answer.status) else ToolError(answered)
 
 
 def is_ours(status: int) -> bool:

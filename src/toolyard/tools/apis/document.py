@@ -1,4 +1,4 @@
-"""A document that describes an API, read with care: whatever is wrong with it is told, with its place."""
+"""A document that describes an API, read with care. Each error names its place in the document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHAIN = 32
 
 
 def mapping(value: object, where: str) -> Mapping[str, Any]:
-    """An object of the document, or what is there instead."""
+    """Return an object of the document. Raise an error that names what stands there instead."""
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise DefinitionError(f"{where}: an object is expected here, not {_shown(value)}")
     return value
@@ -38,7 +38,7 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An OpenAPI document, and the name of its file for whoever must mend it."""
+    """An OpenAPI document, and the name of its file for error messages."""
 
     root: Mapping[str, Any]
     name: str

@@ -1,4 +1,4 @@
-"""The environment `apis`: all collections that the settings name, and a tool to find what is in them."""
+"""The environment `apis`: all collections that the settings name, and a tool that searches them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def api_toolsets(
 
 
 def base_urls(text: str) -> Mapping[str, str]:
-    """By the names of collections; what is written without a name is for all others."""
+    """By the names of collections; one without a name is for all others."""
     found: dict[str, str] = {}
     for one in filter(None, (one.strip() for one in text.split(","))):
         named = _NAMED.fullmatch(one)

@@ -16,7 +16,7 @@ from toolyard.tools.apis.security import Keys
 try:
     import yaml  # type: ignore[import-untyped]
 except ImportError:
-    yaml = None  # told to whoever has a file that needs it
+    yaml = None  # a file that needs it is refused with a sentence
 
 LISTS = (".jsonl", ".ndjson")
 YAML = (".yaml", ".yml")
@@ -87,7 +87,7 @@ def read_keys(path: Path, environ: Mapping[str, str] = os.environ) -> Mapping[st
 
 
 def _key(said: object, where: str, environ: Mapping[str, str]) -> str:
-    """Errors do not show what is there: it is a secret, if in the wrong form."""
+    """Errors do not show the value: it is a secret, even in the wrong form."""
     if not isinstance(said, str):
         raise DefinitionError(f"{where}: a key is expected here, as text")
     if not (said.startswith("$") and said[1:].isidentifier()):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 LONGEST = 64
-"""Characters of a tool's name, which is as long as models' interfaces allow."""
+"""Characters of a tool's name: the most that models' interfaces allow."""
 DESCRIPTION = 1024
 """Characters of a description."""
 
@@ -30,12 +30,12 @@ def as_title(*texts: str) -> str:
 
 
 def described(*parts: str) -> str:
-    """What there is of these texts, a line each, as long as a description may be."""
+    """Join those of these texts that are not empty, a line each, and cut the result to the length of a description."""
     return "\n".join(part.strip() for part in parts if part.strip())[:DESCRIPTION]
 
 
 class UniqueNames:
-    """Gives each name once. Whoever wants one that is taken gets it with a number."""
+    """Gives each name once. A name that is taken gets a number."""
 
     def __init__(self, taken: Iterable[str] = (), *, before_number: str = "_") -> None:
         self._given = dict.fromkeys(taken, 1)

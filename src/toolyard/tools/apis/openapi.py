@@ -61,7 +61,7 @@ def read_openapi(
 
 
 def _server(servers: object, where: str) -> str:
-    """The first server, with its variables as they are if nobody says otherwise."""
+    """The first server, with the default values of its variables."""
     found = listed(servers, where) if servers is not None else []
     if not found:
         raise DefinitionError(f"{where}: the document names no server; give a base URL")
@@ -144,8 +144,8 @@ class _Reader:
 
     def _spec(self, path: str, method: str, said: Mapping[str, Any], schema: JsonObject, where: str) -> ToolSpec:
         wanted = as_word(text(said.get("operationId", ""), f"{where}/operationId")) or as_word(f"{method} {path}")
-        told = [text(said.get(word) or "", f"{where}/{word}") for word in ("summary", "description")]
-        about = described(*told) or f"{method.upper()} {path}"
+        texts = [text(said.get(word) or "", f"{where}/{word}") for word in ("summary", "description")]
+        about = described(*texts) or f"{method.upper()} {path}"
         return ToolSpec.model_construct(
             name=self.names.give(wanted),
             description=described(about, f"({self.title})" if self.title else ""),
@@ -196,8 +196,9 @@ class _Inputs:
             style = said.get("style", STYLES[said["in"]][0])
             if style not in STYLES[said["in"]]:
                 raise _LeftOut(f"the parameter {said['name']!r} is written in the style {str(style)[:20]!r}")
-        told = said.get("description")
-        return ({**schema, "description": told} if isinstance(told, str) and told else schema), str(style)
+        description = said.get("description")
+        has_text = isinstance(description, str) and description
+        return ({**schema, "description": description} if has_text else schema), str(style)
 
     def add_body(self, said: object, where: str) -> str | None:
         if said is None:
@@ -209,8 +210,9 @@ class _Inputs:
             if (media := _media(written)) is not None:
                 described = mapping(inner, f"{where}/content/{written}").get("schema", {})
                 schema = self._schemas.plain(described, f"{where}/content/{written}/schema")
-                told = body.get("description")
-                schema = {**schema, "description": told} if isinstance(told, str) and told else schema
+                description = body.get("description")
+                has_text = isinstance(description, str) and description
+                schema = {**schema, "description": description} if has_text else schema
                 self.body = self._argument("body", schema, required=required)
                 return media
         if required:

@@ -23,7 +23,7 @@ _STEPS = re.compile(r"[/\\]")
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """What is sent; never shown, for there are keys in it."""
+    """The request. It is never shown, for it has keys in it."""
 
     method: str
     url: str = field(repr=False)
@@ -58,7 +58,7 @@ class Credential:
     name: str
     value: str = field(repr=False)
     secrets: Sequence[str] = field(repr=False)
-    """What of it nobody may read."""
+    """The parts of it that must not be shown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from toolyard.tools.apis.document import Document, listed, mapping, text
 
 _DEEPEST = 12
 _PARTS = 250
-"""Schemas within the schema of one tool. What is beyond is not described, and so not checked."""
+"""Schemas within the schema of one tool. Those beyond are left out, and their values are not checked."""
 _VALUES = 200
 """Values within a default or an enumeration."""
 
@@ -65,7 +65,7 @@ def is_plain(value: object) -> bool:
 
 
 def closed(properties: Mapping[str, JsonObject], required: Sequence[str]) -> dict[str, Any]:
-    """The schema of a tool. An argument that it does not have is an error, or nobody would notice that it is lost."""
+    """The schema of a tool. An argument that it does not have is an error, or it would be lost in silence."""
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
@@ -89,7 +89,7 @@ _KEPT: Mapping[str, Callable[[Any], bool]] = {
     "pattern": lambda value: isinstance(value, str) and _is_pattern(value),
     **dict.fromkeys(("const", "default"), is_plain),
 }
-"""What is kept of a schema as it is, if it is what it should be. All else is for people, or for other programs."""
+"""Keywords of a schema that are kept if they are well formed. All others are for people, or for other programs."""
 
 
 @dataclass(slots=True)

@@ -92,7 +92,7 @@ def _method(api: Mapping[str, Any], where: str) -> str:
 
 
 def _schema(api: Mapping[str, Any], in_path: Sequence[str], where: str) -> JsonObject:
-    """What is part of the path is needed, whether the file says so or not."""
+    """Mark parameters of the path as required, whether the file says so or not."""
     properties: dict[str, JsonObject] = {}
     required = list(dict.fromkeys(in_path))
     for word in ("required_parameters", "optional_parameters"):

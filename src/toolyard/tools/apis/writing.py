@@ -69,7 +69,7 @@ def pairs(name: str, value: Any, style: str, *, explode: bool) -> Iterator[Pair]
 
 
 def unescaped(value: Any, *, explode: bool) -> str:
-    """For a header, where nothing is escaped; who writes it there looks at what is in it."""
+    """For a header, where nothing is escaped. The caller checks the characters."""
     match value:
         case list():
             return ",".join(map(as_text, value))
@@ -81,7 +81,7 @@ def unescaped(value: Any, *, explode: bool) -> str:
 
 
 def form(value: Any) -> str:
-    """A body of fields. Lists are fields that come several times; what is deeper is JSON."""
+    """A body of fields. A list becomes a field that comes several times, and anything deeper JSON."""
     fields = value if isinstance(value, dict) else {"value": value}
     each = ((name, one) for name, inner in fields.items() for one in (inner if isinstance(inner, list) else [inner]))
     return "&".join(f"{escaped(name)}={escaped(as_text(one))}" for name, one in each)
