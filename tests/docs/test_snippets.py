@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import pyarrow.json
+import pyarrow.parquet
 import pytest
 
 from tests.docs.pages import EXAMPLES, ROOT, SNIPPETS, Block, blocks
@@ -107,6 +110,15 @@ def test_the_comparison_can_fail():
     assert contains("class A:\n    x = 1\n\n    y = 2", "x = 1\ny = 2")
     assert not contains("class A:\n    x = 1\n    y = 2", "y = 2\nx = 1")
     assert not contains("class A:\n    x = 1", "class A:\nx = 1")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def questions():
+    """Write the Parquet file that a snippet reads. Git keeps only the same rows as text."""
+    data = FOLDER / "data"
+    written = data / f"questions-{os.getpid()}.parquet"  # several processes of tests may do this at once
+    pyarrow.parquet.write_table(pyarrow.json.read_json(data / "questions.jsonl"), written)
+    written.replace(data / "questions.parquet")
 
 
 @pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.name)
