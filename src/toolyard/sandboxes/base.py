@@ -87,6 +87,21 @@ class Limits:
         )
 
 
+TIMED_OUT = 124
+"""Exit code of a program that took too long, as of `timeout` in a shell."""
+KILLED = 137
+"""Exit code of a program that was killed, as in a shell."""
+
+
+def exit_code_of(status: int, killed_by: Limit | None) -> int:
+    """The exit code as a shell has it. `status` is as in `subprocess`: minus the number of a signal."""
+    if killed_by in ("wall", "cpu"):
+        return TIMED_OUT
+    if killed_by == "memory" or (killed_by is not None and not status):
+        return KILLED
+    return status if status >= 0 else 128 - status
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a program took, as far as the backend can tell."""
@@ -102,7 +117,8 @@ class Finished:
     """How a program or a shell command ended."""
 
     exit_code: int
-    """As in `subprocess`: minus the number of the signal that ended it, if one did."""
+    """As a shell has it: its own, or 128 and the number of the signal that ended it, so 137 for one that needed too
+    much memory. 124 if its time was over. `killed_by` and `signal` tell these from codes that a program gave itself."""
     stdout: bytes
     stderr: bytes
     killed_by: Limit | None
@@ -111,11 +127,29 @@ class Finished:
     isolation: Level
     state_lost: bool = False
     """Of a shell command: the shell ended with it, and the next command gets a fresh one in the same workspace."""
+    signal: int | None = None
+    """The number of the signal that ended it, if one did. A shell keeps to itself which one ended a program of its."""
 
     @property
     def timed_out(self) -> bool:
         """The wall time was over, and so it was ended."""
         return self.killed_by == "wall"
+
+    @classmethod
+    def ended(
+        cls,
+        status: int,
+        stdout: bytes,
+        stderr: bytes,
+        killed_by: Limit | None,
+        *,
+        usage: Usage,
+        isolation: Level,
+        state_lost: bool = False,
+    ) -> Self:
+        """`status` is as in `subprocess`: minus the number of the signal that ended it, if one did."""
+        code = exit_code_of(status, killed_by)
+        return cls(code, stdout, stderr, killed_by, usage, isolation, state_lost, -status if status < 0 else None)
 
     @classmethod
     def unstarted(cls, problem: object, isolation: Level) -> Self:
@@ -205,7 +239,7 @@ class Process(Protocol):
 
     @property
     def exit_code(self) -> int | None:
-        """None as long as it runs, then as that of `Finished`; -9 also if the sandbox went."""
+        """None as long as it runs, then as that of `Finished`; 137 also if the sandbox went."""
 
     @property
     def killed_by(self) -> Limit | None:
@@ -342,9 +376,13 @@ class Sandbox(Protocol):
     async def read(self, path: str) -> bytes:
         """A file of the workspace. Paths are relative to it, or begin with its own path."""
 
-    async def write(self, path: str, data: bytes) -> None:
+    async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         """Write a file of the workspace, whole, and the directories that it needs. Of several who write to it at once,
-        one is the last, and all of what that one wrote is there."""
+        one is the last, and all of what that one wrote is there.
+
+        `mode` are its permissions, such as `0o755` for a program. Without it a new file has 0o644, and one that was
+        there keeps what it has.
+        """
 
     async def list(self, path: str = ".") -> Sequence[Entry]:
         """The names in a directory of the workspace, sorted."""

@@ -24,8 +24,6 @@ shell itself says between commands (traps, set -x) goes nowhere. `Limits.open_fi
 ABANDON = int(signal.SIGRTMAX)
 """Makes the shell give up its command with everything that is left of it, as soon as no program runs in it. Send it
 before you end the programs of the command: bash handles a signal when the program that it waits for has ended."""
-ENDED_CODE = 128 + signal.SIGKILL
-"""Of a command that was ended: what bash says of a program that is killed."""
 _GIVE_UP = "[[ ${FUNCNAME-} ]] && { \\builtin trap - EXIT; \\builtin exit 143; }; \\builtin break 1000"
 """Each command stands in a loop of ours, so that `break` skips the rest of it, down to the last subshell and
 redirection, and keeps the shell. In a function `break` does not reach so far, and the shell ends."""
