@@ -179,7 +179,7 @@ class _Check:
         problems = {name_of(task): judging.of_task(task.spec) for task in sample}
         self._tell_once("tasks", problems)
         if not any(problems.values()):
-            self._add("ok", "tasks", f"{split}: {count:,} tasks; the {len(sample)} checked are JSON objects")
+            self._add("ok", "tasks", f"{split}: {count:,}, of which {len(sample)} were checked: JSON objects")
             await self._same_again(split, sample)
         return [task for task in sample if all(level != "error" for level, _ in problems[name_of(task)])]
 
