@@ -17,7 +17,7 @@ _ADDRESSES_MOST = 1024
 
 
 class Key:
-    """Checks the key, the cookie and the token. It is made before gateways start, so that all of them hold equal ones."""
+    """Checks the key, the cookie and the token. It is made before gateways start: all of them hold equal ones."""
 
     def __init__(self, api_key: str) -> None:
         self._api_key = api_key.encode()
