@@ -216,6 +216,7 @@ class BubblewrapRoom:
 
     def _inside(self, program: HelperProcess) -> Sequence[int]:
         """The program and its descendants. bwrap's child is process 1 of the namespace, whose child is the program."""
+        return tree(program.pid)[2:] if not program.ended.done() else []
 
     async def lost(self) -> str:
         return ""  # the room runs no process of its own
