@@ -1,4 +1,4 @@
-"""Paths of the workspace, as callers give them."""
+"""Paths of the workspace, as callers pass them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BYTES_MOST = 4096
 
 
 def inside(path: str) -> str:
-    """A path relative to the workspace. That it stays inside, links and all, is seen to where it is opened."""
+    """A path relative to the workspace. The code that opens it checks that it stays inside, links and all."""
     if path == WORKSPACE or path.startswith(WORKSPACE + "/"):
         path = path.removeprefix(WORKSPACE).lstrip("/")
     if path.startswith("/"):

@@ -1,6 +1,7 @@
-"""A whole program, run in an interpreter that is already there: as `python main.py` would, without starting a Python.
+"""Runs a whole program in an interpreter that already runs: like `python main.py`, without starting a Python.
 
-What does so is a text, because it runs inside the sandbox. Templates have it loaded; others load it with each program.
+The code that does it is a text, because it runs inside the sandbox. Templates have it loaded; other sandboxes load it
+with each program.
 """
 
 from __future__ import annotations
@@ -70,9 +71,10 @@ def told(error, files=("main.py",)):
         frames[500].tb_next = frames[-400]
     return "".join(traceback.format_exception(error.with_traceback(frames[0] if frames else None)))
 """
-"""Returns the exit code. Threads, and what is registered with `atexit`, are waited for as at the end of any program.
+"""`run` returns the exit code. It waits for threads and `atexit` functions, as at the end of any program.
 
-`attempt` says whether the program ended itself or failed, and its exit code; `told` is a traceback without our frames.
+`attempt` returns whether the program ended itself or failed, and its exit code; `told` is a traceback without our
+frames.
 """
 
 INSTALL = f"""
@@ -81,21 +83,21 @@ module = types.ModuleType({MODULE!r})
 exec({_SOURCE!r}, vars(module))
 sys.modules[{MODULE!r}] = module
 """
-"""For a template."""
+"""A template runs this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of a program."""
+    """The result of a program."""
 
     stdout: str
     stderr: str
     exit_code: int
     note: str
-    """How it ended, if it was ended."""
+    """What ended it, if it did not end by itself."""
     timed_out: bool
     isolation: Level | None
-    """None of one that was not even begun."""
+    """None if the program never began."""
 
     @classmethod
     def refused(cls, why: str) -> Ran:
@@ -128,9 +130,9 @@ async def run_program(
     recursion_limit: int = 0,
     seconds: float,
 ) -> Ran:
-    """Run a program in an interpreter that is for nothing else.
+    """Run a program in an interpreter that runs nothing else.
 
-    `names` are there without being imported: each with the module that has it, or that it is.
+    `names` are available without import: each with its module, or the module itself.
     """
     given = stdin.encode(errors="surrogatepass")
     # Expressions only, so that the program finds no name that it has not defined.
@@ -152,6 +154,6 @@ def _ending(words: str) -> tuple[int, str]:
 
 
 def _own_part(traceback: str) -> str:
-    """Of the program's own, and not of how it was begun."""
+    """The program's own part of the traceback, without the frames that started it."""
     _, found, own = traceback.partition('  File "main.py"')
     return f"Traceback (most recent call last):\n{found}{own}" if found else traceback

@@ -1,4 +1,4 @@
-"""`supply`: the files that an author wants in a workspace before anybody works there."""
+"""`supply`: writes an author's files into a workspace before the agent works there."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Supply:
 
 
 async def supply(sandbox: Sandbox, files: Files) -> None:
-    """Lay files into a fresh sandbox. A failure here is a mistake of the author, and none of the agent."""
+    """Write files into a fresh sandbox. A failure here is the author's mistake, not the agent's."""
     try:
         supplies = await asyncio.to_thread(_read, files)
         for path, one in supplies.items():
             await sandbox.write(path, one.data, mode=one.mode)
-    except WorkspaceError as error:  # which a tool would tell the agent
+    except WorkspaceError as error:  # a tool would show it to the agent
         raise ValueError(f"the files of the task cannot be laid into the workspace: {error}") from error
 
 
@@ -54,7 +54,7 @@ def _of_host(path: str, source: Path) -> Iterator[tuple[str, Supply]]:
 
 
 def _file(source: Path) -> Supply:
-    """Everybody may do with it what its owner may, except to write it."""
+    """Give every user the owner's permissions, except to write."""
     owner = source.stat().st_mode & 0o700
     executable = 0o111 if owner & 0o100 else 0
     return Supply(source.read_bytes(), 0o444 | executable | (owner & 0o200))
