@@ -1,4 +1,4 @@
-"""The tables of a store, and how a connection to one is opened."""
+"""The tables of a store, and how to open a connection to it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
         raise StoreError(f"there is no file {str(path)!r}; a server that is started with --record makes one")
     try:
         if create and not path.exists():
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))  # it holds tasks and their answers
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))  # private: it holds tasks and their answers
         connection = sqlite3.connect(path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
         _prepare(connection, path, create=create)
     except (OSError, sqlite3.Error) as error:
@@ -125,7 +125,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, create: bool) -> Non
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    """Several processes may try at the same time, and one of them makes them."""
+    """Make the tables. Several processes may try at the same time, and one of them does it."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         if connection.execute("PRAGMA user_version").fetchone()[0] == 0:

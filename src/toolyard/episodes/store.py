@@ -1,4 +1,4 @@
-"""Reads what was recorded: episodes by filter or by id, with their steps."""
+"""Reads recorded episodes, by filter or by id, with their steps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Step:
     ran_seconds: float | None
     at: str
     altered: bool
-    """Something was left out, so that the call cannot be repeated."""
+    """Something was removed, so the call cannot be repeated."""
 
     @property
     def text(self) -> str:
@@ -65,7 +65,7 @@ class Episode:
     wire: str
     steps: int
     total: float | None
-    """The sum of its rewards; None if none was given."""
+    """The sum of its rewards; None if there is none."""
     finished: bool
     outcome: str
     complete: bool
@@ -83,11 +83,11 @@ class Episode:
 
     @property
     def file_name(self) -> str:
-        """Its id in names of files. A store may be a stranger's, with an id that leads out of a folder."""
+        """Its id, made safe for file names: the ids of an untrusted store may lead out of a folder."""
         return re.sub(r"[^0-9A-Za-z]", "_", self.id)
 
     def as_json(self) -> dict[str, Any]:
-        """One line of a list."""
+        """The episode as one line of a list."""
         names = ("id", "session", "environment", "split", "index", "run", "wire", "steps")
         later = ("finished", "outcome", "complete", "opened", "closed")
         return {
@@ -120,10 +120,10 @@ class Filter:
     """A comparison with the return, such as `<0.5`."""
     labels: JsonObject = field(default_factory=dict)
     ids: Sequence[str] = ()
-    """Ids, or what they begin with."""
+    """Ids, or their beginnings."""
 
     def where(self) -> tuple[str, Sequence[object]]:
-        """SQL, and the values in it. Raises `StoreError` for a comparison that is none."""
+        """The SQL condition and its values. Raises `StoreError` for a malformed comparison."""
         clauses, values = ["1"], []
         for column, value in [
             ("environment", self.environment and self.environment.lower()),
@@ -177,7 +177,7 @@ class Store:
             file.close()
 
     def episodes(self, wanted: Filter = ALL, *, limit: int = -1, newest: bool = False) -> Iterator[Episode]:
-        """In the order in which they began. Memory does not grow with their number."""
+        """Yield episodes in the order in which they began. Memory does not grow with their number."""
         where, values = wanted.where()
         order = "DESC" if newest else "ASC"
         sql = f"SELECT * FROM episodes WHERE {where} ORDER BY opened {order}, number {order} LIMIT ?"
@@ -185,7 +185,7 @@ class Store:
         return map(_episode, islice(found, limit if limit >= 0 else None))
 
     def find(self, wanted: str) -> Episode:
-        """By an id, or by what it begins with. Raises `NoEpisode`."""
+        """Find an episode by its id, or by the id's beginning. Raises `NoEpisode`."""
         found = list(self.episodes(Filter(ids=[wanted]), limit=2))
         exact = [one for one in found if one.id == wanted]
         if len(found) != 1 and not exact:
@@ -194,7 +194,7 @@ class Store:
         return (exact or found)[0]
 
     def steps(self, episode: Episode) -> Sequence[Step]:
-        """All of its steps, with images and long texts in their places."""
+        """All steps of an episode, with images and long texts in their places."""
         file = self._file_of(episode)
         sql = "SELECT * FROM steps WHERE episode = ? ORDER BY number"
         return [self._step(file, row) for row in _rows(file, sql, episode.number)]
@@ -204,7 +204,7 @@ class Store:
         return None if episode.prompt is None else [read_block(file, {**block}) for block in episode.prompt]
 
     def search(self, words: str, *, limit: int) -> Iterator[tuple[Episode, int, str]]:
-        """Episodes in which a step says these words, the number of that step, and an excerpt: the newest first."""
+        """Episodes with a step that contains these words, the step's number and an excerpt, the newest first."""
         for file, path in zip(self._files, self._paths, strict=True):
             sql = "SELECT rowid AS place FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?"
             try:
@@ -255,7 +255,7 @@ class Store:
 
 
 def _quoted(words: str) -> str:
-    """Every word has to be there; none of them is an operator."""
+    """Quote the words: all must occur, and none acts as an operator."""
     return " ".join('"{}"'.format(word.replace('"', '""')) for word in words.split())
 
 

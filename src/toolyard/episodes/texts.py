@@ -1,7 +1,7 @@
-"""Reads blocks with their long texts and images, and keeps the index of words in which `search` looks.
+"""Reads blocks with their long texts and images, and keeps the word index for `search`.
 
-The first search after something was recorded adds it to the index, so that serving does not pay for it. When indexed
-episodes are dropped, the next search makes the index anew.
+A search first indexes what was recorded since the last one, so that serving does not pay for it. When the store drops
+indexed episodes, the next search makes the index anew.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from toolyard.episodes.rows import whole
 from toolyard.episodes.schema import StoreError
 
 STEPS_MOST = 2**20
-"""More steps than an episode has: a step's place in the index is its episode's number times this, and its own."""
+"""More steps than any episode has: a step's place in the index is its episode's number times this, plus its own
+number."""
 _INDEX_AT_ONCE = 500
 _UNREAD = "SELECT number FROM episodes WHERE closed IS NOT NULL AND NOT searchable ORDER BY number LIMIT ?"
 _STEPS = "SELECT number, tool, said, arguments, blocks FROM steps WHERE episode = ?"
@@ -33,7 +34,7 @@ def read_block(file: sqlite3.Connection, block: dict[str, Any]) -> JsonObject:
 
 
 def words_of_step(file: sqlite3.Connection, tool: str, said: str | None, arguments: str, blocks: str) -> str:
-    """What was said and returned."""
+    """The words of a step: its call and its result."""
     read = (read_block(file, block) for block in json.loads(blocks) if block["type"] == "text")
     text = "\n".join((said or "", f"{tool} {arguments}", *(block["text"] for block in read)))
     return whole(text)
@@ -56,7 +57,8 @@ def index(file: sqlite3.Connection) -> None:
 
 
 def empty_index(file: sqlite3.Connection) -> None:
-    """Before indexed episodes are dropped. Taking out only their words makes it no smaller for long."""
+    """Empty the index, before indexed episodes are dropped. To delete only their words would take long and free no
+    space."""
     file.execute("INSERT INTO words (words) VALUES ('delete-all')")
     file.execute("UPDATE episodes SET searchable = 0 WHERE searchable")
 
