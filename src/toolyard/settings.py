@@ -231,6 +231,7 @@ class Settings:
     )
     record_fraction: float = knob(1.0, "keep only this part of all sessions, whole ones, chosen at random")
     # How
+    studio: bool = knob(True, "serve Studio, the pages for people, at /studio/, and show them to browsers that open /")
     latch_finished: bool = knob(True, "refuse tool calls after one that returned finished=True")
     errors: Literal["none", "exception", "stacktrace"] = knob(
         "exception", "how much of an unexpected exception a client is shown"
