@@ -216,6 +216,13 @@ class SpeaksWebSocket(Protocol):
 
 
 @runtime_checkable
+class AsksForKey(Protocol):
+    """A route with pages for people, which asks for the key itself, and checks it in each request that it takes."""
+
+    def asks_for_key(self, scope: Scope) -> bool: ...
+
+
+@runtime_checkable
 class WordsErrors(Protocol):
     """A route whose clients read errors in a form of their own, also those that occur before the route is called."""
 
@@ -280,6 +287,7 @@ class Door:
         self._routes = routes
         self._by_path = by_path(routes)
         self._sockets = [route for route in routes if isinstance(route, SpeaksWebSocket)]
+        self._asking = [route for route in routes if isinstance(route, AsksForKey)]
         self._lifespan = lifespan
         self._options = options
         self._enter = enter
@@ -302,7 +310,7 @@ class Door:
         entered = self._enter()
         try:
             if self._key and scope["path"] != "/health":
-                self._check_key(dict(scope["headers"]))
+                self._check_key(dict(scope["headers"]), scope)
             route = self._by_path.get(scope["path"]) or self._find(scope)
             await route.handle(scope, receive, send)
         except Disconnected:
@@ -344,10 +352,12 @@ class Door:
                 return route
         raise HttpError(404, "Not Found")
 
-    def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
+    def _check_key(self, headers: Mapping[bytes, bytes], scope: Scope | None = None) -> None:
         """Read the headers alone: a `Request` made here would take `ANSWER` from the scope, which the route's needs."""
         given = headers.get(b"x-api-key", b"").strip() or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
         if not hmac.compare_digest(given.strip(), self._key):
+            if scope is not None and any(route.asks_for_key(scope) for route in self._asking):
+                return
             raise HttpError(401, "a valid API key is required, as X-API-Key or as Authorization: Bearer")
 
     async def _live(self, receive: Receive, send: Send) -> None:

@@ -52,6 +52,8 @@ from toolyard.sandboxes.installation import Installation, here, using
 from toolyard.sandboxes.places import PER_PROCESSOR
 from toolyard.sandboxes.provider import Provider
 from toolyard.settings import Settings, SettingsError, is_loopback
+from toolyard.studio.parts import Options as StudioOptions
+from toolyard.studio.route import Studio
 from toolyard.tools.data_files import use_data_dirs
 from toolyard.tools.environment import named_toolsets
 from toolyard.tools.sandboxed import SandboxedToolset
@@ -67,13 +69,20 @@ class Server:
     """Serves environments: `Server([Env]).run(port=8080)`, or hand `.app` to any ASGI server.
 
     Environments may be ours, or classes written for `ors`, `openreward` or verl-tool. A client may ask for one of
-    `toolsets` by name when it opens a session.
+    `toolsets` by name when it opens a session. `studio=False` leaves out the pages for people.
     """
 
     def __init__(
-        self, environments: Sequence[type], *, toolsets: Sequence[type] = (), settings: Settings | None = None
+        self,
+        environments: Sequence[type],
+        *,
+        toolsets: Sequence[type] = (),
+        settings: Settings | None = None,
+        studio: bool | None = None,
     ) -> None:
         self.settings = settings or Settings.read({})
+        if studio is not None:
+            self.settings = replace(self.settings, studio=studio)
         python = Installation.at(self.settings.sandbox_python)
         with using(python):
             environments = with_tools(environments, named_toolsets(self.settings.tools))
@@ -98,6 +107,8 @@ class Server:
         for route in routes:
             if isinstance(route, OpenEnv):
                 route.tasks = Ors(self.runtime, options)
+        if part.studio:
+            routes.insert(0, Studio(self.runtime, part.pick(StudioOptions), [*routes]))
         enter = partial(here.set, self.sandboxes)
         self._tokens = next((route for route in routes if isinstance(route, Tokens)), None)
         behind = [door_of(self._tokens, self.runtime, part)] if self._tokens is not None else []

@@ -231,6 +231,7 @@ class Settings:
     )
     record_fraction: float = knob(1.0, "record only this share of the sessions, chosen at random")
     # How
+    studio: bool = knob(True, "serve Studio, the pages for people, at /studio/, and show them to browsers that open /")
     latch_finished: bool = knob(True, "refuse tool calls after one that returned finished=True")
     errors: Literal["none", "exception", "stacktrace"] = knob(
         "exception", "how much of an unexpected exception clients see"

@@ -16,7 +16,7 @@ class Open:
 
     __slots__ = (
         *("begun", "broken", "id", "parent", "parent_step", "spec", "task"),
-        *("closed", "file", "finished", "last", "number", "prompt", "rowid", "total", "why"),
+        *("closed", "file", "finished", "last", "number", "prompt", "rewards", "rowid", "total", "why"),
     )
 
     def __init__(self, episode_id: str, spec: SessionSpec, task: bytes) -> None:
@@ -36,6 +36,8 @@ class Open:
         self.number = 0
         """How many steps are written."""
         self.total: float | None = None
+        self.rewards: dict[str, float] = {}
+        """The sums of the rewards that have names."""
         self.finished = False
         self.last = "ok"
         """The outcome of the last written step."""

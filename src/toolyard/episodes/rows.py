@@ -131,11 +131,16 @@ class Row:
             log.exception("redact() failed, so nothing of a call of %s is kept", self.tool)
             return replace(self, arguments="{}", given=None, said=None, blocks=[], metadata=None, altered=True)
 
-    def values(self, episode: int, blocks: str) -> Sequence[Any]:
-        rewards = json.loads(self.metadata).get("rewards") if self.metadata and '"rewards"' in self.metadata else None
+    @property
+    def rewards(self) -> JsonObject | None:
+        """The rewards that have names."""
+        found = json.loads(self.metadata).get("rewards") if self.metadata and '"rewards"' in self.metadata else None
+        return found if isinstance(found, dict) else None
+
+    def values(self, episode: int, blocks: str, rewards: JsonObject | None) -> Sequence[Any]:
         return (
             *(episode, self.number, self.tool, self.arguments, self.given, self.said, self.outcome, blocks),
-            *(self.reward, json.dumps(rewards) if isinstance(rewards, dict) else None, self.finished, self.metadata),
+            *(self.reward, None if rewards is None else json.dumps(rewards), self.finished, self.metadata),
             *(self.queued, self.ran, self.at, self.altered),
         )
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 from toolyard.core.errors import ToolyardError
 from toolyard.core.output import JsonObject
 from toolyard.episodes.schema import StoreError, connect
-from toolyard.episodes.texts import STEPS_MOST, index, read_block, words_of_step
+from toolyard.episodes.texts import MATCHES_MOST, STEPS_MOST, index, quoted, read_block, words_of_step
 
 OUTCOMES = ("finished", "closed", "idle", "failed", "lost", "open")
 _COMPARISON = re.compile(r"\s*(<=|>=|=|==|!=|<|>)?\s*(-?\d+(?:\.\d+)?(?:e-?\d+)?|null)\s*", re.IGNORECASE)
@@ -117,10 +117,14 @@ class Filter:
     wire: str | None = None
     outcome: str | None = None
     reward: str | None = None
-    """A comparison with the return, such as `<0.5`."""
+    """A comparison with the return, such as `<0.5`, or several: `>=0.2,<0.5`."""
     labels: JsonObject = field(default_factory=dict)
     ids: Sequence[str] = ()
     """Ids, or their beginnings."""
+    like: str | None = None
+    """The id of an episode whose task they have."""
+    words: str | None = None
+    """What one of their steps says. Only what is in the index is found."""
 
     def where(self) -> tuple[str, Sequence[object]]:
         """The SQL condition and its values. Raises `StoreError` for a malformed comparison."""
@@ -137,10 +141,22 @@ class Filter:
                 clauses.append(f"{column} = ?")
                 values.append(value)
         if self.reward is not None:
-            clauses.append(_compared(self.reward))
+            clauses += map(_compared, self.reward.split(","))
         for name, label in self.labels.items():
-            clauses.append("json_extract(labels, ?) = ?")
-            values += [f'$."{name}"', label]
+            clauses.append("EXISTS (SELECT 1 FROM json_each(labels) WHERE key = ? AND value = ?)")
+            values += [name, label]
+        if self.like is not None:
+            clauses.append(
+                "(environment, split, task_index) IS "
+                "(SELECT environment, split, task_index FROM episodes WHERE id = ?) "
+                "AND (task_index IS NOT NULL OR task = (SELECT task FROM episodes WHERE id = ?))"
+            )
+            values += [self.like, self.like]
+        if self.words is not None:
+            clauses.append(
+                f"number IN (SELECT rowid / {STEPS_MOST} FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?)"
+            )
+            values += [quoted(self.words), MATCHES_MOST]
         if self.ids:
             clauses.append(f"({' OR '.join(['id GLOB ?'] * len(self.ids))})")
             values += [f"{re.sub('[^0-9a-zA-Z]', '?', wanted)}*" for wanted in self.ids]
@@ -209,7 +225,7 @@ class Store:
             sql = "SELECT rowid AS place FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?"
             try:
                 index(file)
-                places = [row["place"] for row in _rows(file, sql, _quoted(words), limit)]
+                places = [row["place"] for row in _rows(file, sql, quoted(words), limit)]
             except sqlite3.Error as error:
                 raise StoreError(f"{str(path)!r} cannot be searched for {words!r}: {error}") from error
             for place in places:
@@ -252,11 +268,6 @@ class Store:
             at=_time(row["at"]),
             altered=bool(row["altered"]),
         )
-
-
-def _quoted(words: str) -> str:
-    """Quote the words: all must occur, and none acts as an operator."""
-    return " ".join('"{}"'.format(word.replace('"', '""')) for word in words.split())
 
 
 def _excerpt(file: sqlite3.Connection, number: int, step: int, words: str) -> str:

@@ -37,6 +37,10 @@ _YIELD_EVERY = 8
 """Yield to the event loop after this many rows, or it would wait for the interpreter."""
 _DROPPED_MOST = 500
 """The most episodes to drop in one transaction."""
+_REWARDS_MOST = 32
+"""Named rewards of which an episode has the sums."""
+_REWARD_MOST = 1e100
+"""A sum of smaller ones is a number."""
 _NO_FILE = (-1, -1)
 _SAID_EVERY = 60.0
 """Seconds between two complaints of the same kind."""
@@ -216,7 +220,7 @@ class Batch:
         insert_steps(connection, self._steps)
         connection.executemany(
             "UPDATE episodes SET prompt = ?, closed = ?, why = ?, steps = ?, total = ?, finished = ?, outcome = ?, "
-            "complete = ? WHERE number = ?",
+            "complete = ?, rewards = ? WHERE number = ?",
             map(self._summary, self.touched),
         )
 
@@ -247,7 +251,10 @@ class Batch:
 
     def _step(self, one: Open, event: Stepped) -> Sequence[Any]:
         row = Row.of(event)
-        values = row.values(one.rowid, encode(self._stored(one, row.blocks)).decode())
+        rewards = row.rewards
+        values = row.values(one.rowid, encode(self._stored(one, row.blocks)).decode(), rewards)
+        if rewards:
+            add_rewards(one.rewards, rewards)
         one.number += 1
         one.last = row.outcome
         if row.reward is not None:
@@ -273,11 +280,18 @@ class Batch:
     def _summary(self, one: Open) -> Sequence[Any]:
         prompt = one.prompt.decode() if one.prompt else None
         ended = one.closed, one.why, one.number, one.total, one.finished, one.outcome, one.complete
-        return prompt, *ended, one.rowid
+        return prompt, *ended, json.dumps(one.rewards) if one.rewards else None, one.rowid
 
 
 def episode_of(event: Event) -> Open:
     return event.deed.of if isinstance(event, Stepped) else event.of
+
+
+def add_rewards(sums: dict[str, float], rewards: JsonObject) -> None:
+    for name, reward in rewards.items():
+        known = name in sums or len(sums) < _REWARDS_MOST
+        if known and type(reward) in (int, float) and abs(reward) < _REWARD_MOST:
+            sums[name] = sums.get(name, 0.0) + reward
 
 
 def insert_steps(connection: sqlite3.Connection, steps: Sequence[Sequence[Any]]) -> None:
