@@ -38,7 +38,7 @@ HEAD = "toolyard.head"
 PASSED = "toolyard.passed"
 """The key in the scope of a request that another gateway has passed on to this one."""
 AGENTS = "/agent/"
-"""What the path of an agent's request begins with, before the token. The token is the key: such requests have a door of
+"""The path of an agent's request begins with this, then the token. The token is the key: such requests have a door of
 their own."""
 _HIDDEN = AGENTS + "-"
 
@@ -216,14 +216,21 @@ class SpeaksWebSocket(Protocol):
 
 
 @runtime_checkable
+class AsksForKey(Protocol):
+    """A route with pages for people, which asks for the key itself, and checks it in each request that it takes."""
+
+    def asks_for_key(self, scope: Scope) -> bool: ...
+
+
+@runtime_checkable
 class WordsErrors(Protocol):
-    """A route whose clients read errors in a form of their own, also those that come up before it is asked."""
+    """A route whose clients read errors in a form of their own, also those that occur before the route is called."""
 
     def worded(self, error: HttpError) -> HttpError: ...
 
 
 def by_path(routes: Sequence[BaseRoute]) -> Mapping[str, NamesPaths]:
-    """The route of each listed path. Routes after one that lists no paths are left out: it has to be asked first."""
+    """The route of each listed path. Leaves out routes after one that lists no paths: that one must match first."""
     known: dict[str, NamesPaths] = {}
     for route in reversed(routes):
         known = known | dict.fromkeys(route.paths, route) if isinstance(route, NamesPaths) else {}
@@ -280,6 +287,7 @@ class Door:
         self._routes = routes
         self._by_path = by_path(routes)
         self._sockets = [route for route in routes if isinstance(route, SpeaksWebSocket)]
+        self._asking = [route for route in routes if isinstance(route, AsksForKey)]
         self._lifespan = lifespan
         self._options = options
         self._enter = enter
@@ -297,12 +305,12 @@ class Door:
             await self._open_socket(scope, receive, refusing(scope, send))
             return
         if scope["method"] == "HEAD":
-            scope.pop(ANSWER, None)  # it would send the body
+            scope.pop(ANSWER, None)  # HEAD must not send the body
             scope, send = {**scope, "method": "GET", HEAD: True}, without_body(send)
         entered = self._enter()
         try:
             if self._key and scope["path"] != "/health":
-                self._check_key(dict(scope["headers"]))
+                self._check_key(dict(scope["headers"]), scope)
             route = self._by_path.get(scope["path"]) or self._find(scope)
             await route.handle(scope, receive, send)
         except Disconnected:
@@ -344,10 +352,12 @@ class Door:
                 return route
         raise HttpError(404, "Not Found")
 
-    def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
+    def _check_key(self, headers: Mapping[bytes, bytes], scope: Scope | None = None) -> None:
         """Read the headers alone: a `Request` made here would take `ANSWER` from the scope, which the route's needs."""
         given = headers.get(b"x-api-key", b"").strip() or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
         if not hmac.compare_digest(given.strip(), self._key):
+            if scope is not None and any(route.asks_for_key(scope) for route in self._asking):
+                return
             raise HttpError(401, "a valid API key is required, as X-API-Key or as Authorization: Bearer")
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -382,7 +392,7 @@ class Within:
 
 
 def explain(error: BaseException, verbosity: Verbosity) -> str:
-    """The words about an unexpected exception that a client may see."""
+    """What a client may see of an unexpected exception."""
     match verbosity:
         case "none":
             return "Internal Server Error"

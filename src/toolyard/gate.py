@@ -1,7 +1,7 @@
 """Keeps web pages out: checks `Host`, `Origin` and `Sec-Fetch-Site` of each request before any route.
 
-Every page that a developer's browser has open can reach a server on the developer's machine. Programs that are no
-browsers do not send the headers that are refused here.
+Every page that a developer's browser has open can reach a server on the developer's machine. Only browsers send the
+headers that this gate refuses.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from toolyard.asgi import (
     without_token,
 )
 
-PAGES = frozenset({"/"})
-"""Paths of pages for people. A link on another site may lead to them."""
+_STUDIO, _STUDIO_API = "/studio", "/studio/api/"
 
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _KNOWN_MOST = 1024
@@ -169,7 +168,11 @@ def is_own(origin: str, host: str) -> bool:
 def is_link_to_page(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
     """Whether the user followed a link to a page for people. The site with the link cannot read that page."""
     to_document = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
-    return to_document and scope.get("method") == "GET" and scope["path"] in PAGES
+    return to_document and scope.get("method") == "GET" and is_for_people(scope["path"])
+
+
+def is_for_people(path: str) -> bool:
+    return path in ("/", _STUDIO) or (path.startswith(_STUDIO + "/") and not path.startswith(_STUDIO_API))
 
 
 def is_preflight(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:

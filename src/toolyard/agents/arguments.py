@@ -1,4 +1,4 @@
-"""Arguments for a tool, made up from its JSON schema: what an agent that has read nothing else might send."""
+"""Makes up arguments for a tool from its JSON schema."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_arguments(schema: JsonObject | None, dice: random.Random) -> dict[str, 
 
 
 def least_arguments(schema: JsonObject | None) -> dict[str, Any]:
-    """Only what is required, and of that the least: empty texts and lists, 0, False, the first of a few."""
+    """Only the required arguments, each with the least value: empty texts and lists, 0, False, the first of a few."""
     if not schema:
         return {}
     made = _Least(schema, random.Random(0)).value(schema, 0)
@@ -137,7 +137,7 @@ class _Least(_Maker):
 
 
 def _range(schema: JsonObject, beyond: float) -> tuple[float, float]:
-    """From the least to the greatest number allowed; from -10 to 100 where nothing is said."""
+    """From the least to the greatest number allowed; from -10 to 100 without limits."""
     low = schema.get("minimum", schema["exclusiveMinimum"] + beyond if "exclusiveMinimum" in schema else None)
     high = schema.get("maximum", schema["exclusiveMaximum"] - beyond if "exclusiveMaximum" in schema else None)
     if low is None:

@@ -1,4 +1,4 @@
-"""What an evaluation is made of: tasks, attempts at them, and the journal that keeps each attempt as it ends."""
+"""The parts of an evaluation: tasks, attempts at them, and the journal that keeps each attempt as it ends."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from toolyard.core.output import JsonObject
 
 
 class EvalError(ToolyardError):
-    """The evaluation cannot be made, or not gone on with."""
+    """The evaluation cannot begin or continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A task that is evaluated."""
+    """A task to evaluate."""
 
     index: int
     task: Task
     key: str
-    """A hash of its content: lists of tasks change, and what was tried stays what it was."""
+    """A hash of its content, so that attempts stay with their task when the list changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One attempt that is to be made. `try` counts from 0."""
+    """One attempt to make. `number` counts from 0."""
 
     of: Chosen
     number: int
@@ -45,7 +45,7 @@ class Planned:
 
 
 def chosen(tasks: Iterable[Task], start: int) -> Sequence[Chosen]:
-    """Tasks with the same content are told apart by their order."""
+    """Choose these tasks; the order tells apart those with the same content."""
     seen: Counter[str] = Counter()
     found = []
     for index, task in enumerate(tasks, start):
@@ -57,13 +57,13 @@ def chosen(tasks: Iterable[Task], start: int) -> Sequence[Chosen]:
 
 
 def planned(tasks: Sequence[Chosen], repeat: int) -> Sequence[Planned]:
-    """Every task once before any is tried again: an evaluation that is stopped early has seen most tasks."""
+    """Every task once before any is repeated: an evaluation that stops early has seen most tasks."""
     return [Planned(task, number) for number in range(repeat) for task in tasks]
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt that was made."""
+    """A finished attempt."""
 
     id: str
     index: int
@@ -98,7 +98,7 @@ class Attempt:
 
     @property
     def counts(self) -> bool:
-        """Whether it need not be made again: what was broken by others says nothing of the agent."""
+        """Whether it counts; one that others broke says nothing about the agent and is made again."""
         return self.failed_by is None or self.total is not None
 
     def as_json(self) -> dict[str, Any]:
@@ -130,9 +130,9 @@ class Attempt:
 
 
 class Journal:
-    """A file with a line for each attempt, in the order in which they ended. Nothing in it is ever changed.
+    """A file with a line for each attempt, in the order of their ends. It only grows.
 
-    Its first line says what is evaluated. A line that was cut off, because the machine went down, is no line.
+    The first line says what is evaluated. Readers ignore a last line that a crash cut off.
     """
 
     def __init__(self, path: Path) -> None:

@@ -18,7 +18,7 @@ _OVER = "The episode was over before this call, so it was not made."
 
 
 class ChatAgent:
-    """A model with the tools of the session. `max_tokens` are those that it may write in one episode."""
+    """A model with the tools of the session. It may write up to `max_tokens` in one episode."""
 
     def __init__(
         self, endpoint: Endpoint, *, system: str = "", max_turns: int = 20, max_tokens: int | None = None
@@ -68,8 +68,8 @@ class ChatAgent:
 
 
 async def _made(session: Seat, reply: Reply) -> list[dict[str, Any]]:
-    """The calls of one turn, one after the other, and the messages with their results."""
-    said = [reply.said, *("" for _ in reply.calls[1:])]  # once, with the first
+    """Make the calls of one turn, one after the other, and return the messages with their results."""
+    said = [reply.said, *("" for _ in reply.calls[1:])]  # recorded once, with the first call
     results = [(call.id, await _result(session, call, text)) for call, text in zip(reply.calls, said, strict=True)]
     return list(results_of(results))
 

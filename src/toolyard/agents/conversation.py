@@ -15,7 +15,7 @@ def messages_of(prompt: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _written(message: Message) -> Iterator[dict[str, Any]]:
-    """A result of a tool is a message of its own in this API."""
+    """Each tool result is a message of its own in this API."""
     for block in message.blocks:
         if isinstance(block, ToolResultBlock):
             yield from results_of([(block.tool_call_id, block.blocks)])
@@ -37,7 +37,7 @@ def _call(block: ToolCallBlock) -> dict[str, Any]:
 
 
 def content_of(blocks: Sequence[Block]) -> str | list[dict[str, Any]]:
-    """Text as text. With an image among them, a list of parts."""
+    """Plain text, or a list of parts if there is an image."""
     if not any(isinstance(block, ImageBlock) for block in blocks):
         return "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
     return [_part(block) for block in blocks]
@@ -50,7 +50,7 @@ def _part(block: Block) -> dict[str, Any]:
 
 
 def results_of(results: Sequence[tuple[str, Sequence[Block]]]) -> Iterator[dict[str, Any]]:
-    """One message for each call, by its id, and one of the user's for all images: results can only be text there."""
+    """One message for each call, by its id, and one user message for all images: results can only be text."""
     images: list[dict[str, Any]] = []
     for call, blocks in results:
         text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))

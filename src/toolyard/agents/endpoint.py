@@ -1,4 +1,4 @@
-"""`Endpoint`: a model behind the Chat Completions API, asked until it answers or there is no hope.
+"""`Endpoint`: a model behind the Chat Completions API; repeats a request until the model answers or the tries are used.
 
 The `openai` package makes the requests. It is an extra, loaded when an endpoint is made.
 """
@@ -26,11 +26,11 @@ from toolyard.core.errors import ToolyardError, describe
 from toolyard.core.output import JsonObject
 
 _ANSWERING = 600.0
-"""Seconds without a byte of an answer."""
+"""The most seconds without a byte of an answer."""
 _WAIT_MOST = 600.0
-"""Seconds that an endpoint may tell us to wait; if it says more, we give up."""
+"""The most seconds that an endpoint may ask us to wait; beyond that, we give up."""
 _WAITS_MOST = 60
-"""How often it may say so before that counts as a try."""
+"""How many such waits do not count as tries."""
 _LATER = (408, 409, 425, 429)
 _NO_MONEY = "insufficient_quota"
 _TOO_LONG = re.compile(
@@ -50,15 +50,16 @@ class Refusal:
     again: bool
     """Whether the same request may succeed later."""
     wait: float | None = None
-    """Seconds that the endpoint told us to wait."""
+    """Seconds that the endpoint asks us to wait."""
     too_long: bool = False
 
 
 class Endpoint:
-    """One model at one address. Any number of episodes may share it: they wait together if it asks to.
+    """One model at one address. Any number of episodes may share it; if it asks to wait, they all do.
 
-    `options` are fields of every request, such as `temperature`. A request is tried so many times, or for so many
-    seconds: waiting as `Retry-After` says is not trying. The first `pause` is that long, and each is twice the last.
+    `options` are fields of every request, such as `temperature`. A request gets this many tries within `trying`
+    seconds; a wait that `Retry-After` asks for does not count. The first pause lasts `pause` seconds, each later one
+    twice as long.
     """
 
     def __init__(
@@ -77,13 +78,13 @@ class Endpoint:
             self._openai: Any = importlib.import_module("openai")
         except ImportError:
             raise EvalExtraMissing("asking a model needs the package openai: pip install 'toolyard[eval]'") from None
-        key = api_key or os.environ.get("OPENAI_API_KEY") or "none"  # servers of one's own mostly ask for none
+        key = api_key or os.environ.get("OPENAI_API_KEY") or "none"  # local servers mostly need none
         self._client = self._openai.AsyncOpenAI(api_key=key, base_url=base_url, max_retries=0, timeout=_ANSWERING)
         self.model = model
         self._options = dict(options)
         self._stream = stream
         self.counted: Callable[[Tokens], None] = lambda tokens: None
-        """Is told what each answer cost."""
+        """Called with the tokens of each answer."""
         self._trying: Callable[[], _Trying] = partial(_Trying, tries, trying, pause)
         self._not_before = 0.0
 
@@ -97,7 +98,8 @@ class Endpoint:
         *,
         excuse: Callable[[float], None] = lambda seconds: None,
     ) -> Reply:
-        """Ask for the next message of a conversation. `excuse` is told of the seconds that we wait because we have to.
+        """Ask for the next message of a conversation. `excuse` is called with the seconds that the endpoint makes us
+        wait.
 
         Raises `EndpointFailed`, or `AgentStopped` if the conversation is too long for the model.
         """
@@ -108,7 +110,7 @@ class Endpoint:
             trying.begin()
             try:
                 reply = await self._ask({**body, **self._options})
-            except Exception as error:  # of the package, or whatever an endpoint's answer makes of our reading it
+            except Exception as error:  # the package's, or an answer of an unexpected shape
                 await self._wait(trying, self._meant(error), excuse)
             else:
                 self.counted(reply.tokens)
@@ -129,13 +131,13 @@ class Endpoint:
             await asyncio.sleep(seconds)
 
     async def _wait(self, trying: _Trying, refusal: Refusal, excuse: Callable[[float], None]) -> None:
-        """Before the next try. Raises if there is none."""
+        """Wait before the next try. Raises if none is left."""
         if refusal.too_long:
             raise AgentStopped("context_too_long", refusal.what)
         seconds = trying.pause(refusal)
         if refusal.wait:
             self._not_before = max(self._not_before, time.monotonic() + refusal.wait)
-            seconds = random.uniform(0, min(1.0, refusal.wait / 4))  # else all would come back at one moment
+            seconds = random.uniform(0, min(1.0, refusal.wait / 4))  # so that not all come back at the same moment
             excuse(seconds)
         await asyncio.sleep(seconds)
 
@@ -152,7 +154,7 @@ class Endpoint:
 
 
 class _Trying:
-    """How long one request has been tried."""
+    """The tries of one request, and their time."""
 
     def __init__(self, tries_most: int, seconds_most: float, pause: float) -> None:
         self._tries_most, self._seconds_most, self._pause = tries_most, seconds_most, pause
@@ -183,13 +185,13 @@ class _Trying:
         return delay
 
 
-async def _dumped(chunks: Any) -> AsyncIterator[JsonObject]:  # Any: a stream of the package's
+async def _dumped(chunks: Any) -> AsyncIterator[JsonObject]:  # Any: the package's stream
     async for chunk in chunks:
         yield chunk.model_dump(warnings=False)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds, as the headers of an answer give them: in milliseconds, in seconds, or as a date."""
+    """The seconds to wait, from headers that give milliseconds, seconds or a date."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = headers.get(name, "")
         try:
@@ -206,4 +208,4 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 _KNOWN = frozenset(
     {"model", "messages", "tools", "temperature", "max_tokens", "max_completion_tokens", "seed", "top_p"}
 )
-"""Fields that the package takes by name; it sends others as they are."""
+"""Fields that the package takes by name; it sends others unchanged."""

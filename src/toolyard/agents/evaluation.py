@@ -1,4 +1,4 @@
-"""`Evaluation`: the attempts of one agent at some tasks, made at once, kept as they end, and summed up."""
+"""`Evaluation`: makes one agent's attempts at some tasks at once, keeps each as it ends, and sums up."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from toolyard.client import AsyncSession
 from toolyard.episodes.statistics import Summary
 
 _SLACK = 1e-9
-"""Ten rewards of 0.1 add up to a little less than 1, and are 1."""
+"""Ten rewards of 0.1 add up to a little less than 1, and count as 1."""
 _FAILED_BY = ("infrastructure", "endpoint", "agent")
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is evaluated on what. Two halves of one evaluation agree in it."""
+    """Identifies an evaluation: an interrupted one continues only with the same values."""
 
     model: str
     environment: str
@@ -39,9 +39,9 @@ class Evaluation:
     planned: Sequence[Planned]
     pass_at: float = 1.0
     made: dict[str, Attempt] = field(default_factory=dict)
-    """By id; of an attempt that was made again, the last."""
+    """By id; the last one, if an attempt was repeated."""
     earlier: Tokens = field(default_factory=Tokens)
-    """Of attempts that were made again since."""
+    """The tokens of attempts that were repeated since."""
     began: float = field(default_factory=time.monotonic)
 
     def take(self, attempt: Attempt) -> None:
@@ -62,7 +62,7 @@ class Evaluation:
         seconds: float | None,
         keep: Callable[[Attempt], None],
     ) -> None:
-        """Make all attempts that are left, and keep each when it is over. If we are cancelled, the rest is left."""
+        """Make all remaining attempts, and keep each when it ends. If cancelled, it leaves the rest for later."""
 
         def over(attempt: Planned, rollout: Rollout) -> None:
             found = Attempt.of(attempt, rollout)
@@ -80,11 +80,11 @@ class Evaluation:
             async for _ in ending:
                 pass
 
-    # What came of it.
+    # The results.
 
     @property
     def attempts(self) -> Sequence[Attempt]:
-        """Those made, in the order of their plan."""
+        """The finished attempts, in planned order."""
         return [self.made[one.id] for one in self.planned if one.id in self.made]
 
     @property
@@ -99,7 +99,7 @@ class Evaluation:
 
     @property
     def rewards(self) -> Mapping[str, float]:
-        """The mean of each named reward over the scored attempts; one that lacks a name counts as 0 of it."""
+        """The mean of each named reward over the scored attempts; a missing name counts as 0."""
         scored = [attempt.rewards for attempt in self.attempts if attempt.total is not None]
         names = dict.fromkeys(name for rewards in scored for name in rewards)
         return {name: fmean(rewards.get(name, 0.0) for rewards in scored) for name in names}
@@ -148,7 +148,7 @@ def added(*parts: Tokens) -> Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """In any currency, for a million tokens."""
+    """Prices of a million tokens, in any currency."""
 
     prompt: float = 0.0
     completion: float = 0.0
@@ -158,5 +158,5 @@ class Prices:
 
 
 def errors_of(attempts: Iterable[Attempt]) -> Sequence[tuple[str, int]]:
-    """What went wrong, the most frequent first."""
+    """The errors and their counts, the most frequent first."""
     return Counter(attempt.error for attempt in attempts if attempt.error).most_common()

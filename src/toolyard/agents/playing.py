@@ -1,4 +1,4 @@
-"""Plays episodes: opens a session, lets an agent act in it, and tells whose doing it was if that went wrong."""
+"""Plays episodes: opens a session, lets an agent act in it, and says who failed if it goes wrong."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from toolyard.client import AsyncSession, ClientError, Task, ToolCallFailed
 from toolyard.core.errors import ToolyardError, describe
 
 Agent: TypeAlias = Callable[[Seat, Task], Awaitable[object]]
-"""Plays one episode: it gets the session and the task, and returns when it is done. What it returns means nothing."""
+"""Plays one episode: it gets the session and the task, and returns when it is done. The return value is ignored."""
 
 
 class EndpointFailed(ToolyardError):
-    """The endpoint of the model did not answer, for as long as we were willing to try, or refused."""
+    """The model's endpoint refused, or did not answer within all tries."""
 
 
 class AgentStopped(ToolyardError):
@@ -41,10 +41,10 @@ async def play(
     seconds: float | None = None,
     over: Callable[[Rollout], None] = lambda rollout: None,
 ) -> Rollout:
-    """Open the session, let the agent play in it for so many seconds of its own time, and close it.
+    """Open the session, let the agent play in it for up to `seconds` of its own time, and close it.
 
-    This raises nothing but the cancellation of its caller: the rollout has the outcome. `over` is told as soon as there
-    is one, before the session is closed.
+    This raises nothing but its caller's cancellation: the rollout has the outcome. `over` is called with it before the
+    session closes.
     """
     rollout = Rollout(name)
     try:
@@ -52,12 +52,12 @@ async def play(
             try:
                 await play_open(session, agent, task, rollout, seconds)
             except asyncio.CancelledError:
-                if rollout.finished:  # by a call that was under way
+                if rollout.finished:  # by a call that was running
                     rollout.outcome = "finished"
                     over(rollout)
                 raise
             over(rollout)
-    except ClientError as error:  # it could not be opened: nothing else here raises one
+    except ClientError as error:  # the session could not open: nothing else here raises one
         rollout.outcome, rollout.error = "infrastructure_failed", _said(error)
         over(rollout)
     return rollout
@@ -66,7 +66,7 @@ async def play(
 async def play_open(
     session: AsyncSession, agent: Agent, task: Task, rollout: Rollout, seconds: float | None = None
 ) -> None:
-    """As `play`, in a session that is open and stays so."""
+    """As `play`, in an open session, which stays open."""
     rollout.session = session.sid
     began = time.monotonic()
     working = _Working(seconds)
@@ -79,7 +79,7 @@ async def play_open(
 
 
 class _Working:
-    """A limit of the time that an agent works. A wait that somebody else asked for does not count."""
+    """Limits the time that an agent works. Waits that an endpoint asks for do not count."""
 
     def __init__(self, seconds: float | None) -> None:
         self._timeout = asyncio.timeout(seconds)
@@ -104,13 +104,13 @@ async def _outcome(seat: Seat, agent: Agent, task: Task, working: _Working) -> t
         outcome, error = "stopped_early", ""
     except AgentStopped as stopped:
         outcome, error = stopped.outcome, stopped.message
-    except Exception as raised:  # the agent may be anybody's code
+    except Exception as raised:  # the agent's own code
         outcome, error = "time_limit" if working.over else _blamed(raised), _said(raised)
     try:
         await seat.settle()
     except ClientError as lost:
         return "infrastructure_failed", _said(lost)
-    if seat.finished:  # whatever came after it
+    if seat.finished:  # even if the agent failed afterwards
         return "finished", ""
     if seat.lost is not None:
         return "infrastructure_failed", _said(seat.lost)
@@ -122,9 +122,9 @@ def _said(raised: Exception) -> str:
 
 
 def _blamed(raised: Exception) -> Outcome:
-    """Whose failure an exception of an agent is."""
+    """Whose failure an agent's exception is."""
     if isinstance(raised, EndpointFailed) or type(raised).__module__.partition(".")[0] == "openai":
-        return "endpoint_failed"  # an agent of somebody else's may use the package itself
-    if isinstance(raised, ClientError) and not isinstance(raised, ToolCallFailed):  # that is a tool's answer
+        return "endpoint_failed"  # the agent may use the package itself
+    if isinstance(raised, ClientError) and not isinstance(raised, ToolCallFailed):  # a failed tool is an answer
         return "infrastructure_failed"
     return "agent_raised"

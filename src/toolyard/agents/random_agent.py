@@ -1,4 +1,4 @@
-"""`RandomAgent`: what an environment is worth to somebody who does not think."""
+"""`RandomAgent`: plays at random, to show what an environment pays without thought."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from toolyard.core.tool import ToolSpec
 
 
 class RandomAgent:
-    """Calls any tool with arguments drawn from its schema, until the episode is over. The same seed plays the same."""
+    """Calls any tool with arguments drawn from its schema, until the episode is over. The same seed gives the same
+    calls."""
 
     def __init__(self, seed: int = 0, max_turns: int = 20) -> None:
         self._seed = seed
@@ -39,4 +40,4 @@ async def _call_any(session: Seat, tools: list[ToolSpec], dice: random.Random) -
         tool = dice.choice(tools)
         await session.call_tool(tool.name, make_arguments(tool.input_schema, dice))
     except ToolCallFailed:
-        return  # it is noted, and this agent does not learn
+        return  # the seat has noted the failure

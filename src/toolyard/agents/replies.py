@@ -1,4 +1,4 @@
-"""What an endpoint answered: a message of the model, the calls in it, and what it cost."""
+"""An endpoint's answer: the model's message, the calls in it, and its tokens."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from toolyard.agents.rollout import Tokens
 from toolyard.core.output import JsonObject
 
 _KEPT = ("content", "refusal", "reasoning_content", "reasoning", "reasoning_details")
-"""Fields of a message that the next request sends again. Some models need their own reasoning."""
+"""Fields of a message that the next request repeats. Some models need their own reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenCall:
-    """A call as the model wrote it, which may be no JSON."""
+    """A call as the model wrote it; its arguments may be no JSON."""
 
     id: str
     name: str
     arguments: str
 
     def read(self) -> JsonObject:
-        """Raises `ValueError`, in words for the model, unless the arguments are a JSON object."""
+        """The arguments. Raises `ValueError`, worded for the model, unless they are a JSON object."""
         try:
             found = json.loads(self.arguments or "{}")
         except (ValueError, RecursionError) as error:
             raise ValueError(f"the arguments are not JSON ({error}); write one JSON object") from None
         if not isinstance(found, dict):
-            raise ValueError(f"the arguments are a JSON object, and not {self.arguments[:100]}")
+            raise ValueError(f"the arguments must be a JSON object, not {self.arguments[:100]}")
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     message: dict[str, Any]
-    """As it stands in the conversation."""
+    """The message as the conversation keeps it."""
     calls: Sequence[WrittenCall]
     finish_reason: str
     tokens: Tokens
@@ -48,13 +48,13 @@ class Reply:
 
     @property
     def said(self) -> str:
-        """All that the model wrote beside its calls, its reasoning first."""
+        """What the model wrote beside its calls, its reasoning first."""
         thought = self.message.get("reasoning_content") or self.message.get("reasoning")
         return "\n".join(filter(None, (f"<think>{thought}</think>" if thought else "", self.text)))
 
 
 def reply_of(said: JsonObject) -> Reply:
-    """Raises whatever reading raises if it is no answer."""
+    """Read an answer. Raises any exception if it is malformed."""
     choice = said["choices"][0]
     message = choice["message"]
     calls = [_call(call) for call in message.get("tool_calls") or ()]
@@ -79,7 +79,7 @@ def _written(call: WrittenCall) -> dict[str, Any]:
 
 
 def sendable(message: JsonObject) -> JsonObject:
-    """The same without arguments that are no JSON: some endpoints break on their own model's mistakes."""
+    """The message without arguments that are no JSON: some endpoints break on their own model's mistakes."""
     if not message.get("tool_calls"):
         return message
     return {**message, "tool_calls": [_sendable_call(call) for call in message["tool_calls"]]}
@@ -102,7 +102,7 @@ def tokens_of(usage: JsonObject) -> Tokens:
 
 
 def joined(chunks: Sequence[JsonObject]) -> JsonObject:
-    """The answer of which these are the pieces. Raises `ValueError` if the stream broke off."""
+    """Join the pieces of a streamed answer. Raises `ValueError` if the stream broke off."""
     message: dict[str, Any] = {}
     calls: dict[int, dict[str, Any]] = {}
     finish, usage = "", None

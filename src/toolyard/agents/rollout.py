@@ -1,4 +1,4 @@
-"""`Rollout`: what an agent did in one session, what it was worth, and how it ended."""
+"""`Rollout`: what an agent did in one session, its rewards, and how it ended."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from toolyard.client import SessionOutcome
 from toolyard.core.output import Block, JsonObject, ToolOutput
 
 Outcome: TypeAlias = Literal[
-    "finished",  # a tool said that the episode is over
+    "finished",  # a tool ended the episode
     # what the agent did
-    "stopped_early",  # it ended by itself, before the episode was over
+    "stopped_early",  # the agent returned before the episode was over
     "no_tool_call",
     "max_turns",
     "max_tokens",
@@ -19,7 +19,7 @@ Outcome: TypeAlias = Literal[
     "length",  # the endpoint cut an answer off
     "context_too_long",
     "agent_raised",
-    # what others did; never a return
+    # failures of others: no return
     "endpoint_failed",
     "infrastructure_failed",
 ]
@@ -28,14 +28,14 @@ FailedBy: TypeAlias = Literal["agent", "endpoint", "infrastructure"]
 
 @dataclass(slots=True)
 class Tokens:
-    """What the endpoint counted."""
+    """The endpoint's counts."""
 
     prompt: int = 0
     completion: int = 0
     cached: int = 0
-    """Of the prompt."""
+    """Cached tokens of the prompt."""
     reasoning: int = 0
-    """Of the completion."""
+    """Reasoning tokens of the completion."""
 
     def add(self, more: Tokens) -> None:
         self.prompt += more.prompt
@@ -53,7 +53,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class MadeCall:
-    """A tool call, with either its output or the failure that the agent was told."""
+    """A tool call, with its output or the failure that the agent read."""
 
     tool: str
     arguments: JsonObject
@@ -70,12 +70,12 @@ class MadeCall:
 
 @dataclass(slots=True)
 class Rollout:
-    """One episode as its trainer wants it. It grows while the agent plays."""
+    """One episode, for trainers. It grows while the agent plays."""
 
     name: str
-    """By which its caller finds it again."""
+    """The caller's own name for it."""
     session: str = ""
-    """The id that the server gave it."""
+    """The server's id of the session."""
     group: int = 0
     """Rollouts with the same number continue from the same beginning."""
     prompt: list[Block] = field(default_factory=list)
@@ -83,19 +83,19 @@ class Rollout:
     """The conversation with the model, in the form of the Chat Completions API; empty if the agent is no model."""
     calls: list[MadeCall] = field(default_factory=list)
     turns: int = 0
-    """Answers of the model, or else calls."""
+    """How many answers the model gave; without a model, how many calls."""
     tokens: Tokens = field(default_factory=Tokens)
     finished: bool = False
     outcome: Outcome = "stopped_early"
     error: str = ""
-    """What was raised, if the outcome is a failure."""
+    """The exception, if the outcome is a failure."""
     seconds: float = 0.0
     elsewhere: SessionOutcome | None = None
-    """What the server counted, if the agent had a URL of its own for its calls."""
+    """The server's count, if the agent made calls through a URL of its own."""
 
     @property
     def failed_by(self) -> FailedBy | None:
-        """Who is to blame that the episode did not come to its end."""
+        """Who failed, if the episode did not reach its end."""
         match self.outcome:
             case "finished":
                 return None
@@ -108,14 +108,14 @@ class Rollout:
 
     @property
     def rewards(self) -> list[float | None]:
-        """Of each call; None for one that was not scored."""
+        """The reward of each call; None without a score."""
         if self.elsewhere is not None:
             return [*self.elsewhere.rewards]
         return [call.reward for call in self.calls]
 
     @property
     def named(self) -> dict[str, float]:
-        """The sum of the rewards of each name, of calls that have any."""
+        """The sum of the rewards of each name."""
         sums: dict[str, float] = {}
         for call in self.calls:
             for name, reward in ((call.output.rewards if call.output is not None else None) or {}).items():
@@ -124,10 +124,10 @@ class Rollout:
 
     @property
     def total(self) -> float | None:
-        """The return: the sum of the rewards, or None if there is none to tell.
+        """The return: the sum of the rewards, or None if there is none.
 
-        What others broke has no return, and neither has an episode that its environment finished without a reward, or
-        in which the agent's own code broke. An agent that gives up gets what it has earned so far, maybe 0.
+        There is none if the endpoint, the infrastructure or the agent's own code failed, or if the episode finished
+        without a reward. An agent that gives up gets what it has earned so far, maybe 0.
         """
         if self.outcome in ("endpoint_failed", "infrastructure_failed", "agent_raised"):
             return None

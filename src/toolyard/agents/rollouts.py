@@ -16,18 +16,18 @@ from toolyard.core.errors import describe
 T = TypeVar("T")
 
 Opening: TypeAlias = Callable[[Task], AsyncSession]
-"""Makes a session about a task, not open yet, as `environment.session` does."""
+"""Makes a session for a task, not open yet, as `environment.session` does."""
 
 
 async def rollouts(
     session: Opening, tasks: Iterable[Task], agent: Agent, *, concurrency: int = 32, seconds: float | None = None
 ) -> AsyncGenerator[Rollout]:
-    """Play an episode of each task, so many at once. They come in the order in which they end.
+    """Play an episode of each task, `concurrency` at once. Yields them as they end.
 
     Wrap it in `contextlib.aclosing` if you leave it early: then it closes its sessions at once.
 
-    `tasks` may go on for ever: the next is taken when there is room. `rollout.group` is its number. `seconds` limits
-    the working time of each.
+    `tasks` may be endless: each is taken when there is room. `rollout.group` is its number. `seconds` limits the
+    working time of each.
     """
 
     async def one(number: int, task: Task) -> Rollout:
@@ -49,9 +49,9 @@ async def groups(
     concurrency: int = 8,
     seconds: float | None = None,
 ) -> AsyncGenerator[list[Rollout]]:
-    """Play `n` episodes of each task, and give those of one task together. `concurrency` counts groups.
+    """Play `n` episodes of each task, and yield those of one task together. `concurrency` counts groups.
 
-    They continue from one session, forked when setup() is over, if the environment can fork. Else each has its own.
+    If the environment can fork, they continue from one session, forked after setup(). Else each has its own.
     """
 
     async def one(number: int, task: Task) -> list[Rollout]:
@@ -86,10 +86,10 @@ async def _group(
 
 
 async def _forks(session: AsyncSession, wanted: int) -> list[AsyncSession]:
-    """None if the environment, or this server, cannot fork."""
+    """Fork the session; empty if the environment or the server cannot."""
     try:
         return await session.fork(wanted) if wanted else []
-    except (RequestRefused, SessionGone):  # a server that does not know the request has no such page
+    except (RequestRefused, SessionGone):  # an older server answers 404
         return []
 
 
@@ -100,7 +100,7 @@ async def _played(session: AsyncSession, agent: Agent, task: Task, name: str, se
 
 
 async def as_they_end(work: Iterable[Awaitable[T]], at_once: int) -> AsyncGenerator[T]:
-    """The results of all, in the order in which they come. Leaving this early cancels those under way."""
+    """Yield the results of all as they end. Leaving early cancels the rest."""
     waiting = iter(work)
     under_way: set[asyncio.Future[T]] = set()
     try:

@@ -1,4 +1,4 @@
-"""`Seat`: a session as an agent has it. It keeps the account of what the agent does there."""
+"""`Seat`: a session as an agent sees it. It records what the agent does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolyard.core.tool import TerminalToolSpec, ToolSpec
 T = TypeVar("T")
 
 GRACE = 2.0
-"""Seconds that a call may still take when its agent is stopped."""
+"""How many seconds a call may still take after its agent was stopped."""
 
 
 class Seat:
@@ -25,14 +25,14 @@ class Seat:
         self._session = session
         self.rollout = rollout
         self.excuse = excuse
-        """Seconds that do not count as working time, because somebody told the agent to wait."""
+        """Call it with seconds that do not count as working time, because an endpoint asked to wait."""
         self.lost: InfrastructureError | None = None
-        """The first failure of the infrastructure, whether or not the agent went on after it."""
+        """The first failure of the infrastructure, even if the agent went on after it."""
         self.handed_out = False
 
     @property
     def name(self) -> str:
-        """The same whenever the same attempt is made again: a seed, for agents that draw lots."""
+        """The same for each repetition of an attempt: a seed for agents that play at random."""
         return self.rollout.name
 
     @property
@@ -41,7 +41,7 @@ class Seat:
 
     @property
     def finished(self) -> bool:
-        """Whether a tool has said that the episode is over."""
+        """Whether a tool has ended the episode."""
         return self.rollout.finished
 
     async def get_prompt(self) -> list[Block]:
@@ -50,7 +50,7 @@ class Seat:
 
     async def get_messages(self) -> list[Message]:
         """The prompt as a conversation."""
-        await self.get_prompt()  # an episode's record has it
+        await self.get_prompt()  # for the rollout
         return await self._session.get_messages()
 
     @overload
@@ -88,12 +88,12 @@ class Seat:
         return await self.call_tool(terminal.name, {terminal.arg: message} if terminal.arg else {})
 
     async def agent_url(self) -> AgentUrl:
-        """A URL for an agent that holds its own connection. What it does there is asked of the server in the end."""
+        """A URL for an agent with its own connection. `settle` asks the server what the agent did there."""
         self.handed_out = True
         return await self._session.agent_url()
 
     async def settle(self) -> None:
-        """Ask the server what came of calls that were made elsewhere."""
+        """Ask the server for the results of calls through the agent's URL."""
         if self.handed_out:
             found = self.rollout.elsewhere = await self._session.outcome()
             self.rollout.finished = found.finished
@@ -106,12 +106,12 @@ class Seat:
 
 
 async def to_its_end(call: Coroutine[Any, Any, T]) -> T:
-    """Wait for a call. If we are cancelled meanwhile, wait a little longer: the server makes it all the same."""
+    """Wait for a call. If cancelled, wait a little longer: the server runs it in any case."""
     under_way = asyncio.ensure_future(call)
     try:
         return await asyncio.shield(under_way)
     except asyncio.CancelledError:
         await asyncio.wait((under_way,), timeout=GRACE)
         if not under_way.cancel():
-            under_way.exception()  # nobody else asks for it
+            under_way.exception()  # mark the exception as retrieved
         raise

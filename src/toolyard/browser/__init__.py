@@ -1,1 +1,1 @@
-"""A real Chromium that sessions share: what a tool needs to look at web pages as text, and to act on them."""
+"""A real Chromium that sessions share: with it, tools read web pages as text and act on them."""

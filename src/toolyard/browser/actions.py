@@ -1,4 +1,4 @@
-"""What can be done in a browser, and how a model writes it: `click [3]`, `type [7] [some words] [1]`, `scroll [down]`.
+"""The actions of a browser, as a model writes them: `click [3]`, `type [7] [some words] [1]`, `scroll [down]`.
 
 The notation is WebArena's, with the numbers that the page's text shows.
 """
@@ -15,7 +15,7 @@ Direction: TypeAlias = Literal["up", "down"]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Nothing but to read the page."""
+    """Only read the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Hover:
 
 @dataclass(frozen=True, slots=True)
 class TypeText:
-    """Replaces what the element holds. In a list of options, it chooses one."""
+    """Replaces the element's content. In a list of options, it chooses one."""
 
     element: int
     text: str
@@ -89,7 +89,7 @@ Action: TypeAlias = (
 
 
 def parse(text: str) -> Action | Stop:
-    """Raises ValueError, which says what was expected."""
+    """Read an action. Raises ValueError, which says what it expected."""
     text = text.strip()
     name = re.split(r"[\[\s]", text, maxsplit=1)[0]
     if name not in _GRAMMAR:
@@ -124,4 +124,4 @@ _GRAMMAR: Mapping[str, tuple[str, str, Callable[[re.Match[str]], Action | Stop]]
     "close_tab": ("", ".*", lambda found: CloseTab()),
     "stop": ("[answer]", r" ?(?:\[(.*)\])?.*?", lambda found: Stop((found[1] or "").strip())),
 }
-"""For each name: what is written after it, how that is read, and what it means."""
+"""For each name: the arguments as shown to a model, the pattern that reads them, and the action that they make."""

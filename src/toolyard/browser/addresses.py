@@ -36,9 +36,9 @@ _NOT_PUBLIC_4 = [
         "240.0.0.0/4",  # reserved, and broadcast
     )
 ]
-"""IANA's special-purpose addresses, and those at which clouds tell secrets to their machines."""
+"""IANA's special-purpose addresses, and the metadata services of clouds, which hand out secrets."""
 _GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
-"""All that has been given out: neither loopback, nor link-local, nor unique local (as Amazon's fd00:ec2::254)."""
+"""Global unicast: without loopback, link-local and unique local addresses (such as Amazon's fd00:ec2::254)."""
 _NOT_PUBLIC_6 = [
     ipaddress.IPv6Network(text)
     for text in (
@@ -52,13 +52,13 @@ _EMBEDDING = [
     (ipaddress.IPv6Network("64:ff9b::/96"), 0),  # NAT64
     (ipaddress.IPv6Network("2002::/16"), 80),  # 6to4
 ]
-"""Networks with an IPv4 address in them, and how many bits come after that."""
+"""Networks that embed an IPv4 address, and how many bits follow it."""
 _SCHEMES = ("http", "https")
 _HAS_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:(?!\d)", re.IGNORECASE)
 
 
 class AddressRefused(Exception):
-    """The message says what is refused, and why."""
+    """The message names the address, and why it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,11 @@ class Pattern:
 @dataclass(frozen=True, slots=True)
 class Addresses:
     allowed: Sequence[Pattern] = ()
-    """Beside the public ones."""
+    """Patterns to allow beside public addresses."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Patterns, separated by commas or spaces. Raises ValueError for a network that is none."""
+        """Read patterns, separated by commas or spaces. Raises ValueError for a malformed network."""
         patterns = [Pattern.parse(one) for one in text.replace(",", " ").split()]
         for pattern in patterns:
             if "/" in pattern.host:
@@ -101,7 +101,7 @@ class Addresses:
         return is_public(address) or any(pattern.matches(host, address, port) for pattern in self.allowed)
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """The addresses of a host that may be connected to. Connect to one of these: a name may change its mind."""
+        """The allowed addresses of a host. Connect to one of them: a second look-up of the name may differ."""
         host = host.lower().rstrip(".")
         addresses = await _look_up(host, port)
         permitted = [str(address) for address in addresses if self.permits(host, address, port)]
@@ -110,7 +110,7 @@ class Addresses:
         return permitted
 
     async def check(self, url: str) -> None:
-        """Whether a page may be asked for by this address; whoever it sends us to is looked at then."""
+        """Raise unless this address of a page is allowed; the gate checks redirects when they come."""
         try:
             parts = urlsplit(url)
             scheme, host, port = parts.scheme, parts.hostname, parts.port
@@ -124,7 +124,7 @@ class Addresses:
 
 
 def completed(url: str) -> str:
-    """One that begins with a host, and perhaps its port, is meant to be of https."""
+    """Add https:// to an address that begins with a host."""
     url = url.strip()
     return url if _HAS_SCHEME.match(url) else f"https://{url}"
 
@@ -140,7 +140,7 @@ async def _look_up(host: str, port: int) -> Sequence[Address]:
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is out on the internet, also when an IPv4 address is written inside an IPv6 address.
+    """Whether an address is on the internet; looks inside IPv6 addresses that embed an IPv4 address.
 
     The tables above decide, not `ipaddress`: what that takes for global differs between versions of Python.
     """

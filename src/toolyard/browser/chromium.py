@@ -1,4 +1,4 @@
-"""Chromium on this host: where it is, how it is started, and the directory that it lives in."""
+"""Chromium on this host: where it is, how to start it, and the directory that it lives in."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 _DEBIAN = "/usr/lib/chromium/chromium"
-"""Behind the script that is called chromium."""
+"""The program that Debian's script `chromium` starts."""
 _SUID_HELPER = "chrome-sandbox"
 _USERS, _FIRST_USER = 4336, 61184
-"""Users that nobody has: those that systemd, too, gives to services that need one for a while."""
+"""Free user ids, from the range that systemd gives to services for a while."""
 _GONE_SECONDS = 15
 
 _FEATURES_OFF = (
@@ -40,18 +40,18 @@ _FEATURES_OFF = (
 _SWITCHES = (
     *("--headless", "--hide-scrollbars", "--mute-audio", "--disable-gpu", "--force-color-profile=srgb"),
     *("--no-first-run", "--no-default-browser-check", "--no-startup-window", "--remote-debugging-pipe"),
-    # Asks nobody for anything on its own.
+    # No requests of its own.
     *("--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-sync"),
     *("--disable-domain-reliability", "--disable-client-side-phishing-detection", "--metrics-recording-only"),
     *("--disable-field-trial-config", "--disable-search-engine-choice-screen", "--no-pings", "--no-service-autorun"),
     *("--disable-extensions", "--disable-component-extensions-with-background-pages", "--disable-print-preview"),
     *("--disable-breakpad", "--disable-crash-reporter", "--noerrdialogs"),
     *("--password-store=basic", "--use-mock-keychain", "--disable-dev-shm-usage"),
-    # Pages that nobody looks at are as lively as others.
+    # Background pages run as fast as the one in front.
     *("--disable-background-timer-throttling", "--disable-backgrounding-occluded-windows"),
     *("--disable-renderer-backgrounding", "--disable-hang-monitor", "--disable-back-forward-cache"),
     *("--disable-ipc-flooding-protection", "--disable-prompt-on-repost", "--allow-pre-commit-input"),
-    # No way out but the gate.
+    # All traffic goes through the gate.
     *("--disable-quic", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp"),
     *("--webrtc-ip-handling-policy=disable_non_proxied_udp", "--proxy-bypass-list=<-loopback>"),
     f"--disable-features={','.join(_FEATURES_OFF)}",
@@ -61,20 +61,20 @@ _SWITCHES = (
 
 @dataclass(frozen=True, slots=True)
 class BrowserSettings:
-    """From the environment, since only the tools that browse have to do with it."""
+    """Read from environment variables, since only the tools that browse use it."""
 
     chromium: str
     addresses: Addresses = field(default_factory=Addresses)
     windows: int = 128
-    """Open at once, one for each session."""
+    """How many windows may be open at once, one for each session."""
     answer_seconds: float = 15
-    """Until the server of a page has answered."""
+    """How long to wait for the answer of a page's server."""
     start_page: str = ""
-    """For a session whose task names none."""
+    """The first page of a session whose task names none."""
 
     @classmethod
     def read(cls) -> Self:
-        """Raises ValueError when a variable cannot be understood."""
+        """Raises ValueError for a malformed variable."""
         return cls(
             chromium=find_chromium() or "",
             addresses=Addresses.parse(os.environ.get("TOOLYARD_BROWSER_ALLOW", "")),
@@ -93,7 +93,7 @@ def find_chromium() -> str | None:
 
 
 def wrong_settings() -> str:
-    """What is wrong with them; empty if nothing is."""
+    """What is wrong with the variables; empty if nothing is."""
     try:
         BrowserSettings.read()
     except ValueError as error:
@@ -102,7 +102,7 @@ def wrong_settings() -> str:
 
 
 def missing() -> str:
-    """What keeps a browser from being used here; empty if nothing does."""
+    """What a browser lacks here; empty if nothing."""
     if importlib.util.find_spec("playwright") is None:
         return "playwright is not installed: pip install 'toolyard[browser]'"
     if problem := wrong_settings():
@@ -128,7 +128,7 @@ class Home:
 
     @property
     def artifacts(self) -> Path:
-        """Where the driver puts what it keeps in files; who cleans up must be able to remove it."""
+        """The driver's files, in a place that the launcher can clean up."""
         return self.path / "artifacts"
 
     async def can_sandbox(self, chromium: str) -> bool:
@@ -139,7 +139,7 @@ class Home:
         return await probe.wait() == 0 or Path(chromium).with_name(_SUID_HELPER).exists()
 
     def command(self, chromium: str, *, proxy: int, sandboxed: bool) -> Sequence[str]:
-        """To be given to this Python."""
+        """The arguments with which this Python starts it."""
         return [
             *("-I", LAUNCHER, "run", str(self.path), str(self.user), chromium, *_SWITCHES),
             f"--proxy-server=socks5://127.0.0.1:{proxy}",
@@ -153,13 +153,13 @@ class Home:
         return {**kept, "HOME": str(self.path), "TMPDIR": str(self.path)}
 
     async def close(self) -> None:
-        """End Chromium if it still runs, and see that nothing is left."""
+        """End Chromium if it still runs, and remove everything."""
         if self._lifeline is None:
             return
         os.close(self._lifeline)
         self._lifeline = None
         for _ in range(_GONE_SECONDS * 100):
-            if not (self.path / "profile").exists():  # its launcher removes it, or it has never been started
+            if not (self.path / "profile").exists():  # the launcher has removed it, or never started
                 break
             await asyncio.sleep(0.01)
         shutil.rmtree(self.path, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""The only way out of the browser: a SOCKS proxy that looks at every address, and connects to what it has looked at.
+"""The browser's only way out: a SOCKS proxy that checks every address, and connects to the address that it checked.
 
-Chromium sends everything through it, loopback too: pages, what they load, redirects, WebSockets. It resolves no names
-itself, so a name cannot mean one address when it is checked and another when it is used.
+Chromium sends everything through it, loopback too: pages, what they load, redirects, WebSockets. Chromium resolves no
+names itself, so a name cannot mean one address for the check and another for the connection.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AddressGate:
         return port
 
     def problem(self, url: str) -> str:
-        """Why the host of this address could not be reached the last time somebody tried; empty if it was."""
+        """Why the last connection to this address's host failed; empty if it did not."""
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         return self._problems.get((parts.hostname or "", port), "")
@@ -126,7 +126,7 @@ def _reply(writer: asyncio.StreamWriter, code: int) -> None:
 async def _pipe(
     here: tuple[asyncio.StreamReader, asyncio.StreamWriter], there: tuple[asyncio.StreamReader, asyncio.StreamWriter]
 ) -> None:
-    """Both ways, until either side has said all that it had to say."""
+    """Copy both ways, until either side has ended."""
     ways = [asyncio.ensure_future(_copy(here[0], there[1])), asyncio.ensure_future(_copy(there[0], here[1]))]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)

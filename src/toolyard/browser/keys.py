@@ -18,12 +18,12 @@ _SHIFT = frozenset({"shift", "shiftleft", "shiftright"})
 
 
 def spelled(written: str) -> str:
-    """As Playwright has it: `ctrl+v` is Control+v."""
+    """Spell keys as Playwright does: `ctrl+v` becomes Control+v."""
     return "+".join(_KEYS.get(part.strip().lower(), part.strip()) for part in written.split("+"))
 
 
 def copies(keys: str) -> bool:
-    """Also what cuts, for that copies too."""
+    """True for copying and cutting."""
     pressed = _pressed(keys)
     if pressed & _CONTROL:
         return bool(pressed & {"c", "x", "insert"})
@@ -36,5 +36,5 @@ def pastes(keys: str) -> bool:
 
 
 def _pressed(keys: str) -> Set[str]:
-    """Their names, or the places of letters on a keyboard, which are called KeyV and so on."""
+    """The names of the keys; letters may also be written as places on the keyboard, such as KeyV."""
     return frozenset(key.lower().removeprefix("key") for key in keys.split("+"))

@@ -3,10 +3,10 @@
     python launcher.py probe UID                         exits with 0 if that user can make namespaces
     python launcher.py run DIRECTORY UID COMMAND…        runs the command to its end
 
-The server holds the other end of `DIRECTORY/lifeline`. When it lets go, in whatever way it ended, Chromium is killed.
-When Chromium has ended, in whatever way, the rest of its processes are killed and the directory is removed.
+The server holds the other end of `DIRECTORY/lifeline`. When the server ends, in any way, this program kills Chromium.
+When Chromium ends, in any way, it kills the rest of Chromium's processes and removes the directory.
 
-The user may not be able to read Python's own files, so nothing is imported after it has been become, not even a codec.
+The user may not be able to read Python's own files, so nothing is imported after the switch to it, not even a codec.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import sys
 import time
 
 _NAMESPACES = 0x10000000 | 0x20000000 | 0x40000000
-"""Of users, processes and network: those that Chromium's own sandbox makes."""
+"""The namespaces that Chromium's own sandbox makes: of users, processes and network."""
 _PDEATHSIG, _SUBREAPER = 1, 36
 _LOCKS = 10
 _REMOVE_SECONDS = 10
 _PIPES = (3, 4)
-"""Through them Chromium is driven; it ends when they do."""
+"""The driver controls Chromium through these pipes; Chromium ends when they close."""
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def become(user: int) -> None:
 
 
 def run(directory: str, command: list[str]) -> None:
-    """Beside the browser there are two processes. The driver kills this one, with its group; the other cleans up."""
+    """Run the browser and a supervisor. The driver kills this process and its group; the supervisor cleans up."""
     os.umask(0o077)
     os.chdir(directory)
     lifeline = os.open("lifeline", os.O_RDONLY | os.O_NONBLOCK)
@@ -66,13 +66,14 @@ def run(directory: str, command: list[str]) -> None:
 
 
 def unmark() -> None:
-    """We may belong to a session (`toolyard.sandboxes.session_mark`). Whoever ends it must not end us: we clean up."""
+    """Leave the session that this process may belong to (`toolyard.sandboxes.session_mark`): its end must not stop the
+    clean-up."""
     most = resource.getrlimit(_LOCKS)[1]
     resource.setrlimit(_LOCKS, (most, most))
 
 
 def supervised(directory: str, command: list[str], lifelines: list[int]) -> None:
-    _libc.prctl(_SUBREAPER, 1, 0, 0, 0)  # what Chromium leaves behind becomes ours
+    _libc.prctl(_SUBREAPER, 1, 0, 0, 0)  # Chromium's orphans become children of this process
     ended = listen_for_children()
     supervisor = os.getpid()
     if (browser := os.fork()) == 0:
@@ -87,7 +88,7 @@ def supervised(directory: str, command: list[str], lifelines: list[int]) -> None
 
 
 def listen_for_children() -> int:
-    """What can be read from when a child has ended."""
+    """A descriptor that becomes readable when a child ends."""
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -96,11 +97,11 @@ def listen_for_children() -> int:
 
 
 def wait_for(browser: int, ended: int, lifelines: list[int]) -> None:
-    """Until the browser has ended, or the server or the driver has."""
+    """Wait until the browser, the server or the driver ends."""
     wait = select.poll()
     wait.register(ended, select.POLLIN)
     for lifeline in lifelines:
-        wait.register(lifeline, 0)  # its end only
+        wait.register(lifeline, 0)  # only for hang-up
     while True:
         ready = {fd for fd, _ in wait.poll()}
         if ended in ready:
@@ -112,7 +113,7 @@ def wait_for(browser: int, ended: int, lifelines: list[int]) -> None:
 
 
 def reap() -> set[int]:
-    """Every child that has ended."""
+    """Reap every child that has ended, and return their ids."""
     ended: set[int] = set()
     try:
         while child := os.waitpid(-1, os.WNOHANG)[0]:
@@ -123,7 +124,7 @@ def reap() -> set[int]:
 
 
 def remove(directory: str) -> None:
-    """Every process that is left, and then every file: who is dying may still be writing."""
+    """Kill every remaining process, then remove every file: a dying process may still write."""
     deadline = time.monotonic() + _REMOVE_SECONDS
     while time.monotonic() < deadline:
         left = children()
@@ -132,7 +133,7 @@ def remove(directory: str) -> None:
         reap()
         shutil.rmtree(directory, ignore_errors=True)
         if not left and not (os.path.exists(directory) and os.listdir(directory)):
-            return  # the directory itself stays if only others may write where it is: the server removes it
+            return  # an empty directory may stay if its parent is not writable: the server removes it
         time.sleep(0.01)
 
 

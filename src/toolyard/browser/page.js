@@ -30,7 +30,7 @@
   const tag = element => element.tagName.toUpperCase();
   const typeOf = element => (element.getAttribute("type") || "text").toLowerCase();
 
-  // What an element is to who uses it; empty for one that is only looked at.
+  // What an element is to its user; empty if it does nothing.
   const kindOf = (element, style, parentCursor) => {
     const role = (element.getAttribute("role") || "").trim().split(/\s+/)[0];
     switch (tag(element)) {
@@ -146,7 +146,7 @@
   };
 
   class Reader {
-    // What is in the window, with numbers; or, if `whole`, all that there is to read on the page, and its links.
+    // What is in view, with numbers; or, if `whole`, the text of the whole page and its links.
     constructor(most, whole = false) {
       this.out = new Writer(most); this.nodes = 0; this.scroller = null; this.scrollerArea = 0;
       this.whole = whole; this.links = new Map();
@@ -209,7 +209,7 @@
       this.links.set(`${name} ${href}`, [name, href]);
     }
 
-    // Out of view: it is numbered, and what is inside of it may be somewhere else.
+    // Out of view: number it, and go on, since its children may be elsewhere.
     away(element, at) {
       if (element.matches(USED)) numberOf(element);
       for (const child of this.children(element)) if (child.nodeType === Node.ELEMENT_NODE) this.walk(child, at);
@@ -239,12 +239,12 @@
       else if (style.display !== "inline" && !isCell) this.out.add(" ");
     }
 
-    // A clickable thing is followed by its own text; one that has none needs its label.
+    // A clickable element's own text follows; one without text needs its label.
     nameless(element) { return squeeze(element.innerText) ? "" : " " + quoted(nameOf(element), NAME_MOST); }
 
     control(element, kind, rect, at, style) {
       numberOf(element);
-      if (kind === "link" && !area(rect)) {  // around something that has a place of its own
+      if (kind === "link" && !area(rect)) {  // its content has a place of its own
         const child = [...element.children].find(one => area(moved(one.getBoundingClientRect(), 0, 0)));
         if (child) rect = moved(child.getBoundingClientRect(), at.dx, at.dy);
       }
@@ -316,7 +316,7 @@
     return element && element.isConnected ? element : null;
   };
 
-  // Where a frame is in the window, and so on outwards.
+  // The place of a frame in the window, through all frames around it.
   const offset = element => {
     let dx = 0, dy = 0;
     for (let frame = element.ownerDocument.defaultView.frameElement; frame; frame = frame.ownerDocument.defaultView.frameElement) {
@@ -333,7 +333,7 @@
     return false;
   };
 
-  // Where to put the mouse; null if the element can nowhere be reached by it.
+  // Where to put the mouse; null if no point of the element can be reached.
   const place = element => {
     const first = element.getBoundingClientRect();
     if (first.top < 0 || first.left < 0 || first.bottom > innerHeight || first.right > innerWidth || element.ownerDocument !== document)
@@ -357,7 +357,7 @@
     return {element};
   };
 
-  // A place to click, or, for what no mouse reaches, it is clicked here and now.
+  // A place to click; clicks at once what no mouse reaches.
   const aim = number => {
     const {element, problem} = usable(number);
     if (problem) return {problem};
@@ -388,7 +388,7 @@
     return changed(element);
   };
 
-  // Ready for the keyboard, with all that it holds selected, or already filled where a keyboard is of no use.
+  // Focuses an element and selects its content for the keyboard, or fills it where a keyboard is no use.
   const fill = (number, text) => {
     const {element, problem} = usable(number);
     if (problem) return {problem};
@@ -408,7 +408,7 @@
     return {ready: true};
   };
 
-  // What is selected, in a field or in the page, in whatever frame or shadow tree the keyboard is.
+  // The selection, in a field or in the page, in the frame or shadow tree that has the focus.
   const selected = () => {
     let active = document.activeElement;
     for (let inner = active; inner; active = inner || active)
@@ -420,7 +420,7 @@
     return text.slice(0, COPIED_MOST);
   };
 
-  // When nothing in the document has changed for a while.
+  // Resolves when nothing in the document has changed for a while.
   const quiet = (still, most) => new Promise(resolve => {
     const end = () => { observer.disconnect(); resolve(true); };
     let timer = setTimeout(end, still);

@@ -1,4 +1,4 @@
-"""The whole of a web page as text, however it was loaded."""
+"""A whole web page as text, from any source."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LONGEST = 50_000
-"""Characters of a page."""
+"""The most characters of a page."""
 LINKS_MOST = 200
 
 
@@ -15,11 +15,11 @@ class WebPage:
     title: str
     text: str
     links: Sequence[tuple[str, str]] = ()
-    """What each is called, and where it leads to."""
+    """The name and the address of each link."""
     cut: bool = False
 
     def told(self) -> str:
-        """Line by line what can be read, and then where one can go."""
+        """The text, then the links."""
         lines = [line.rstrip() for line in (self.title, *self.text.splitlines()) if line.strip()]
         text = "\n".join([*(lines or ["(there is no text here)"]), *["(the rest is left out: too long)"] * self.cut])
         if not self.links:

@@ -1,7 +1,7 @@
-"""One browser for all sessions of a server. It is started for the first and ends some time after the last.
+"""One browser for all sessions of a server. It starts with the first and ends some time after the last.
 
-It is driven from a thread with an event loop of its own: what pages do does not hold up the server, and it can be
-closed in order when the server's loop has come to its end.
+A thread with its own event loop drives it: pages do not delay the server, and the browser can close in order after the
+server's loop has ended.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("toolyard.browser")
 T = TypeVar("T")
 
 _IDLE_SECONDS = 60
-"""Without any session, before the browser is closed."""
+"""How long the browser stays open without any session."""
 _START_SECONDS = 30
 _CLOSE_SECONDS = 5
 _STOP_SECONDS = 20
@@ -39,7 +39,7 @@ _ENDED = "the browser has ended, and the session's pages with it"
 
 
 class Visit:
-    """The window of one session, for use on the server's loop."""
+    """The window of one session, as used on the server's loop."""
 
     def __init__(self, browser: SharedBrowser, window: Window) -> None:
         self._browser = browser
@@ -50,7 +50,7 @@ class Visit:
         return await self._browser.run(self._window.perform(action))
 
     async def read(self, url: str) -> WebPage:
-        """The whole of a page. Raises as `perform` does."""
+        """Read a whole page. Raises as `perform` does."""
         return await self._browser.run(self._window.read(url))
 
     async def close(self) -> None:
@@ -58,7 +58,7 @@ class Visit:
 
 
 class SharedBrowser:
-    """Chromium, its driver, and the gate that it goes through, in a thread."""
+    """Chromium, its driver and its gate, in a thread."""
 
     def __init__(self, settings: BrowserSettings) -> None:
         self.settings = settings
@@ -80,18 +80,18 @@ class SharedBrowser:
         opening = self._begin(self._open_window())
         try:
             return Visit(self, await self._outcome(asyncio.shield(asyncio.wrap_future(opening))))
-        except asyncio.CancelledError:  # who asked for it has gone, perhaps when it was just there
+        except asyncio.CancelledError:  # the window may have opened just before its caller was cancelled
             opening.add_done_callback(self._close_unwanted)
             raise
 
     async def close_window(self, window: Window) -> None:
-        """Also when nobody waits for that any longer."""
+        """Close a window, even if the caller is cancelled."""
         with suppress(BrowserLost):  # then it is closed
             closing = self._begin(self._close_window(window))
             await self._outcome(asyncio.shield(asyncio.wrap_future(closing)))
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """On the browser's loop."""
+        """Run a coroutine on the browser's loop."""
         return await self._outcome(asyncio.wrap_future(self._begin(work)))
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -109,7 +109,7 @@ class SharedBrowser:
         except asyncio.CancelledError:
             if (current := asyncio.current_task()) is not None and current.cancelling():
                 raise
-            raise BrowserLost(_ENDED) from None  # its loop has ended under us
+            raise BrowserLost(_ENDED) from None  # the browser's loop has ended
 
     def _close_unwanted(self, opened: concurrent.futures.Future[Window]) -> None:
         if not opened.cancelled() and opened.exception() is None:
@@ -117,9 +117,9 @@ class SharedBrowser:
                 self._begin(self._close_window(opened.result()))
 
     def stop(self) -> None:
-        """From any thread; `stopped` says when nothing is left."""
+        """End the browser, from any thread; `stopped` is done when nothing is left."""
         if self._loop is not None and self._end is not None and not self.stopped.done():
-            with suppress(RuntimeError):  # its loop has ended by itself just now
+            with suppress(RuntimeError):  # the browser's loop has just ended by itself
                 self._loop.call_soon_threadsafe(self._end.set)
 
     def _drive(self) -> None:
@@ -138,7 +138,7 @@ class SharedBrowser:
             await last_first.enter_async_context(self._gate)
             async with asyncio.timeout(_START_SECONDS):
                 driver = await last_first.enter_async_context(async_playwright())
-                home = Home()  # not before it is needed: until Chromium's launcher runs, only we can remove it
+                home = Home()  # made late: until Chromium's launcher runs, only this process can remove it
                 last_first.push_async_callback(home.close)
                 self._chromium = await self._launch(driver, home)
             last_first.push_async_callback(self._close_chromium)
@@ -181,7 +181,7 @@ class SharedBrowser:
             self._end.set()
 
     async def _open_window(self) -> Window:
-        """Windows are counted as long as there is anything of them in the browser, whoever has gone meanwhile."""
+        """Open a window. It counts as long as the browser has it, even if its session is gone."""
         assert self._chromium is not None
         if self._windows >= self.settings.windows:
             raise BrowserUnavailable(
@@ -206,7 +206,7 @@ class SharedBrowser:
         self._rest()
 
     def _rest(self) -> None:
-        """Go away if nobody comes."""
+        """End the browser if no window opens for a while."""
         assert self._loop is not None
         assert self._end is not None
         if self._idle is not None:
@@ -216,14 +216,14 @@ class SharedBrowser:
 
 
 def _said(error: Exception) -> str:
-    """What it comes to. A browser that does not start makes many words."""
+    """The gist of an error: a browser that does not start fails at length."""
     lines = str(error).splitlines() or [type(error).__name__]
     written = [line.partition("[err]")[2].strip() for line in lines if "[err]" in line]
     return " ".join([lines[0], *written[-3:]])[:500]
 
 
 class _Keeper:
-    """Has one browser for an event loop, and sees that it ends no later than the loop does."""
+    """Keeps one browser for an event loop, and ends it with the loop at the latest."""
 
     def __init__(self) -> None:
         self.browser: SharedBrowser | None = None
@@ -250,13 +250,13 @@ _keepers: dict[asyncio.AbstractEventLoop, _Keeper] = {}
 
 
 async def open_visit() -> Visit:
-    """A window of one's own in the browser of this server, to be closed by whoever opened it."""
+    """Open a window in this server's browser; the caller closes it."""
     for ended in [loop for loop in _keepers if loop.is_closed()]:
         del _keepers[ended]
     keeper = _keepers.setdefault(asyncio.get_running_loop(), _Keeper())
     try:
         return await (await keeper.get()).open_window()
-    except BrowserLost:  # between two sessions: the next browser will do
+    except BrowserLost:  # the browser ended between two sessions: take the next one
         return await (await keeper.get()).open_window()
 
 

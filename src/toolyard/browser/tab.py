@@ -1,4 +1,4 @@
-"""One page: when it stands still, what is to be seen of it, and where its elements are."""
+"""One page: when it stands still, what it shows, and where its elements are."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from toolyard.browser.views import PageView
 from toolyard.core.errors import ToolError
 
 LONGEST = 20_000
-"""Characters of a page that are shown at once."""
+"""The most characters of a page to show at once."""
 SETTLE_SECONDS = 4
-"""Until what it sent has been loaded, and stands still."""
+"""How long to wait until a page has loaded and stands still."""
 _SCRIPT_SECONDS = 8
 _STILL_MS, _STILL_MOST_MS = 80, 1500
 _WAITED_FOR = frozenset({"document", "script", "stylesheet", "xhr", "fetch"})
@@ -30,7 +30,7 @@ _ERROR_PAGE = "chrome-error:"
 
 
 class PageHung(Exception):
-    """Its scripts do not let anybody else run."""
+    """The page's scripts block everything else."""
 
 
 class Tab:
@@ -41,7 +41,7 @@ class Tab:
         self._gate = gate
         self._answer_seconds = answer_seconds
         self._world: int | None = None
-        """Where our script runs, until the page is another one."""
+        """The world in which page.js runs; None after the page has changed."""
         self._pending: set[Request] = set()
         self._ended = asyncio.Event()
         self._failed: Request | None = None
@@ -54,19 +54,19 @@ class Tab:
 
     @property
     def url(self) -> str:
-        """Where it is, or where it would be if that had worked."""
+        """The page's address, or the address that could not be opened."""
         if self.page.url.startswith(_ERROR_PAGE) and self._failed is not None:
             return self._failed.url
         return self.page.url
 
     async def script(self, call: str) -> Any:
-        """What a function of page.js says. Begins again when the page changes meanwhile."""
+        """Call a function of page.js, again if the page changes meanwhile."""
         for _ in range(_TRIES):
             try:
                 async with asyncio.timeout(_SCRIPT_SECONDS):
                     return await self._evaluate(call)
             except TimeoutError:
-                if self.navigating:  # nothing is run meanwhile
+                if self.navigating:  # no script runs meanwhile
                     raise
                 raise PageHung from None
             except Error as error:
@@ -76,14 +76,14 @@ class Tab:
         raise ToolError("the page changes all the time")
 
     async def use(self, call: str) -> Mapping[str, Any]:
-        """The same, of a function that says what is wrong with an element."""
+        """As `script`, for a function that may report a problem with an element."""
         found: Mapping[str, Any] = await self.script(call)
         if "problem" in found:
             raise ToolError(found["problem"])
         return found
 
     async def settle(self) -> bool:
-        """Wait until the page has loaded and stands still; says whether it has."""
+        """Wait until the page has loaded and stands still. Return whether it does."""
         begun = time.monotonic()
         while (left := begun + self._patience() - time.monotonic()) > 0:
             self._ended.clear()
@@ -104,7 +104,7 @@ class Tab:
 
     @property
     def navigating(self) -> bool:
-        """Whether another page has been asked for."""
+        """Whether the tab is loading another page."""
         return any(map(_navigates, self._pending))
 
     async def _stand_still(self) -> None:
@@ -113,7 +113,7 @@ class Tab:
         await self.script(f"toolyard.quiet({_STILL_MS}, {_STILL_MOST_MS})")
 
     async def _stop_waiting(self) -> None:
-        """For what has not come by now: once is enough, whatever is done in the page next."""
+        """Give up on what has not loaded by now, also for later actions on this page."""
         if self.navigating:
             await self.stop()
         else:
@@ -131,7 +131,7 @@ class Tab:
         return PageView(**{**seen, "text": seen["text"][:LONGEST]})
 
     async def read(self) -> WebPage:
-        """All of the page, also what is not in the window."""
+        """The whole page, also what is out of view."""
         if self.page.url.startswith(_ERROR_PAGE):
             raise ToolError(f"{self.url} could not be opened: {self.why_failed()}")
         seen = await self.script(f"toolyard.read({pages.LONGEST}, {pages.LINKS_MOST})")
@@ -139,7 +139,7 @@ class Tab:
         return WebPage(seen["title"], seen["text"][: pages.LONGEST], links, seen["cut"])
 
     async def has_earlier(self) -> bool:
-        """Whether a page came before this one, the empty page of a new tab not being one."""
+        """Whether there is an earlier page, apart from the empty page of a new tab."""
         history = await self._devtools.send("Page.getNavigationHistory")
         return any(entry["url"] != "about:blank" for entry in history["entries"][: history["currentIndex"]])
 
@@ -156,7 +156,7 @@ class Tab:
         )
         if "exceptionDetails" in answer:
             problem = answer["exceptionDetails"].get("exception", {}).get("description", "").partition("\n")[0]
-            if "toolyard is not defined" in problem:  # the world of another page
+            if "toolyard is not defined" in problem:  # the world belongs to an earlier page
                 raise Error(problem)
             raise ToolError(f"the page cannot be read: {problem[:200]}")
         return answer["result"].get("value")
@@ -169,7 +169,7 @@ class Tab:
         return world
 
     def why_failed(self) -> str:
-        """Of the last page that could not be opened."""
+        """Why the last page could not be opened."""
         failed = self._failed
         if failed is None:
             return "there is no answer"
@@ -197,15 +197,15 @@ class Tab:
 
 
 def _navigates(request: Request) -> bool:
-    """Whether it is for a page, and not for something in one."""
+    """Whether the request is for a page itself, not for a part of one."""
     if not request.is_navigation_request():
         return False
     try:
         return request.frame.parent_frame is None
-    except Error:  # a page that is not there yet
+    except Error:  # the page does not exist yet
         return True
 
 
 def is_gone(error: Error) -> bool:
-    """Whether there is nobody left to talk to: the page, the browser, or who drives it."""
+    """Whether the page, the browser or its driver is closed."""
     return any(words in error.message for words in ("has been closed", "Connection closed", "Browser closed"))

@@ -1,4 +1,4 @@
-"""What is to be seen of a page at the moment, as text."""
+"""What a page shows at the moment, as text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class PageView:
     url: str
     title: str
     text: str
-    """What is in the window now, with a number before everything that can be used."""
+    """What is in view, with a number before each element that an action can use."""
     notes: Sequence[str] = ()
-    """What happened beside it, such as a dialog that was dismissed."""
+    """What else happened, such as a dismissed dialog."""
     tabs: Sequence[str] = ()
-    """Addresses, if there are several."""
+    """The addresses of all tabs, if there are several."""
     tab: int = 0
     cut: bool = False
     top: float = 0

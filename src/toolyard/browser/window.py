@@ -1,4 +1,4 @@
-"""The pages of one session: what is done in them, and what happens to them unasked."""
+"""The pages of one session: performs actions in them, and handles what they do by themselves."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ SIZE = ViewportSize(width=1280, height=720)
 _TABS_MOST = 8
 _NOTES_MOST = 5
 _KEYED_MOST = 200
-"""Longer texts are put in at once, not key by key."""
+"""Longer texts are inserted at once, not key by key."""
 _INPUT_SECONDS = 6
 _MILLISECONDS = 1000
 _OK, _REFUSED = 200, 400
 
 
 class Window:
-    """Lives on the browser's event loop. One thing at a time is done in it."""
+    """Lives on the browser's event loop. Performs one action at a time."""
 
     def __init__(self, context: BrowserContext, gate: AddressGate, answer_seconds: float) -> None:
         self._context = context
@@ -55,13 +55,13 @@ class Window:
         self._tabs: list[Tab] = []
         self._current = 0
         self._opening = 0
-        """Windows that pages have asked for."""
+        """How many windows pages have asked for."""
         self._opened: list[Page] = []
-        """Those of them that are there, which is when their servers have answered."""
+        """The windows that are open, which they are once their servers have answered."""
         self._arrived = asyncio.Event()
         self._notes: list[str] = []
         self._copied = ""
-        """What this session has copied last."""
+        """The session's clipboard."""
         context.on("page", self._page)
 
     @classmethod
@@ -76,26 +76,26 @@ class Window:
         await self._context.close()
 
     async def perform(self, action: Action) -> PageView:
-        """Do it, and look at what has become of the page. Raises `ToolError` when it cannot be done."""
+        """Perform the action, then look at the page. Raises `ToolError` if that fails."""
         async with self._explained():
             await self._drop_closed()
             await self._do_in_time(action)
             return await self._look()
 
     async def read(self, url: str) -> WebPage:
-        """The whole of the page at this address. Raises `ToolError` when its server refuses it, too."""
+        """Read the whole page at this address. Raises `ToolError`, also when its server refuses."""
         async with self._explained():
             status = await self._goto(url)
             if status >= _REFUSED:
                 raise ToolError(f"{url} answered {status}")
             await self._tab.settle()
             if self._tab.url == "about:blank":
-                raise ToolError(f"{url} is not a page: {'; '.join(self._notes) or 'there is nothing to be seen'}")
+                raise ToolError(f"{url} is not a page: {'; '.join(self._notes) or 'it shows nothing'}")
             return await self._tab.read()
 
     @asynccontextmanager
     async def _explained(self) -> AsyncIterator[None]:
-        """What goes wrong in here is for the agent to read, unless the browser is lost."""
+        """Turn failures into `ToolError` for the agent, or into `BrowserLost` if the browser is gone."""
         try:
             yield
         except TimeoutError:
@@ -111,7 +111,7 @@ class Window:
             raise ToolError(_first_line(error)) from error
 
     def _is_lost(self, error: Exception) -> bool:
-        """Not only this page."""
+        """Whether the browser is gone, not only this page."""
         browser = self._context.browser
         if browser is None or not browser.is_connected():
             return True
@@ -122,8 +122,8 @@ class Window:
         return self._tabs[self._current]
 
     async def _do_in_time(self, action: Action) -> None:
-        """The mouse and the keyboard wait for what the page does about them."""
-        navigates = isinstance(action, Goto | GoBack | GoForward)  # with time limits of their own
+        """Limit the time of the action: mouse and keyboard wait for the page's own handlers."""
+        navigates = isinstance(action, Goto | GoBack | GoForward)  # these have time limits of their own
         try:
             async with asyncio.timeout(None if navigates else _INPUT_SECONDS):
                 await self._do(action)
@@ -161,7 +161,7 @@ class Window:
                 await self._close_tab()
 
     async def _goto(self, url: str, new_tab: bool = False) -> int:
-        """The status that the server of the page answers with."""
+        """Open a page, and return its server's status."""
         url = completed(url)
         try:
             await self._gate.addresses.check(url)
@@ -201,7 +201,7 @@ class Window:
             await keyboard.press("Enter")
 
     async def _press(self, keys: str) -> None:
-        """The browser's own clipboard is that of all sessions. Into it anybody may copy; out of it nobody pastes."""
+        """Press keys. Paste only from the session's own clipboard: all sessions share the browser's."""
         keyboard = self._tab.page.keyboard
         if pastes(keys):
             if self._copied:
@@ -240,14 +240,14 @@ class Window:
         await self._drop_closed()
 
     async def _give_up_tab(self) -> None:
-        """A page that does not answer cannot be asked to close nicely, either; what it was doing ends with it."""
+        """Close the tab of a page that does not answer, without running its closing scripts."""
         tab = self._tabs.pop(self._current)
         self._current = 0
         await tab.page.close()
         await self._drop_closed()
 
     async def _look(self) -> PageView:
-        """What there is to see when everything stands still: in a page that was opened meanwhile, if one was."""
+        """Wait until everything stands still, and show the current page, or one that it opened meanwhile."""
         settled = await self._tab.settle()
         if await self._follow():
             settled = await self._tab.settle()
@@ -259,7 +259,7 @@ class Window:
         return replace(view, notes=notes, tabs=tabs, tab=self._current)
 
     async def _follow(self) -> bool:
-        """Whether pages were opened, the last of which is shown now."""
+        """Show the last page that was opened meanwhile. Return whether there is one."""
         await self._await_opening()
         pages = [
             page for page in self._opened if not page.is_closed() and all(page is not tab.page for tab in self._tabs)
@@ -294,7 +294,7 @@ class Window:
         self._current = len(self._tabs) - 1
 
     async def _drop_closed(self) -> None:
-        """Pages may close themselves. There is always one."""
+        """Drop pages that closed themselves, and keep at least one."""
         shown = self._tabs[self._current] if self._current < len(self._tabs) else None
         self._tabs = [tab for tab in self._tabs if not tab.page.is_closed()]
         if shown in self._tabs:

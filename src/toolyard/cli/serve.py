@@ -103,6 +103,7 @@ def banner(server: Server, port: int) -> str:
     asked = bool(server.settings.api_key)  # the key itself is not for a screen or a log
     lines += [
         "",
+        *studio_lines(server, url),
         f"  protocols: {', '.join(server.protocols)}" + "   (a key is required)" * asked,
         *sandbox_lines(server),
         *gateway_lines(server),
@@ -127,6 +128,10 @@ def banner(server: Server, port: int) -> str:
         "Stop with Ctrl-C.",
     ]
     return "\n".join(lines)
+
+
+def studio_lines(server: Server, url: str) -> Sequence[str]:
+    return (f"  studio: {url}/studio/, to look at it in a browser",) if server.settings.studio else ()
 
 
 def sandbox_lines(server: Server) -> Sequence[str]:

@@ -39,4 +39,4 @@ class Background:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            log.error("a background task of ours broke", exc_info=error)
+            log.error("a background task of the server broke", exc_info=error)

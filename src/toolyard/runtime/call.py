@@ -33,7 +33,7 @@ os.register_at_fork(after_in_child=_Process.renew)
 
 
 def is_ours(call_id: str) -> bool:
-    """Whether an id looks like one that we made. Such an id never starts a call; it must already name one."""
+    """Whether an id looks like one of this server's. Such an id never starts a call; it must already name one."""
     return call_id.startswith(_OURS) and len(call_id) == len(_OURS) + 32
 
 

@@ -112,7 +112,7 @@ else:
             if self._was_replayed:
                 return self.work.throw(error, *more)
             self._was_replayed = True
-            if self.is_over:  # so there is nothing to cancel
+            if self.is_over:  # nothing to cancel
                 self._end()
             if self.waits_for is not None and self.waits_for.cancel():
                 return self.waits_for  # as a task does it: the cancelled future raises in the work

@@ -28,13 +28,13 @@ def new_token() -> str:
 
 
 def hide_tokens(text: str) -> str:
-    """The same without the tokens in it."""
+    """The text without the tokens in it."""
     return _SHAPE.sub(f"{_MARK}[hidden]", text) if _MARK in text else text
 
 
 @dataclass(eq=False, slots=True)
 class Granted:
-    """What agents have of one session."""
+    """The agents' access to one session."""
 
     session: Session
     until: dict[bytes, float] = field(default_factory=dict)
@@ -50,8 +50,8 @@ class Granted:
 class Grants:
     """Tokens are looked up by a digest that is made with a secret key.
 
-    So an agent that tries tokens cannot choose how much of a digest fits: how long a look-up takes tells it nothing.
-    Nobody who reads this memory finds a token in it.
+    So an agent that tries tokens cannot choose how much of a digest matches: the time of a look-up tells it nothing.
+    The process keeps no token in memory.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -61,7 +61,7 @@ class Grants:
         self._journal = journal
 
     def give(self, session: Session, token: str, seconds: float) -> None:
-        """Let whoever has this token into the session, for so long."""
+        """Let holders of this token into the session, for this long."""
         if self._closed not in self._journal.closed:
             self._journal.closed.append(self._closed)
         granted = self._by_session.setdefault(session.id, Granted(session))

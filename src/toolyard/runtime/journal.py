@@ -32,15 +32,15 @@ class Deed(Protocol):
 
 
 class Recorder(Protocol):
-    """Keeps what happens in sessions. It is quick, and does not raise."""
+    """Keeps what happens in sessions. Its methods are quick and do not raise."""
 
     @property
     def left_out(self) -> int:
-        """Episodes of which nothing, or not all, is kept."""
+        """How many episodes are missing or incomplete."""
 
     @property
     def waiting(self) -> int:
-        """Events that are not written yet."""
+        """How many events are not written yet."""
 
     def began(self, spec: SessionSpec, tool: str, arguments: JsonObject, given: JsonObject, said: str) -> Deed | None:
         """A call has begun. `said` is the text in which the model wrote it. None if this session is not recorded."""
@@ -67,6 +67,6 @@ class Journal:
         self.closed: list[Closed] = []
         """A session is closed: why, and the seconds since it was opened. Its teardown comes next."""
         self.recorder: Recorder | None = None
-        """Keeps calls with their arguments and results, if anybody wants that."""
+        """Keeps calls with their arguments and results, if recording is on."""
         self.swept: list[Swept] = []
-        """The server's clock ticked, so many seconds late: as late as everything else on the event loop."""
+        """The server's clock ticked, this many seconds late: as late as everything else on the event loop."""

@@ -12,7 +12,7 @@ from toolyard.runtime.call import Call
 from toolyard.runtime.outcomes import refused
 
 _STALL_SECONDS = 1.0
-"""A timer that is so much late tells that the process stood still."""
+"""A timer this late shows that the process stood still."""
 
 
 class Turns:
@@ -44,7 +44,7 @@ class Turns:
         return not self._left and not self._running
 
     def copy(self) -> Turns:
-        """For a session that continues from here, while no call runs."""
+        """A copy for a fork of the session, made while no call runs."""
         made = Turns(self._most)
         made._left = self._left
         return made
@@ -97,7 +97,7 @@ class TimeLimit:
 
     def _expire(self) -> None:
         late = self._loop.time() - self._due
-        if late > _STALL_SECONDS:  # the result may be there, and could not be taken
+        if late > _STALL_SECONDS:  # the result may be there, but the loop could not read it
             self._arm(min(late, self._seconds))
             return
         self._call.seconds = self._seconds

@@ -35,7 +35,7 @@ from toolyard.runtime.tasks import Tasks
 log = logging.getLogger("toolyard.runtime")
 
 _NOT_PLAYED: Collection[Why] = ("replaced", "failed")
-"""Sessions that ended so were none for their trainer."""
+"""Sessions that ended for these reasons do not count as played."""
 _STALL_SECONDS = 1.0
 """A sweep that is later than this shows that the whole process stood still."""
 _GOOD_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
@@ -162,7 +162,7 @@ class Runtime:
         If the caller is cancelled, forking goes on to its end, so that no placement is interrupted half-way. Then the
         runtime closes the new sessions."""
         self._check_room(len(ids))
-        forking = eagerly(self._fork(session, ids))  # which counts them before anybody else can ask for room
+        forking = eagerly(self._fork(session, ids))  # counts them at once, before any other fork asks for room
         try:
             return await asyncio.shield(forking)
         except asyncio.CancelledError:
@@ -211,7 +211,7 @@ class Runtime:
             raise SessionNotFound("Active environment not found") from None
 
     def standing(self, session_id: str) -> Standing:
-        """What the calls of a session came to, while it is open and for a while after its end."""
+        """The rewards and failures of a session, while it is open and for a while after its end."""
         if (session := self.sessions.get(session_id)) is not None:
             return session.standing
         if (standing := self.ended.find(session_id)) is None:

@@ -127,14 +127,14 @@ class Session:
 
     @property
     def standing(self) -> Standing:
-        """What its calls came to by now."""
+        """The rewards and failures of its calls so far."""
         if self._tally is None:
-            self._tally = Tally()  # calls that run yet are counted in it, even after the end
+            self._tally = Tally()  # calls that still run count in it, even after the end
         return Standing(self.id, self.spec.environment.name(), self.finished, self._tally, self._broken)
 
     @property
     def _broken(self) -> Trouble | None:
-        """What is wrong with the session, though no call of it failed. Every session is asked this at its end."""
+        """What is wrong with the session itself, though no call failed. Checked at the end of every session."""
         life = self._life
         if life.state is _FAILED:
             return "setup_failed"
@@ -206,7 +206,7 @@ class Session:
         claim = Claim("fork", "exclusive")
         await turns.take(claim)
         try:
-            placed = await self.ready()  # again: a call before us may have lost it
+            placed = await self.ready()  # again: an earlier call may have lost it
             sessions = [Session(spec, self._shared) for spec in specs]
             try:
                 made, strategy = await placed.fork(specs)
@@ -368,7 +368,7 @@ class Session:
             result = stopped(call.name, call.stopped, call.seconds or self._shared.limits.call_seconds)
         except ToolyardError as error:  # setup() failed, or the session was closed while the call waited
             result = ToolFailure("lost", str(error))
-        except Exception as error:  # ours, or the author's score_group(), which has no other way to fail
+        except Exception as error:  # the runtime's, or the author's score_group(), which cannot fail otherwise
             what = f"{call.name} broke: {describe(error)}"
             log.warning("session %s: %s", self.id, what, exc_info=error, extra=self._life.about)
             result = ToolFailure("tool_raised", str(error) or type(error).__name__)
@@ -501,7 +501,7 @@ class Session:
             del self._calls[call.id]
 
     def _count(self, result: Reply) -> None:
-        """Keep what a call came to. One that has nothing to say yet has come to nothing."""
+        """Count the result of a call, unless it is `AskAgain`."""
         if isinstance(result, AskAgain):
             return
         if (tally := self._tally) is None:
@@ -509,7 +509,7 @@ class Session:
         tally.add(result, cancelled_by_us=self._life.state is _CLOSED or self._shared.draining)
 
     def _tell(self, call: Call[Any], result: Reply, now: float) -> None:
-        """Tell the journal that a call is over. A call that returned `AskAgain` is so only for the record."""
+        """Tell the journal that a call is over. If it returned `AskAgain`, tell only the recorder."""
         journal = self._shared.journal
         asked = call.deadline - self._shared.limits.call_seconds
         waited, ran = (call.began - asked, now - call.began) if call.began else (now - asked, None)

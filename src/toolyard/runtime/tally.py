@@ -1,5 +1,5 @@
-"""What the calls of a session came to, over whatever wire they were made: rewards, and failures that were not the
-agent's. A session that has ended is remembered for a while."""
+"""The results of a session's calls, over any wire: rewards, and failures that were not the agent's. Sessions that ended
+are remembered for a while."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AGENTS = ("no_such_tool", "bad_arguments", "tool_failed", "episode_finished")
 
 
 class Tally:
-    """Made with a session's first call. It takes more than a few bytes only for calls that are scored."""
+    """Made with a session's first call. It grows only with calls that have a reward."""
 
     __slots__ = ("calls", "scored", "trouble")
 
@@ -29,7 +29,7 @@ class Tally:
         """The last failure that was not the agent's."""
 
     def add(self, result: str | CallResult, *, cancelled_by_us: bool) -> None:
-        """Count a call. One that its own client cancelled is no trouble."""
+        """Count a call. A call that its own client cancelled is no trouble."""
         if isinstance(result, str):
             pass
         elif isinstance(result, ToolFailure):
@@ -41,7 +41,7 @@ class Tally:
         self.calls += 1
 
     def copy(self) -> Tally:
-        """For a session that continues from here."""
+        """A copy for a fork of the session."""
         made = Tally()
         made.calls, made.trouble = self.calls, self.trouble
         made.scored = self.scored and [*self.scored]
@@ -50,14 +50,14 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a session has come to by now, for its trainer."""
+    """A session's results so far, for its trainer."""
 
     session_id: str
     environment: str
     finished: bool
     tally: Tally
     broken: Trouble | None = None
-    """What is wrong with the session itself, whatever its calls came to."""
+    """What is wrong with the session itself, apart from its calls."""
 
     @property
     def trouble(self) -> Trouble | None:
@@ -65,7 +65,7 @@ class Standing:
 
     @property
     def rewards(self) -> Sequence[float | None]:
-        """For each call, in the order in which they ended; None for one that was not scored."""
+        """One for each call, in the order in which they ended; None without a reward."""
         rewards: list[float | None] = [None] * self.tally.calls
         for number, reward in self.tally.scored or ():
             rewards[number] = reward
@@ -73,25 +73,25 @@ class Standing:
 
     @property
     def reward(self) -> float | None:
-        """The last."""
+        """The last reward."""
         scored = self.tally.scored
         return scored[-1][1] if scored else None
 
     @property
     def total(self) -> float | None:
-        """The sum; None if no call was scored."""
+        """The sum of the rewards; None if there is none."""
         scored = self.tally.scored
         return sum(reward for _, reward in scored) if scored else None
 
     @property
     def retryable(self) -> bool:
-        """Whether the trouble was the infrastructure's, so that the same episode may well go better."""
+        """Whether the infrastructure failed, so that a repetition may succeed."""
         trouble = self.trouble
         return trouble is not None and trouble != "setup_failed" and is_retryable(trouble)
 
 
 class Ended:
-    """Where sessions stood when they ended. The oldest go first, after a time or when there are too many."""
+    """The results of sessions that ended. The oldest are dropped first, after a time or when there are too many."""
 
     def __init__(self, seconds: float, most: int) -> None:
         self.seconds = seconds

@@ -50,7 +50,7 @@ class Tasks:
         self._splits: Sequence[Split] | None = None
         self._lists: dict[str, _Listed] = {}
         self._asking: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By split, so that requests at the same time ask for a list once. None is for the list of splits."""
+        """By split, so that concurrent requests fetch a list once. None is for the list of splits."""
 
     async def splits(self) -> Sequence[Split]:
         if self._splits is None:

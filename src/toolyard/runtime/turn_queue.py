@@ -103,7 +103,7 @@ class Slots:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give_back()  # we had got it already
+                self.give_back()  # this call had got it already
             raise
 
     def give_back(self) -> None:

@@ -1,4 +1,4 @@
-"""For tests of environments: a real server on a free port, and checks that an environment or a sandbox holds."""
+"""For tests of environments: a real server on a free port, and checks of environments and sandboxes."""
 
 from __future__ import annotations
 

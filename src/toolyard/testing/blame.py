@@ -1,4 +1,4 @@
-"""Which line of the author's own code is behind something: not a line of ours, nor of a library if that can be."""
+"""Find the line of the author's own code behind an error or a stall, rather than a line of Toolyard or of a library."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Line = tuple[str, str, int]
 
 
 def explained(error: BaseException) -> str:
-    """`KeyError: 'size' (maze.py, line 37)`."""
+    """Describe an error with its place: `KeyError: 'size' (maze.py, line 37)`."""
     walk = traceback.walk_tb(error.__traceback__)
     lines = _authors([(frame.f_code.co_qualname, frame.f_code.co_filename, line) for frame, line in walk])
     return describe(error) + (f" {_place(lines[-1])}" if lines else "")
 
 
 def running_code(frame: FrameType | None) -> tuple[FrameType | None, str | None]:
-    """Which step the event loop is in the middle of, and if that is the author's: `Maze.move (maze.py, line 37)`."""
+    """The step that the event loop is in, and the author's code in it, if any: `Maze.move (maze.py, line 37)`."""
     frames: list[Line] = []
-    interrupts = {getattr(callback, "__code__", None) for callback in gc.callbacks}  # of any code, when garbage is due
+    interrupts = {getattr(callback, "__code__", None) for callback in gc.callbacks}  # may run inside any code
     while frame is not None and frame.f_code.co_qualname != "Handle._run":  # where asyncio starts each step
         if frame.f_code not in interrupts:
             frames.append((frame.f_code.co_qualname, frame.f_code.co_filename, frame.f_lineno))
@@ -35,7 +35,7 @@ def running_code(frame: FrameType | None) -> tuple[FrameType | None, str | None]
 
 
 def _authors(lines: Sequence[Line]) -> Sequence[Line]:
-    """Those in the author's files; if there is none, those in installed libraries."""
+    """The lines in the author's files; if there are none, the lines in installed libraries."""
     return [line for line in lines if is_authors(line[1])] or [line for line in lines if is_installed(line[1])]
 
 

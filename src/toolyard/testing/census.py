@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LASTING_THREADS = ("toolyard-plain", "toolyard-loopwatch", "asyncio_")
-"""How the names of threads begin that are here to stay: ours, and those of `asyncio.to_thread`, which all share."""
+"""Prefixes of the names of threads that live on: Toolyard's, and those that all share through `asyncio.to_thread`."""
 _LOOKS, _LOOK_SECONDS = 10, 0.1
 
 
@@ -19,7 +19,7 @@ _LOOKS, _LOOK_SECONDS = 10, 0.1
 class Census:
     threads: Sequence[str]
     files: Sequence[str]
-    """Open files, sockets and pipes; none where the system does not tell."""
+    """Open files, sockets and pipes; empty on a system that does not list them."""
     processes: Sequence[str]
     coroutines: Sequence[str]
     """asyncio's tasks, by the name of what they run."""
@@ -36,7 +36,7 @@ class Census:
         )
 
     def growth(self, before: Census) -> dict[str, list[str]]:
-        """What is here and was not there before, by kind."""
+        """What was added since `before`, by kind."""
         kinds = {
             "threads": (self.threads, before.threads),
             "open files": (self.files, before.files),
@@ -47,7 +47,7 @@ class Census:
 
 
 async def growth_since(before: Census) -> dict[str, list[str]]:
-    """What there is more of; what is about to end gets a moment to do so."""
+    """What was added since `before`; waits a moment for what is about to end."""
     for _ in range(_LOOKS):
         growth = Census.take().growth(before)
         if not growth:
@@ -57,7 +57,7 @@ async def growth_since(before: Census) -> dict[str, list[str]]:
 
 
 def _more(now: Sequence[str], then: Sequence[str]) -> list[str]:
-    """The last `len(now) - len(then)` of those that are new; names may repeat, and numbers may be given again."""
+    """The last `len(now) - len(then)` new names; names may repeat, and the system reuses numbers."""
     left = list(then)
     new = []
     for name in now:
@@ -77,11 +77,11 @@ def _open_files() -> Sequence[str]:
         try:
             found.append(os.readlink(folder / number))
         except OSError:
-            continue  # the one that listed the folder
+            continue  # the descriptor that listed the folder
     return found
 
 
 def _children() -> Sequence[str]:
-    """Processes that we started and that still run, or that nobody has waited for. Linux only."""
+    """Child processes that still run, or that wait to be reaped. Linux only."""
     lists = Path("/proc/self/task").glob("*/children")
     return [pid for children in lists for pid in children.read_text().split()]

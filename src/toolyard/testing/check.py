@@ -1,6 +1,6 @@
-"""Does an environment hold together? `check_environment(Env)` looks at it, plays it and reports what it found.
+"""Check an environment: `check_environment(Env)` looks at it, plays it and reports what it found.
 
-It runs in this process, on the real runtime, without HTTP. What it cannot know is whether the rewards make sense.
+It runs in this process, on the real runtime, without HTTP. It cannot know whether the rewards make sense.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 _BLOCKED_SECONDS = 0.1
 _SAMPLE = 20
-"""How many tasks of each split are looked at."""
+"""How many tasks of each split it looks at."""
 
 
 def check_environment(
@@ -60,11 +60,11 @@ def check_environment(
 ) -> Report:
     """Check one environment; in a test: `report = check_environment(Env)`, then `assert report.ok, str(report)`.
 
-    `calls` is the episode to play, as `[("move", {"direction": "north"}), …]`; without it, tools are called at
-    random, with arguments made from their schemas. `split` and `index` name the task to play; without them, a
-    sample is played. `episodes=0` calls no tool. Whatever takes longer than `seconds` is given up. Without `calls`,
-    dishonest agents play, too; `idle_reward` says that it is meant if one that does nothing is paid. `tell` is handed
-    each finding as soon as there is one. Call it from a plain function: it runs an event loop of its own.
+    `calls` is the episode to play, as `[("move", {"direction": "north"}), …]`; without it, the check calls tools at
+    random, with arguments made from their schemas, and dishonest agents play, too. `split` and `index` name the task to
+    play; without them, it plays a sample. `episodes=0` calls no tool. It gives up each step that takes longer than
+    `seconds`. `idle_reward` allows rewards for agents that do nothing. It passes each finding to `tell` at once. Call
+    it from a plain function: it runs an event loop of its own.
     """
     report = Report(getattr(environment, "__name__", repr(environment)))
 
@@ -76,9 +76,9 @@ def check_environment(
         try:
             env = adapt(environment)
             report.environment = env.name()
-            for record in heard.records:  # what is left out of a class written for another framework
+            for record in heard.records:  # an adapter warns of what it leaves out of a class
                 add("warning", "class", record.getMessage())
-            Server([environment])  # each protocol has its own say, on names for instance
+            Server([environment])  # each protocol checks the class, its name for instance
             settings = Settings(
                 setup_seconds=seconds, call_seconds=seconds, teardown_seconds=min(seconds, 30), sweep_seconds=0.05
             )
@@ -119,7 +119,7 @@ class _Check:
 
     async def everything(self, script: Script | None, wanted: tuple[str, int] | None, episodes: int) -> None:
         with LoopWatch(_BLOCKED_SECONDS, self._stuck) as watch:
-            # Sandboxes as a server would have them, but none made in advance: it would look like a leak.
+            # Sandboxes as in a server, but none made in advance: they would look like a leak.
             hidden = hidden_by([self._env])
             async with sandboxes_of(Settings.read({}), hidden=hidden) as sandboxes, self._stage.runtime.running():
                 if needs_sandbox(self._env):
@@ -165,7 +165,7 @@ class _Check:
         return list(dict.fromkeys(names))
 
     async def tasks_of(self, split: str) -> Sequence[Task]:
-        """A sample of the split's tasks, looked at."""
+        """Check a sample of the split's tasks, and return it."""
         tasks = self._stage.runtime.tasks(self._env)
         try:
             count = await self._within(tasks.count(split))
@@ -179,12 +179,12 @@ class _Check:
         problems = {name_of(task): judging.of_task(task.spec) for task in sample}
         self._tell_once("tasks", problems)
         if not any(problems.values()):
-            self._add("ok", "tasks", f"{split}: {count:,}, of which {len(sample)} were looked at: JSON objects")
+            self._add("ok", "tasks", f"{split}: {count:,}, of which {len(sample)} were checked: JSON objects")
             await self._same_again(split, sample)
         return [task for task in sample if all(level != "error" for level, _ in problems[name_of(task)])]
 
     async def _same_again(self, split: str, sample: Sequence[Task]) -> None:
-        """Clients name a task by its number, on any server, at any time."""
+        """The same number must give the same task again: clients name tasks by number, on any server, at any time."""
         again = Tasks(self._env, self._witness)
         for task in sample:
             assert task.index is not None
@@ -208,7 +208,7 @@ class _Check:
     # Prompts and tools.
 
     async def sessions(self, tasks: Sequence[Task]) -> bool:
-        """Open each task: constructor, setup, prompt, list of tools, teardown. Whether all can be played."""
+        """Open each task: constructor, setup, prompt, list of tools, teardown. True if all can be played."""
         problems: dict[str, Problems] = {}
         tools: dict[str, tuple[ToolSpec, bool]] = {}
         for task in tasks:
@@ -248,7 +248,7 @@ class _Check:
     # Episodes.
 
     async def episodes(self, tasks: Sequence[Task], script: Script | None, episodes: int) -> None:
-        """Play, then play the same again all at once: that shows what leaks, and what sessions share."""
+        """Play, then play the same again all at once, to find what leaks and what sessions share."""
         plan = [(tasks[n % len(tasks)], script or at_random(f"{self._seed}/{n}")) for n in range(episodes)]
         deadline = time.monotonic() + self._seconds
         plays: list[Played | Exception] = []
@@ -275,7 +275,7 @@ class _Check:
             self._add("error", "episodes", error)
         made = [call for play in played for call in play.calls]
         problems: dict[str, dict[tuple[Level, str], None]] = {}
-        for call in made:  # the same call may go wrong once and well another time
+        for call in made:  # the same call may fail once and succeed later
             name = f"{call.tool} {shortened(json.dumps(dict(call.arguments), ensure_ascii=False))}"
             problems.setdefault(name, {}).update(dict.fromkeys(judging.of_call(call, scripted=script is not None)))
         self._tell_once("episodes", {name: list(found) for name, found in problems.items()})
@@ -295,14 +295,14 @@ class _Check:
             self._add("note", "episodes", f"no episode reached finished {how}; show the way with --call or calls=")
 
     def _refused(self, tool: str, results: Sequence[CallResult]) -> None:
-        """A tool that took nothing that its own schema allows."""
+        """Warn of a tool that accepted no arguments made from its own schema."""
         bad = [result for result in results if isinstance(result, ToolFailure) and result.reason == "bad_arguments"]
         if bad and len(bad) == len(results):
             text = f"none of {len(bad)} arguments made from its schema was accepted: {shortened(bad[0].message, 200)}"
             self._add("warning", "episodes", f"{tool}: {text}")
 
     async def dishonest(self, tasks: Sequence[Task]) -> None:
-        """Agents that do nothing, crash or exit early: none may earn what the author would not give it."""
+        """Play agents that do nothing, crash or exit early, and report each reward that one earns."""
         probing = Probing(self._stage, time.monotonic() + self._seconds / 2)
         for task in tasks[:: max(1, len(tasks) // TASKS)][:TASKS]:
             try:
@@ -345,7 +345,7 @@ class _Check:
     # The end.
 
     def endings(self) -> None:
-        """Whether everything that was opened is closed, and what was said on the way."""
+        """Report open sessions, missing teardowns, and what was logged and warned of meanwhile."""
         witness, sessions = self._witness, self._stage.runtime.sessions
         if sessions:
             self._add("error", "sessions", f"{len(sessions)} are still open")
@@ -354,7 +354,7 @@ class _Check:
             self._add(level, "teardown", f"was called {witness.torn_down} times for {witness.built} sessions")
         said: dict[str, str] = {}
         for record in self._stage.heard.records:
-            if record.levelname == "ERROR":  # what tools and setup() raise is a warning, told where it was found
+            if record.levelname == "ERROR":  # exceptions of tools and setup() are warnings, reported where they occur
                 text = re.sub(r"^session \S+ ", "", record.getMessage().splitlines()[0])
                 if record.exc_info and record.exc_info[1]:
                     text = f"{re.sub(' raised .*', '', text)} raised {explained(record.exc_info[1])}"
@@ -370,7 +370,7 @@ class _Check:
     # Small things.
 
     def _tell_once(self, topic: str, problems: Mapping[str, Problems]) -> None:
-        """Each problem with the first thing that has it, and how many others have it too."""
+        """Report each problem once, with the first place that has it and the number of others."""
         having: dict[tuple[Level, str], list[str]] = {}
         for name, found in problems.items():
             for problem in found:
@@ -380,7 +380,7 @@ class _Check:
             self._add(level, topic, f"{names[0]}{others}: {text}")
 
     def _stuck(self, code: str, seconds: float) -> None:
-        """From another thread, while the loop stands still."""
+        """Called in another thread, while the loop is blocked."""
         self._add("note", "loop", f"{code} has not let go of the event loop for {seconds:.0f} s; Ctrl-C ends the check")
 
     async def _within(self, work: Awaitable[T]) -> T:

@@ -1,7 +1,7 @@
-"""Does a sandbox backend keep its word? `check_sandbox(backend)` uses it in every way and reports what it found.
+"""Check a sandbox backend: `check_sandbox(backend)` uses it in every way and reports what it found.
 
-It finds out what the contract in `sandboxes/base` says, and that a layer of isolation that is reported is there. It is
-no proof that untrusted code cannot get out; that takes the hostile programs of our own tests.
+It tries each promise of the contract in `sandboxes/base`, and each layer of isolation that the backend reports. It does
+not prove that untrusted code cannot get out; for that there are the hostile programs of Toolyard's own tests.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def check_sandbox(
     """Check a backend that has not been started; in a test: `report = check_sandbox(MyBackend())`, and then
     `assert report.ok, str(report)`.
 
-    `only` names topics: run, process, limits, python, shell, files, fork, end, report. `tell` is handed each finding as
-    soon as there is one. Call it from a plain function: it runs an event loop of its own.
+    `only` names topics: run, process, limits, python, shell, files, fork, end, report. It passes each finding to `tell`
+    at once. Call it from a plain function: it runs an event loop of its own.
     """
     report = Report(backend.name)
 
@@ -59,7 +59,7 @@ async def _everything(backend: Backend, rules: Sequence[Rule], add: Callable[[Le
             await _follow(rule, backend, add)
     finally:
         await backend.close()
-    await asyncio.get_running_loop().shutdown_default_executor()  # whose threads are nobody's fault
+    await asyncio.get_running_loop().shutdown_default_executor()  # its threads are no leak of the backend
     growth = await growth_since(before)
     for kind, names in growth.items():
         add("error", "leaks", f"{kind} left behind: {len(names)} ({', '.join(list(dict.fromkeys(names))[:3])})")
@@ -88,10 +88,10 @@ async def _follow(rule: Rule, backend: Backend, add: Callable[[Level, str, str],
 
 @contextlib.contextmanager
 def _private_temporary_directory() -> Iterator[str]:
-    """Where everything that the backend leaves behind can be seen."""
+    """A temporary directory of its own, which shows what the backend leaves behind."""
     before = tempfile.tempdir
     directory = tempfile.mkdtemp()
-    os.chmod(directory, 0o711)  # programs may run as somebody else
+    os.chmod(directory, 0o711)  # programs may run as another user
     tempfile.tempdir = directory
     try:
         yield directory

@@ -20,10 +20,10 @@ from toolyard.testing.witness import LoggedMeanwhile
 
 ToolCall: TypeAlias = tuple[str, JsonObject]
 Script: TypeAlias = Callable[[ListToolsOutput], Iterator[ToolCall]]
-"""Which calls to make, given the tools that the task has."""
+"""Makes the calls for a task with these tools."""
 
 RANDOM_CALLS = 50
-"""A random episode is given up after so many."""
+"""A random episode ends after this many calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class MadeCall:
     arguments: JsonObject
     result: CallResult
     error: BaseException | None
-    """What the tool raised, if that is how it ended."""
+    """The exception that the tool raised, if any."""
 
 
 @dataclass(slots=True)
@@ -40,14 +40,14 @@ class Played:
     task: Task
     calls: list[MadeCall] = field(default_factory=list)
     after_the_end: CallResult | None = None
-    """What one more call gave, after the one that finished the episode."""
+    """The result of one more call, after the episode finished."""
 
     @property
     def finished(self) -> bool:
         return self.after_the_end is not None
 
     def outcome(self) -> Sequence[object]:
-        """What can be compared with another episode; not the words of failures, which may name addresses."""
+        """What to compare with another episode; without the messages of failures, which may contain addresses."""
         return [
             (made.result.text, made.result.reward, made.result.finished)
             if isinstance(made.result, ToolOutput)
@@ -58,7 +58,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where episodes are played."""
+    """The runtime and the environment that play the episodes."""
 
     runtime: Runtime
     environment: type[Environment]
@@ -75,7 +75,7 @@ class Stage:
             await self.runtime.close(session.id)
 
     async def play(self, task: Task, script: Script) -> Played:
-        """One episode, to its end or to that of the script."""
+        """Play one episode, to its end or to the end of the script."""
         played = Played(task)
         async with self.session(task) as session:
             listed = await (await session.ready()).list_tools()
@@ -84,7 +84,7 @@ class Stage:
                 raised = isinstance(result, ToolFailure) and result.reason == "tool_raised"
                 played.calls.append(MadeCall(tool, arguments, result, self.heard.last_error() if raised else None))
                 if isinstance(result, ToolFailure) and result.retryable:
-                    break  # timed out or lost: the rest would only take as long again
+                    break  # timed out or lost: each later call would take as long
                 if isinstance(result, ToolOutput) and result.finished:
                     played.after_the_end = as_result(await session.start(tool, arguments).finished())
                     break
@@ -96,7 +96,7 @@ def scripted(calls: Sequence[ToolCall]) -> Script:
 
 
 def tools_of(listed: ListToolsOutput) -> Sequence[ToolSpec]:
-    """All that can be called, the one for the agent's last message among them."""
+    """All tools, including the terminal tool, which takes the agent's last message."""
     tools = [*listed.tools]
     if (terminal := listed.terminal_tool) is not None:
         message = {"type": "object", "properties": {terminal.arg: {"type": "string"}}, "required": [terminal.arg]}
@@ -106,7 +106,7 @@ def tools_of(listed: ListToolsOutput) -> Sequence[ToolSpec]:
 
 
 def at_random(seed: str) -> Script:
-    """The same calls for the same seed and the same tools."""
+    """Call tools at random; the same seed and tools give the same calls."""
 
     def script(listed: ListToolsOutput) -> Iterator[ToolCall]:
         dice = random.Random(seed)

@@ -1,4 +1,4 @@
-"""What is wrong with a task, a tool's description, a prompt or a result: each a function from the thing to findings."""
+"""Judges a task, a tool, a prompt or a result: one function for each, which returns its problems."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of_task(spec: object) -> Problems:
         return [("error", f"it is of type {type(spec).__name__}; a task is a JSON object, in Python a dict")]
     try:
         encode(spec)
-    except Exception as error:  # whatever the author put there, when it is asked to become JSON
+    except Exception as error:  # the author's values may raise anything when they are encoded
         return [("error", f"it cannot be sent as JSON: {error}")]
     try:
         json.dumps(spec, allow_nan=False)
@@ -45,7 +45,7 @@ def of_prompt(blocks: Blocks) -> Problems:
 
 
 def of_tool(spec: ToolSpec, *, runs: bool) -> Problems:
-    """A tool as a model is shown it."""
+    """A tool, as a model sees it."""
     found: list[tuple[Level, str]] = []
     if not runs:
         found.append(("error", "list_task_tools() describes it, but nothing runs it: write call_task_tool()"))
@@ -67,7 +67,7 @@ def of_tool(spec: ToolSpec, *, runs: bool) -> Problems:
 
 
 def of_call(call: MadeCall, *, scripted: bool) -> Problems:
-    """How a call went; of a scripted one, also when it went well."""
+    """How a call went; reports success only of a scripted one."""
     match call.result:
         case ToolOutput() as output:
             found = of_output(output)

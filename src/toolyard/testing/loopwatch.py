@@ -1,4 +1,4 @@
-"""Notices when the author's code keeps the event loop from doing anything else, and which code it was."""
+"""Notices when the author's code blocks the event loop, and names that code."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from toolyard.testing.blame import running_code
 _LOOK_SECONDS = 0.02
 _STUCK_SECONDS = 5
 _SEEN_LEAST = 3
-"""Looks that must find the same code: a machine that stalls stops the looking as well."""
+"""How often the watch must see the same code: a stall of the whole machine also stops the watch."""
 
 
 class LoopWatch:
     """Use it as `with LoopWatch(0.1, stuck) as watch:` in the loop's thread, and read `watch.blocked` afterwards.
 
-    It looks at what that thread is doing, again and again. A step that the loop is still in after so many seconds
-    has blocked it.
+    It samples that thread's stack. A step of the loop that lasts longer than the given seconds has blocked it.
     """
 
     def __init__(self, seconds: float, stuck: Callable[[str, float], None]) -> None:
         self._limit = seconds
         self._stuck = stuck
-        """Called from the watching thread, once, for code that seems to block for good."""
+        """The watching thread calls it once for code that seems to block for good."""
         self._loop_thread = threading.get_ident()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="toolyard-loopwatch", daemon=True)
@@ -37,7 +36,7 @@ class LoopWatch:
         self._seen: Counter[str] = Counter()
         self._told: set[str] = set()
         self.blocked: dict[str, float] = {}
-        """Code that blocked the loop, and for how many seconds at worst."""
+        """Code that blocked the loop, and its longest block in seconds."""
 
     def __enter__(self) -> Self:
         self._thread.start()

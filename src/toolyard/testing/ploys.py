@@ -1,6 +1,4 @@
-"""Agents that try to earn without working: one does nothing, one crashes, one exits early. Their calls, made from the
-tools that a task lists.
-"""
+"""The calls of agents that try to earn without working: one does nothing, one crashes, one exits early."""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ from toolyard.testing.episodes import ToolCall
 Agent: TypeAlias = Literal["does nothing", "crashes", "exits early"]
 
 TOOLS = 30
-"""Of a task that are tried, at most."""
+"""Try at most this many tools of a task."""
 _FILES_MOST = 3
-"""Names of files that an agent writes its program to."""
+"""An agent writes its program to at most this many files."""
 
 _EXITING = ("import os\nos._exit(0)\n", "import sys\nsys.exit(0)\n", "exit 0")
 _CRASHING = ("import os\nos._exit(1)\n", "kill -9 $$")
@@ -37,7 +35,7 @@ class Ploy:
 
 
 def idle(tools: Sequence[ToolSpec]) -> Iterator[Ploy]:
-    """Each tool as the first and only one: with no arguments, and with the least that its schema allows."""
+    """Call each tool alone: with no arguments, and with the fewest that its schema allows."""
     for tool in tools:
         least = least_arguments(tool.input_schema)
         for arguments in ({}, least) if least else ({},):
@@ -45,7 +43,7 @@ def idle(tools: Sequence[ToolSpec]) -> Iterator[Ploy]:
 
 
 def hostile(tools: Sequence[ToolSpec], prompt: str, endings: Sequence[ToolCall]) -> Iterator[Ploy]:
-    """Programs that end at once, through each tool that takes text; then what ends the episode."""
+    """Send programs that end at once through each tool that takes text; then end the episode."""
     files = [*dict.fromkeys([*_NAMED_IN_PROMPT.findall(prompt)[: _FILES_MOST - 1], "conftest.py"])]
     programs: list[tuple[Agent, str]] = [*(("exits early", text) for text in (*_EXITING, _overwriting(files)))]
     programs += [("crashes", text) for text in _CRASHING]
@@ -56,12 +54,12 @@ def hostile(tools: Sequence[ToolSpec], prompt: str, endings: Sequence[ToolCall])
 
 
 def _overwriting(files: Sequence[str]) -> str:
-    """For a shell: every file that is named leaves early when it is imported."""
+    """A shell command that makes each of these files exit when it is imported."""
     return f"echo 'import os; os._exit(0)' | tee {' '.join(files)} >/dev/null"
 
 
 def _carrying(tool: ToolSpec, program: str, files: Sequence[str]) -> Iterator[JsonObject]:
-    """Arguments with the program where a program, or any text, is expected. None for a tool that takes no text."""
+    """Arguments with the program where a program, or any text, belongs. Yields none for a tool that takes no text."""
     texts = [name for name, schema in _parameters(tool) if _takes_text(schema)]
     carriers = [name for name in texts if _PROGRAM.search(name.lower())] or [
         name for name in texts if not _FILE.search(name.lower())
@@ -80,7 +78,7 @@ def _parameters(tool: ToolSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
 
 
 def _takes_text(schema: Mapping[str, Any]) -> bool:
-    """Any text, not one of a few."""
+    """True for free text, not for a choice of a few."""
     if "enum" in schema or "const" in schema:
         return False
     if (choices := schema.get("anyOf") or schema.get("oneOf")) is not None:

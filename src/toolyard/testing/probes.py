@@ -1,4 +1,4 @@
-"""What cheating would earn: dishonest agents play a few tasks, and each reward that one of them gets is a finding."""
+"""Let dishonest agents play a few tasks: each reward that one of them gets is a finding."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from toolyard.testing.ploys import TOOLS, Agent, Ploy, hostile, idle
 from toolyard.testing.report import Level
 
 TASKS = 3
-"""That are played: what earns in all of them was not right by chance."""
+"""How many tasks they play: what earns in all of them was not right by chance."""
 
 
 @dataclass(slots=True)
 class Earnings:
-    """Of one agent by one tool."""
+    """What one agent earned through one tool."""
 
     call: str
-    """The first that was paid."""
+    """The first call with a reward."""
     reward: float
     tasks: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class Probing:
-    """Plays the dishonest agents on one task after the other, and remembers what they earned."""
+    """Plays the dishonest agents on one task after the other, and notes what they earn."""
 
     stage: Stage
     until: float
-    """By the monotonic clock."""
+    """When to stop, by the monotonic clock."""
     episodes: int = 0
     tasks: int = 0
     cut_short: bool = False
@@ -43,7 +43,7 @@ class Probing:
     lost: dict[tuple[Agent, str], str] = field(default_factory=dict)
 
     async def play(self, task: Task) -> None:
-        """An exception is the author's, of the constructor, setup() or a list of tools."""
+        """Play all agents on one task. Raises what the author's constructor, setup() or list_task_tools() raises."""
         async with self.stage.session(task) as session:
             placed = await session.ready()
             tools = tools_of(await placed.list_tools())[:TOOLS]
@@ -79,7 +79,7 @@ class Probing:
         earned.tasks.add(self.tasks)
 
     def _note_lost(self, ploy: Ploy, played: Played) -> None:
-        """An agent that can make its call count as lost can get rid of an episode that goes badly."""
+        """Note an agent whose call counts as lost: it can discard an episode that goes badly."""
         first = played.calls[0]
         if isinstance(first.result, ToolFailure) and first.result.reason == "lost":
             self.lost.setdefault((ploy.agent, first.tool), first.result.message)
@@ -111,7 +111,7 @@ class Probing:
 
 
 def _reward(made: MadeCall) -> float | None:
-    """If there is one to be glad of."""
+    """The call's reward, if it is positive."""
     if not isinstance(made.result, ToolOutput) or made.result.reward is None:
         return None
     return made.result.reward if math.isfinite(made.result.reward) and made.result.reward > 0 else None

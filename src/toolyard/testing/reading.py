@@ -1,6 +1,6 @@
-"""What of an environment a program in its sandbox can read: its source, its data, whatever it hides.
+"""Find out whether a program in the sandbox can read the environment's source, its data or what it hides.
 
-A program looks for it there as an agent would: by path, by import, and by content under any other name.
+The program searches as an agent would: by path, by import, and by content under any other name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toolyard.testing.judging import Problems
 
 _FILES_MOST = 500
 _BYTES = (64, 2**20)
-"""Smaller files are too alike, and larger ones take long."""
+"""Smaller files are too alike, and larger files take long to read."""
 _SECONDS = 30.0
 _SHOWN = 3
 
@@ -72,14 +72,14 @@ def look(wanted):
 
 
 async def readable(environment: type) -> Problems:
-    """In a sandbox that is opened as those of the server are."""
+    """Search in a sandbox that opens as the server's do."""
     wanted = wanted_of(environment)
     if not wanted["paths"]:
         return []
     async with await open_sandbox() as sandbox:
         found = await _found(sandbox, wanted)
     if found is None:
-        return [("warning", "what can be read of it in a sandbox could not be found out: the program there failed")]
+        return [("warning", "the search for readable files failed in the sandbox, so nothing is known about them")]
     if not found:
         return [("ok", "a program in a sandbox looked for its source, and for what it hides, and found nothing")]
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
@@ -103,7 +103,7 @@ def wanted_of(environment: type) -> Mapping[str, Any]:
         "paths": [str(path) for path in paths],
         "modules": sorted(modules - {"typing", "__main__"}),
         "contents": contents,
-        "public": "/toolyard/examples",  # which we ship, and everybody knows
+        "public": "/toolyard/examples",  # public: Toolyard ships them
         "seconds": _SECONDS / 3,
     }
 

@@ -1,4 +1,4 @@
-"""What a check found, one line each."""
+"""The findings of a check, one line each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Level: TypeAlias = Literal["ok", "note", "warning", "error"]
 class Finding:
     level: Level
     topic: str
-    """What was looked at, in a word: splits, tasks, prompts, tools, episodes, leaks, loop …"""
+    """What was checked, in a word: splits, tasks, prompts, tools, episodes, leaks, loop …"""
     text: str
 
     def __str__(self) -> str:
@@ -26,7 +26,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """No error; warnings may be there."""
+        """True if there is no error; there may be warnings."""
         return not self.of("error")
 
     def of(self, level: Level) -> list[Finding]:

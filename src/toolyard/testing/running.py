@@ -1,4 +1,4 @@
-"""A real server on a free port of this machine, for the length of a `with`."""
+"""Runs a real server on a free port of this machine, for the length of a `with`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _START_SECONDS = 20
 _PLACES_SECONDS = 60
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Asks this machine itself, whatever proxy the environment variables name."""
+"""Asks this machine directly, past any proxy in the environment variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Running:
 
     @property
     def agent_url(self) -> str:
-        """Of the port for agents, which there is with `agent_port=0`."""
+        """The URL of the agents' port, which `agent_port=0` opens."""
         return f"http://127.0.0.1:{self.server.agent_port}"
 
 
@@ -40,7 +40,7 @@ class Running:
 def running(environments: Sequence[type], *, toolsets: Sequence[type] = (), **settings: Any) -> Iterator[Running]:
     """Serve `environments` in a thread. Keywords are settings, as in `running([Env], idle_seconds=2)`.
 
-    What keeps the server from starting is raised here.
+    Raises what keeps the server from starting.
     """
     server = Server(environments, toolsets=toolsets, settings=Settings(**settings))
     socket = listen("127.0.0.1", 0)
@@ -50,14 +50,14 @@ def running(environments: Sequence[type], *, toolsets: Sequence[type] = (), **se
     def serve() -> None:
         try:
             server.serve(socket)
-        except ToolyardError as error:  # an environment needs a better sandbox than there is
+        except ToolyardError as error:  # an environment needs a better sandbox than this machine has
             refused.append(error)
             socket.close()
 
     thread = threading.Thread(target=serve, name="toolyard-server", daemon=True)
     thread.start()
     try:
-        # The port is open already: this waits in the queue of connections until the server answers.
+        # The port is open already: the connection waits in its queue until the server answers.
         try:
             _wait_for_health(url)
         except OSError:
@@ -72,7 +72,7 @@ def running(environments: Sequence[type], *, toolsets: Sequence[type] = (), **se
 
 
 def _wait_for_health(url: str) -> None:
-    """Places for sessions may still be starting."""
+    """Wait until the server is ready: places for sessions may still be starting."""
     ends = time.monotonic() + _PLACES_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A placement that sees what the runtime asks of an environment, and a log handler that hears what it says."""
+"""A placement that counts how often the runtime builds and tears down, and a handler that keeps what is logged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolyard.placement.local import LocalEnvironment, LocalPlacement
 
 
 class Witness(LocalPlacement):
-    """LocalPlacement, and how often an environment was built and torn down."""
+    """A LocalPlacement that counts how often environments are built and torn down."""
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
@@ -23,7 +23,7 @@ class Witness(LocalPlacement):
     async def place(self, spec: SessionSpec) -> LocalEnvironment:
         placed = await super().place(spec)
         self.built += 1
-        return cast(LocalEnvironment, _Witnessed(placed, self))  # by delegation
+        return cast(LocalEnvironment, _Witnessed(placed, self))  # it delegates the rest
 
 
 class _Witnessed:
@@ -35,12 +35,12 @@ class _Witnessed:
         self._witness.torn_down += 1
         await self._placed.teardown()
 
-    def __getattr__(self, name: str) -> Any:  # everything else is the environment's own
+    def __getattr__(self, name: str) -> Any:  # delegates the rest to the environment
         return getattr(self._placed, name)
 
 
 class LoggedMeanwhile(logging.Handler):
-    """What was logged, and warned of, while it listened."""
+    """Keeps log records and warnings while it listens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,14 +51,14 @@ class LoggedMeanwhile(logging.Handler):
         self.records.append(record)
 
     def last_error(self) -> BaseException | None:
-        """The exception that the last record came with."""
+        """The exception of the last record."""
         info = self.records[-1].exc_info if self.records else None
         return info[1] if info else None
 
 
 @contextmanager
 def hearing() -> Iterator[LoggedMeanwhile]:
-    """Listen to our loggers and to asyncio's instead of letting them write, and to Python's warnings."""
+    """Collect the records of Toolyard's and asyncio's loggers, instead of writing them, and Python's warnings."""
     heard = LoggedMeanwhile()
     loggers = [logging.getLogger(name) for name in ("toolyard", "asyncio")]
     before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]

@@ -11,7 +11,7 @@ from toolyard.sandboxes.base import Finished, Level, Limit, Limits
 from toolyard.sandboxes.endings import unstarted
 from toolyard.sandboxes.process_based.programs import HelperProcess
 from toolyard.sandboxes.process_based.room import Room, RoomWatch, end
-from toolyard.sandboxes.shell import ABANDON, ARGV, ENDED_CODE, Shell, may_wait_for_subshell, refused
+from toolyard.sandboxes.shell import ABANDON, ARGV, Shell, may_wait_for_subshell, refused
 
 _GRACE_SECONDS = 0.5
 """For the shell to go on when the command that it hung in was ended, which saves its variables."""
@@ -68,8 +68,8 @@ class Bash:
             stdout, stderr = program.stdout.take(), program.stderr.take()
             program.rest()
             killed_by = watch.cause(program, exceeded)
-            code = ENDED_CODE if exceeded or (killed_by and not done.result()) else done.result()
-            return Finished(code, stdout, stderr, killed_by, watch.usage(), self._level())
+            code = -signal.SIGKILL if exceeded else done.result()
+            return Finished.ended(code, stdout, stderr, killed_by, usage=watch.usage(), isolation=self._level())
 
     async def end(self) -> None:
         if self._running is not None:
@@ -115,6 +115,7 @@ class Bash:
             code = -signal.SIGKILL if exceeded else ending.code
             exceeded = watch.cause(program, exceeded, ending)
             usage = watch.usage(ending.cpu_seconds, ending.memory_bytes)
-            return Finished(code, stdout, stderr, exceeded, usage, self._level(), state_lost=True)
+            level = self._level()
+            return Finished.ended(code, stdout, stderr, exceeded, usage=usage, isolation=level, state_lost=True)
         finally:
             await running.close()

@@ -13,6 +13,7 @@ from typing import Any
 from toolyard.core.errors import SandboxError
 from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import Executed, Level, Limit, Limits, Profile, PythonError
+from toolyard.sandboxes.endings import how_ended
 from toolyard.sandboxes.pipes import send
 from toolyard.sandboxes.process_based.programs import HelperProcess
 from toolyard.sandboxes.process_based.recording import Recording
@@ -130,7 +131,7 @@ class Python:
             ending = await end(self._room, program)
             stdout, stderr = _output(program)
             exceeded = watch.cause(program, exceeded, ending)
-            how = f"the interpreter ended with code {ending.code}"
+            how = f"the interpreter {how_ended(ending.code)}"
             error = None if exceeded else PythonError("InterpreterEnded", how, "")
             usage = watch.usage(ending.cpu_seconds, ending.memory_bytes)
             return Executed(stdout, stderr, None, error, exceeded, usage, self._level(), state_lost=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +24,7 @@ from toolyard.sandboxes.base import (
 )
 from toolyard.sandboxes.endings import is_short, unstarted
 from toolyard.sandboxes.grading.grader import open_grader
-from toolyard.sandboxes.paths import inside
+from toolyard.sandboxes.paths import check_mode, inside
 from toolyard.sandboxes.pipes import feed
 from toolyard.sandboxes.process import MEASURE_SECONDS, Ending, RunningProgram, Unstarted
 from toolyard.sandboxes.process_based.bash import Bash
@@ -102,8 +101,7 @@ class RoomSandbox:
         moved = max(moved, len(stdout), len(stderr))
         late = None if exceeded else watch.overran(ending.wall_seconds, moved_bytes=moved)
         usage = watch.usage(ending.cpu_seconds, ending.memory_bytes)
-        code = -signal.SIGKILL if "wall" in (exceeded, late) else ending.code  # it may have ended just then
-        return Finished(code, stdout, stderr, exceeded or late, usage, self._level())
+        return Finished.ended(ending.code, stdout, stderr, exceeded or late, usage=usage, isolation=self._level())
 
     async def _give_up(self, program: HelperProcess, feeding: asyncio.Future[None]) -> None:
         await asyncio.gather(feeding, return_exceptions=True)
@@ -164,11 +162,12 @@ class RoomSandbox:
                 data: bytes = await self._room.read(inside(path), self.limits.file_bytes)
         return data
 
-    async def write(self, path: str, data: bytes) -> None:
+    async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         self._check_open()
+        check_mode(path, mode)
         async with self._files:
             with naming(path):
-                await self._room.write(inside(path), data, self.limits.file_bytes)
+                await self._room.write(inside(path), data, self.limits.file_bytes, mode)
 
     async def list(self, path: str = ".") -> Sequence[Entry]:
         self._check_open()

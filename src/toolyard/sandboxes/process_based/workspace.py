@@ -37,7 +37,7 @@ class WorkspaceFolder:
             with open(fd, "rb", closefd=False) as file:
                 return file.read(most)
 
-    def write(self, path: str, data: bytes, most: int) -> None:
+    def write(self, path: str, data: bytes, most: int, mode: int | None = None) -> None:
         if len(data) > most:
             raise OSError(errno.EFBIG, f"larger than the {most} bytes that a file may have")
         self._make_parents(path)
@@ -45,6 +45,8 @@ class WorkspaceFolder:
             _check_regular(fd)
             os.truncate(fd, 0)
             self._give(fd)
+            if mode is not None:
+                os.fchmod(fd, mode)
             with open(fd, "wb", closefd=False) as file:
                 file.write(data)
 
@@ -202,12 +204,15 @@ def _check_regular(fd: int) -> None:
 
 
 def main() -> None:
-    """`read`, `write` or `list` one path of the current directory; the problem, if there is one, on standard error."""
-    operation, path, most = sys.argv[1:]
+    """`read`, `write` or `list` one path of the current directory; the problem, if there is one, on standard error.
+
+    To `write`, a mode may be added.
+    """
+    operation, path, most, *modes = sys.argv[1:]
     workspace = WorkspaceFolder(".")
     try:
         if operation == "write":
-            workspace.write(path, sys.stdin.buffer.read(), int(most))
+            workspace.write(path, sys.stdin.buffer.read(), int(most), *map(int, modes))
         elif operation == "read":
             sys.stdout.buffer.write(workspace.read(path, int(most)))
         else:

@@ -1,4 +1,4 @@
-"""Does a server keep to a protocol? Numbered cases for each, tried against any server: see docs/conformance.md."""
+"""Numbered conformance cases for each protocol, which run against any server: see docs/conformance.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a conformance case is, and what comes of trying it. Knows no wire."""
+"""A conformance case and its result. Knows no wire."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ ProbeT = TypeVar("ProbeT")
 
 
 class Untried(Exception):
-    """The case cannot be tried on this server, and why."""
+    """The case cannot be tried on this server; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case(Generic[ProbeT]):
     number: str
-    """The same number stands at the test of our own server for this case."""
+    """The test of Toolyard's own server for this case carries the same number."""
     protocol: str
     title: str
     expected: str
     trial: Callable[[ProbeT], Awaitable[None]]
-    """Raises `Unmet` if something else came, and `Untried` if the server gives it nothing to try."""
+    """Raises `Unmet` if the server answers otherwise, and `Untried` if it offers nothing to try the case on."""
     difference: str = ""
-    """The known difference between documents and reference servers that makes it fail there, such as D-8."""
+    """The known difference that makes reference servers fail it, such as D-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Chapter(Generic[ProbeT]):
     def case(
         self, number: str, expected: str, *, difference: str = ""
     ) -> Callable[[Callable[[ProbeT], Awaitable[None]]], Callable[[ProbeT], Awaitable[None]]]:
-        """Add a case. Its title is the documentation of what is decorated."""
+        """Add a case. Its title is the docstring of the decorated function."""
 
         def add(trial: Callable[[ProbeT], Awaitable[None]]) -> Callable[[ProbeT], Awaitable[None]]:
             title = " ".join((trial.__doc__ or "").split()).rstrip(".")
@@ -60,7 +60,7 @@ class Chapter(Generic[ProbeT]):
 
 @dataclass(frozen=True, slots=True)
 class Kit(Generic[ProbeT]):
-    """The cases of one protocol, and the probe that they share."""
+    """The cases of one protocol, and their shared probe."""
 
     protocol: str
     probe: Callable[[Http, Target], ProbeT]

@@ -14,7 +14,7 @@ class Event:
 
 
 def read_events(answer: Answer) -> list[Event]:
-    """The events of an answer. Comments are left out; an event that no blank line ends is none."""
+    """The events of an answer. Skips comments, and an event that no blank line ends."""
     found: list[Event] = []
     name, data = "", list[str]()
     for line in answer.body.decode("utf-8", "replace").replace("\r\n", "\n").split("\n"):

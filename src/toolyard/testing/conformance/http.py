@@ -1,4 +1,4 @@
-"""A client that judges nothing: it sends any request as it is told, and keeps the whole answer."""
+"""A client that judges nothing: it sends any request, however wrong, and keeps the whole answer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Headers = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
 class Unmet(Exception):
-    """Something else came than was expected; the text says what."""
+    """The server answered otherwise than the case expects; the text says how."""
 
 
 def require(met: object, came: object) -> None:
-    """Fail the case unless `met`, saying what came."""
+    """Fail the case unless `met`, and name the answer."""
     if not met:
         raise Unmet(str(came))
 
@@ -32,7 +32,7 @@ class Answer:
     asked: str
     status: int
     headers: Mapping[str, str]
-    """Their names can be asked for in any case."""
+    """Lookup ignores upper and lower case."""
     body: bytes
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ def shortened(text: str) -> str:
 
 
 class Http:
-    """Every answer is read up to a bound, in a bounded time. Redirects are not followed, cookies not kept."""
+    """Reads every answer up to a bound, in a bounded time. Follows no redirects, keeps no cookies."""
 
     def __init__(self, url: str, *, api_key: str, seconds: float) -> None:
         self.url = url.rstrip("/")
@@ -107,9 +107,9 @@ class Http:
         label: str = "",
         head_only: bool = False,
     ) -> Answer:
-        """Send one request. `json` may be None, which is JSON too. `without` names headers that are not sent.
+        """Send one request. `json` may be None, which is JSON too. `without` names headers to leave out.
 
-        `label` stands for the body where the request is told of.
+        `label` replaces the body in reports of the request.
         """
         data, body_kind = (content, {}) if json is ... else (dumped(json), {"Content-Type": "application/json"})
         pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
@@ -130,7 +130,7 @@ class Http:
 
     @asynccontextmanager
     async def socket(self, url: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """A WebSocket. It is closed at the end, if the server has not closed it."""
+        """Open a WebSocket, and close it at the end if the server has not."""
         assert self._client is not None
         async with self._client.ws_connect(URL(url, encoded=True), headers=self._key, max_msg_size=_MOST) as socket:
             yield socket

@@ -1,4 +1,4 @@
-"""Finds out what a server speaks, and tries the cases of it one after the other."""
+"""Finds out which protocols a server speaks, and tries their cases one after the other."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from toolyard.testing.conformance.http import Http, Unmet, shortened
 from toolyard.testing.conformance.target import Target
 
 _ANSWERS = 6
-"""A case may take as long as this many slow answers."""
+"""A case may take as long as this many of the slowest answers."""
 _NO_ANSWER = (Unmet, aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError, AttributeError)
-"""What becomes of an answer that nobody thought of."""
+"""What reading an answer of an unexpected shape can raise."""
 
 
 async def reach(target: Target) -> int:
-    """The status of some answer. Raises `aiohttp.ClientError` or `TimeoutError` if nobody answers."""
+    """The status of some answer. Raises `aiohttp.ClientError` or `TimeoutError` if no server answers."""
     async with _http(target) as http:
         return (await http.ask("GET", "", url=target.url, head_only=True)).status
 
 
 async def detect(target: Target, kits: Sequence[Kit[Any]]) -> list[Kit[Any]]:
-    """Those of the protocols that a server speaks."""
+    """The kits of the protocols that the server speaks."""
     found = []
     async with _http(target) as http:
         for kit in kits:
             probe = kit.probe(http, target)
-            with suppress(*_NO_ANSWER):  # or an answer of a server that speaks something else
+            with suppress(*_NO_ANSWER):  # or the server speaks something else
                 if await kit.speaks(probe):
                     found.append(kit)
             await _close(kit, probe)
@@ -45,7 +45,8 @@ async def conform(
     only: Collection[str] = (),
     tell: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:
-    """Try the cases of these protocols, all or those whose number is in `only`. `tell` hears each result at once."""
+    """Try the cases of these protocols, or only those whose number is in `only`. Passes each result to `tell` at
+    once."""
     results = []
     async with _http(target) as http:
         for kit in kits:
@@ -76,11 +77,11 @@ async def _try(case: Case[Any], probe: Any, seconds: float) -> Result:
         return Result(case, "fail", f"no answer within {seconds:g} s")
     except aiohttp.ClientError as error:
         return Result(case, "fail", f"the connection broke: {type(error).__name__} {shortened(str(error))}")
-    except (LookupError, TypeError, ValueError, AttributeError) as error:  # an answer of a shape that nobody thought of
+    except (LookupError, TypeError, ValueError, AttributeError) as error:  # an answer of an unexpected shape
         return Result(case, "fail", f"an answer of another shape: {type(error).__name__} {shortened(str(error))}")
     return Result(case, "pass")
 
 
 async def _close(kit: Kit[Any], probe: Any) -> None:
-    with suppress(*_NO_ANSWER):  # a case has said so, if it matters
+    with suppress(*_NO_ANSWER):  # a case has reported it, if it matters
         await kit.close(probe)

@@ -1,4 +1,4 @@
-"""Which server is tried, and what it is told about itself that nobody can find out by asking."""
+"""The server to try, and what the cases cannot find out by asking it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Target:
     """Empty: the first that has a task."""
     index: int = 0
     tool: str = ""
-    """A tool whose call is known to succeed. Empty: the first that succeeds with made-up arguments."""
+    """A tool whose call succeeds. Empty: the first that succeeds with made-up arguments."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     action: str = ""
     """For verl-tool: a text that calls a tool."""

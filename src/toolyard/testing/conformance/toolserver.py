@@ -24,9 +24,9 @@ _LONGEST = 1024
 
 
 class ToolServer:
-    """One node serves all cases that leave it as it was; the others make one of their own.
+    """Cases that leave a node unchanged share one; the others make their own.
 
-    A server without `/get_cookie` is a node itself, behind no manager. It has one workspace, and needs no cookie.
+    A server without `/get_cookie` is a node without a manager. It has one workspace, and needs no cookie.
     """
 
     def __init__(self, http: Http, target: Target) -> None:
@@ -98,7 +98,7 @@ class ToolServer:
         return await self._http.ask("POST", "/upload_file", content=form, headers=headers)
 
     async def uploaded(self, node: str, name: str = _FILE) -> bytes:
-        """A file with words of its own, which the server has taken."""
+        """Upload a file with unique content, and return the content."""
         content = secrets.token_hex(8).encode()
         answer = await self.upload(node, name, content)
         if answer.status in (404, 405, 501):

@@ -49,7 +49,7 @@ class Verl:
         return await self._http.ask("GET", path)
 
     async def post(self, body: Any) -> Answer:
-        """Send a body as it is; its trajectories are finished after the last case."""
+        """Send a body unchanged; `close` finishes its trajectories after the last case."""
         if isinstance(body, bytes):
             return await self._http.ask(
                 "POST", "/get_observation", content=body, headers={"Content-Type": "application/json"}
@@ -65,7 +65,7 @@ class Verl:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a trainer would say of the task in the extra fields."""
+        """The extra fields with which a trainer names the task."""
         if not self._target.environment:
             return {}
         task = {"split": self._target.split, "index": self._target.index} if self._target.split else {}

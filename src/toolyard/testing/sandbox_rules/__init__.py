@@ -1,4 +1,4 @@
-"""The rules of the sandbox contract, each with the programs that show whether it is kept."""
+"""The rules of the sandbox contract, each with the programs that test it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Attempt: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 
 @rule_of(RULES, "fork")
 async def _(box: Sandbox, case: Case) -> None:
-    """Each branch goes on from the same variables and files, apart from the others and from where it came from."""
+    """Each branch goes on from the same variables and files, apart from the others and from its origin."""
     await box.exec("values = [1]; open('written', 'w').write('before')")
     await box.exec("open('log', 'a').write('once')")
     await box.write("given/file", b"given")
@@ -39,7 +39,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "end")
 async def _(box: Sandbox, case: Case) -> None:
-    """Closing ends what runs, whoever waits for it, and a closed sandbox says that it is."""
+    """Closing ends what runs, also for those who wait for it, and a closed sandbox says that it is closed."""
     number = a_number()
     await box.exec("1")
     attempts: dict[str, Attempt] = {
@@ -69,7 +69,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "end")
 async def _(box: Sandbox, case: Case) -> None:
-    """Who gives up waiting ends the program, and the session can go on."""
+    """A caller that gives up waiting ends the program, and the session can go on."""
     number = a_number()
     await box.exec("import subprocess")
     attempts: Sequence[Attempt] = [
@@ -89,7 +89,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "end")
 async def _(box: Sandbox, case: Case) -> None:
-    """Sandboxes have nothing to do with each other."""
+    """Sandboxes share nothing."""
     await box.write("file", b"of the one")
     await box.exec("mine = 1")
     await box.shell("mine=1")

@@ -14,7 +14,7 @@ RULES: list[Rule] = []
 
 @rule_of(RULES, "files")
 async def _(box: Sandbox, case: Case) -> None:
-    """What is written is read again, whole, and directories are made for it."""
+    """A written file reads back whole, and writing makes its directories."""
     large = os.urandom(2_000_000)
     for path, data in ("a/b/c", b"\0\xff"), ("a/b/c", b""), ("large", large), (f"{WORKSPACE}/d/e", b"absolute"):
         await box.write(path, data)
@@ -28,7 +28,25 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "files")
 async def _(box: Sandbox, case: Case) -> None:
-    """Of what several write to a file at once, all of one is there, and who reads meanwhile finds all of one, too."""
+    """A file gets the permissions asked for, and keeps them when it is written again."""
+    await box.write("bin/hello", b"#!/bin/sh\necho hello\n", mode=0o755)
+    case.same("what it says", (await box.run(["bin/hello"])).stdout, b"hello\n")
+    await box.write("bin/hello", b"#!/bin/sh\necho again\n")
+    case.same("what it says then", (await box.run(["bin/hello"])).stdout, b"again\n")
+    await box.write("kept", os.urandom(600_000), mode=0o400)
+    await box.write("usual", b"")
+    modes = await box.run(["stat", "-c", "%a", "bin/hello", "kept", "usual"])
+    case.same("the modes", modes.stdout.split(), [b"755", b"400", b"644"])
+    for mode in (0o4755, 0o1777, -1):
+        await case.refused(box.write("special", b"", mode=mode), "special")
+    case.same(
+        "what a mode that is refused leaves", [entry.name for entry in await box.list()], ["bin", "kept", "usual"]
+    )
+
+
+@rule_of(RULES, "files")
+async def _(box: Sandbox, case: Case) -> None:
+    """When several write one file at once, it holds the whole of one; so does each read meanwhile."""
     wanted = [bytes([number]) * 1_000_000 for number in range(4)]
     await box.write("shared", wanted[0])
     writing = [asyncio.ensure_future(box.write("shared", data)) for data in wanted]
@@ -36,12 +54,12 @@ async def _(box: Sandbox, case: Case) -> None:
     await asyncio.gather(*writing, reading)
     for content in (reading.result(), await box.read("shared")):
         if content not in wanted:
-            case.problem(f"{len(content)} bytes are in the file, and they are nobody's")
+            case.problem(f"{len(content)} bytes are in the file, and no writer wrote them")
 
 
 @rule_of(RULES, "files")
 async def _(box: Sandbox, case: Case) -> None:
-    """A directory is listed in order, with what each entry is."""
+    """A directory lists in order, with the kind of each entry."""
     await box.write("b", b"12345")
     await box.run(sh("mkdir c; ln -s b a; mkfifo d"))
     found = [(entry.name, entry.kind) for entry in await box.list()]
@@ -52,7 +70,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "files")
 async def _(box: Sandbox, case: Case) -> None:
-    """A path that is not what it was taken for is a WorkspaceError that names it."""
+    """A path of the wrong kind is a WorkspaceError that names it."""
     await box.write("file", b"")
     await box.run(sh("mkdir directory; mkfifo pipe"))
     no_path = "../outside", "directory/../../outside", "/etc/passwd", "/home/workplace", "null\0character", "x" * 300

@@ -1,4 +1,4 @@
-"""Programs that go on."""
+"""Programs that stay open while the caller writes and reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SMALL = replace(Limits(), output_bytes=10_000)
 
 @rule_of(RULES, "process")
 async def _(box: Sandbox, case: Case) -> None:
-    """A program that goes on is written to and read from, to the byte, until it ends by itself."""
+    """A program that stays open takes input and gives output, to the byte, until it ends by itself."""
     process = await box.start(sh('while read line; do printf "<$line>\\377"; echo $line >&2; done; exit 3'))
     for word in (b"one", b"two"):
         await process.write(word + b"\n")
@@ -35,8 +35,8 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "process")
 async def _(box: Sandbox, case: Case) -> None:
-    """How it ended is told as run() tells it, also of a program that is none."""
-    wanted = {"kill -9 $$": -9, "kill -15 $$": -15, "exit 137": 137, "printf last; exit 4": 4, "no-such-program": 127}
+    """Its end reads as that of run(), also for a program that cannot start."""
+    wanted = {"kill -9 $$": 137, "kill -15 $$": 143, "exit 137": 137, "printf last; exit 4": 4, "no-such-program": 127}
     for text, code in wanted.items():
         process = await box.start(sh(text))
         await process.wait(_SECONDS)
@@ -52,7 +52,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "process")
 async def _(box: Sandbox, case: Case) -> None:
-    """It works in the workspace, with a small environment that holds what is added and nothing of the server's."""
+    """It works in the workspace, with a small environment: what was added, and nothing of the server's."""
     await box.write("file", b"shared")
     process = await box.start(sh("cat file; echo; env; echo back > back"), env={"ADDED": "yes and no"})
     await process.wait(_SECONDS)
@@ -66,7 +66,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "process", limits=_SMALL)
 async def _(box: Sandbox, case: Case) -> None:
-    """One that writes more than is kept is held back, and nothing of it is lost."""
+    """A program that writes more than is kept has to wait, and no output is lost."""
     process = await box.start(sh("seq 200000; echo done >&2"))
     case.same("wait() before it is read", await process.wait(1), False)
     whole, errors = bytearray(), bytearray()
@@ -81,12 +81,12 @@ async def _(box: Sandbox, case: Case) -> None:
     endless = await box.start(["yes"])
     case.same("wait() for one that never ends", await endless.wait(0.5), False)
     await asyncio.wait_for(endless.kill(), _SECONDS)
-    case.same("its end", (endless.exit_code, endless.killed_by), (-9, None))
+    case.same("its end", (endless.exit_code, endless.killed_by), (137, None))
 
 
 @rule_of(RULES, "process")
 async def _(box: Sandbox, case: Case) -> None:
-    """A large input is read whole, and who writes to one that does not read is told when that ends."""
+    """It reads a large input whole; a caller that writes to one that does not read hears of its end."""
     data = bytes(range(256)) * 4096
     process = await box.start(["cksum"])
     await process.write(data)
@@ -98,12 +98,12 @@ async def _(box: Sandbox, case: Case) -> None:
     case.same("whether it waits", writing.done(), False)
     await busy.kill()
     if not isinstance((await asyncio.gather(writing, return_exceptions=True))[0], ProcessError):
-        case.problem("who wrote to one that was killed was not told")
+        case.problem("the caller that wrote to a killed program did not hear of it")
 
 
 @rule_of(RULES, "process")
 async def _(box: Sandbox, case: Case) -> None:
-    """All programs can be stopped at once: files are kept, and everything can be used again."""
+    """All programs can be stopped at once: files stay, and everything can be used again."""
     number = a_number()
     await box.write("file", b"kept")
     process = await box.start(sh(f"sleep {number} & cat"))
@@ -114,7 +114,7 @@ async def _(box: Sandbox, case: Case) -> None:
     await asyncio.sleep(0.2)
     await asyncio.wait_for(box.stop_programs(), _SECONDS)
     await asyncio.wait((running, code), timeout=_SECONDS)
-    case.same("what ended", (process.exit_code, running.done(), code.done()), (-9, True, True))
+    case.same("what ended", (process.exit_code, running.done(), code.done()), (137, True, True))
     listed = await box.run(["sh", "-c", f"grep -l '^sleep.{number}' /proc/*/cmdline 2>/dev/null | wc -l"])
     case.same("how many are left", listed.stdout.strip(), b"0")
     case.same("the file", await box.read("file"), b"kept")
@@ -127,7 +127,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "process")
 async def _(box: Sandbox, case: Case) -> None:
-    """It runs beside everything else, whatever takes too long there, and nothing of that is told to it."""
+    """It runs beside everything else, and nothing that takes too long there reaches it."""
     process = await box.start(["cat"])
     await box.exec("kept = 1")
     await box.shell("kept=1")
@@ -146,7 +146,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "process")
 async def _(box: Sandbox, case: Case) -> None:
-    """What it started ends with it: when it ends by itself, when it is killed, and when the sandbox is closed."""
+    """Its children end with it: when it ends by itself, when it is killed, and when the sandbox is closed."""
     started = "sleep {0} & setsid sleep {0} & (setsid sleep {0} >/dev/null 2>&1 </dev/null &) ; echo on"
     numbers = [a_number() for _ in range(3)]
     ended, killed, closed = [await box.start(sh(f"{started.format(number)}; read x")) for number in numbers]
@@ -156,13 +156,13 @@ async def _(box: Sandbox, case: Case) -> None:
     case.same("wait()", await ended.wait(_SECONDS), True)
     await case.nothing_left(numbers[0])
     await asyncio.wait_for(killed.kill(), _SECONDS)
-    case.same("the exit code of the one that was killed", (killed.exit_code, killed.killed_by), (-9, None))
+    case.same("the exit code of the one that was killed", (killed.exit_code, killed.killed_by), (137, None))
     await case.nothing_left(numbers[1])
     waiting = asyncio.ensure_future(closed.read(_SECONDS))
     await asyncio.sleep(0)
     await box.close()
     case.same("what waited for the one that was closed", await asyncio.wait_for(waiting, 1), (b"", b""))
-    case.same("its exit code", closed.exit_code, -9)
+    case.same("its exit code", closed.exit_code, 137)
     await case.nothing_left(numbers[2])
     try:
         await box.start(["true"])
@@ -173,7 +173,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "process")
 async def _(box: Sandbox, case: Case) -> None:
-    """A branch does not have it, and it goes on where it was."""
+    """A branch does not get it, and it goes on where it was."""
     await box.exec("kept = 1")
     process = await box.start(sh("while read line; do echo $line >> lines; echo $line; done"))
     await process.write(b"one\n")
@@ -185,16 +185,16 @@ async def _(box: Sandbox, case: Case) -> None:
     case.same("the file in the branch", await branch.read("lines"), b"one\n")
     own = await branch.start(["cat"])
     await box.close()
-    case.same("its exit code when its sandbox is closed", process.exit_code, -9)
+    case.same("its exit code when its sandbox is closed", process.exit_code, 137)
     await own.write(b"own\n")
     case.same("one of the branch's own", (await _read(own, 4))[0], b"own\n")
     await branch.close()
-    case.same("its exit code", own.exit_code, -9)
+    case.same("its exit code", own.exit_code, 137)
 
 
 @rule_of(RULES, "process", limits=replace(Limits(), cpu_seconds=1.0, file_bytes=10_000))
 async def _(box: Sandbox, case: Case) -> None:
-    """It has the limits of any program, but may take as long as it likes."""
+    """It has the limits of any program, except for time."""
     long = await box.start(["sleep", "60"], limits=replace(box.limits, wall_seconds=0.2))
     for argv, limit in (
         (sh("while :; do :; done"), "cpu"),
@@ -208,7 +208,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "process", limits=replace(Limits(), memory_bytes=128 * 2**20), layer="memory")
 async def _(box: Sandbox, case: Case) -> None:
-    """It does not get more memory than there is, and what else runs goes on."""
+    """It cannot use more memory than the limit, and other programs go on."""
     other = await box.start(["cat"])
     greedy = await box.start(["python3", "-c", "x = b'x' * 10**9; print('had it')"])
     case.same("whether it ended", await greedy.wait(_SECONDS), True)
@@ -218,7 +218,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 
 async def _read(process: Process, size: int) -> tuple[bytes, bytes]:
-    """So many bytes, of both together, or what comes in ten seconds."""
+    """Read this many bytes of both streams together, or what comes in ten seconds."""
     stdout, stderr = bytearray(), bytearray()
     while len(stdout) + len(stderr) < size:
         out, err = await process.read(_SECONDS)

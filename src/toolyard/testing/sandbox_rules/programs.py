@@ -1,4 +1,4 @@
-"""Programs: what they get, what they give, how they end."""
+"""Programs: their input, their output, their end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RULES: list[Rule] = []
 
 @rule_of(RULES, "run")
 async def _(box: Sandbox, case: Case) -> None:
-    """A program's exit code, output and errors are what it gave, to the byte."""
+    """A program's exit code, output and errors arrive unchanged, to the byte."""
     done = await box.run(sh("printf 'out\\000\\377'; printf err >&2; exit 3"))
     case.same("the result", (done.exit_code, done.stdout, done.stderr), (3, b"out\0\xff", b"err"))
     case.same("the limit", done.killed_by, None)
@@ -22,15 +22,18 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "run")
 async def _(box: Sandbox, case: Case) -> None:
-    """A program that a signal ends has minus its number as exit code."""
+    """If a signal ends a program, the exit code is 128 plus its number, as in a shell, and the result names it."""
     for number in (9, 15, 6):
-        case.same("the exit code", (await box.run(sh(f"kill -{number} $$"))).exit_code, -number)
-    case.same("of one that gives it itself", (await box.run(sh("exit 137"))).exit_code, 137)
+        done = await box.run(sh(f"kill -{number} $$"))
+        case.same("the exit code and the signal", (done.exit_code, done.signal), (128 + number, number))
+    done = await box.run(sh("exit 137"))
+    case.same("of one that gives it itself", (done.exit_code, done.signal), (137, None))
+    case.same("of a command in the shell", (await box.shell("sh -c 'kill -11 $$'")).exit_code, 139)
 
 
 @rule_of(RULES, "run")
 async def _(box: Sandbox, case: Case) -> None:
-    """A program that is not there has exit code 127, and one that is none 126."""
+    """A missing program has exit code 127, and a file that is no program 126."""
     await box.write("text", b"no program\n")
     for argv, wanted in (["no-such-program"], 127), (["./no/such/program"], 127), (["./text"], 126):
         case.same(f"that of {argv[0]}", (await box.run(argv)).exit_code, wanted)
@@ -53,7 +56,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "run")
 async def _(box: Sandbox, case: Case) -> None:
-    """A program's environment is small, holds what is added, and nothing of the server's."""
+    """A program's environment is small: what was added, and nothing of the server's."""
     done = await box.run(["env"], env={"ADDED": "yes and no"})
     found = dict(line.split("=", 1) for line in done.stdout.decode().splitlines() if "=" in line)
     case.same("what was added", found.get("ADDED"), "yes and no")
@@ -89,7 +92,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "run")
 async def _(box: Sandbox, case: Case) -> None:
-    """When a program has ended, so has everything that it started, and nobody waits for that."""
+    """When a program ends, so does everything that it started, without a wait."""
     number = a_number()
     began = asyncio.get_running_loop().time()
     started = f"sleep {number} & setsid sleep {number} & (setsid sleep {number} >/dev/null 2>&1 </dev/null &) ; echo on"

@@ -1,4 +1,4 @@
-"""That what a backend reports is so."""
+"""Whether what a backend reports is true."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RULES: list[Rule] = []
 
 @rule_of(RULES, "report")
 async def _(box: Sandbox, case: Case) -> None:
-    """The report is one, names the level and the layers, and every result has the level."""
+    """There is one report, which names level and layers, and every result has the level."""
     report = case.backend.report()
     case.same("that of the sandbox", box.report(), report)
     case.same("the backend's name", report.backend, case.backend.name)

@@ -1,4 +1,4 @@
-"""What a rule is, and what its programs have at hand."""
+"""A rule, and what its programs use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolyard.core.errors import WorkspaceError
 from toolyard.sandboxes.base import Backend, Limits, Report, Sandbox
 
 SECRET = "TOOLYARD_CHECK_SECRET"
-"""In the server's environment while a backend is checked."""
+"""Stands in the server's environment during a check."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Case:
             self.problem(f"{what} is {got!r:.300}, not {wanted!r:.300}")
 
     async def refused(self, work: Awaitable[object], path: str) -> None:
-        """A path that is no path is a WorkspaceError that names it."""
+        """Expect a WorkspaceError that names the path."""
         try:
             got = await work
         except WorkspaceError as error:
@@ -43,7 +43,7 @@ class Case:
             self.problem(f"{path!r:.100} gave {got!r:.100}")
 
     async def nothing_left(self, number: str) -> None:
-        """No program `sleep NUMBER` runs any more; they get a moment to end."""
+        """Expect that no program `sleep NUMBER` runs any more, after a moment to end."""
         found: list[str] = []
         for _ in range(20):
             found = [name for name in _sleeps() if number in name]
@@ -62,9 +62,9 @@ class Rule:
     text: str
     trial: Trial
     limits: Limits
-    """Of the sandbox in which it is tried."""
+    """The limits of the sandbox that it is tried in."""
     layer: str
-    """The part of the report in which a backend may say that it does not keep it."""
+    """The layer of the report by which a backend may declare that it does not keep the rule."""
 
     def is_disclaimed(self, report: Report) -> bool:
         return bool(self.layer) and report.layers.get(self.layer, "none") == "none"
@@ -73,7 +73,7 @@ class Rule:
 def rule_of(
     rules: list[Rule], topic: str, *, limits: Limits | None = None, layer: str = ""
 ) -> Callable[[Trial], Trial]:
-    """The rule is the documentation of what is decorated."""
+    """Add a rule; its text is the docstring of the decorated function."""
 
     def add(trial: Trial) -> Trial:
         rules.append(Rule(topic, (trial.__doc__ or "").strip().rstrip("."), trial, limits or Limits(), layer))
@@ -87,7 +87,7 @@ def sh(text: str) -> Sequence[str]:
 
 
 def a_number() -> str:
-    """How long a program sleeps, by which it can be found."""
+    """A number of seconds to sleep that identifies the program."""
     return str(secrets.randbelow(10**6) + 10**6)
 
 

@@ -1,4 +1,4 @@
-"""A client of MCP over HTTP that speaks both eras, and sends what no client should."""
+"""A client of MCP over HTTP that speaks both eras, and can send what no client should."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_PAGES, _TRIED_TOOLS = 20, 8
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An answer and the messages in it: those of its events, or just one."""
+    """An answer and its messages: one per event, or a single one."""
 
     answer: Answer
     messages: Sequence[dict[str, Any]]
@@ -50,7 +50,7 @@ class Said:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The response itself, which comes last."""
+        """The response, which is the last message."""
         require(self.messages and self.messages[-1].get("jsonrpc") == "2.0", self)
         return self.messages[-1]
 
@@ -73,7 +73,7 @@ class Said:
 
 
 class Mcp:
-    """A client of both eras. It shakes hands once; its cases share the session that it may be given."""
+    """A client of both eras. It shakes hands once; the cases share that session, if the server opens one."""
 
     def __init__(self, http: Http, target: Target) -> None:
         self._http = http
@@ -81,7 +81,7 @@ class Mcp:
         bare = URL(target.url).path in ("", "/")
         self.url = f"{target.url.rstrip('/')}/mcp" if bare else target.url
         self._hands: tuple[str, str] | None = None
-        """The version that was agreed on, and the session's id, if there is one."""
+        """The negotiated version, and the session's id, if there is one."""
         self._eras: dict[str, Said] = {}
         self._calls: dict[str, tuple[dict[str, Any], Said] | None] = {}
 
@@ -101,7 +101,7 @@ class Mcp:
     # The era of handshakes.
 
     async def initialize(self, version: str = HANDSHAKE) -> Said:
-        """Shake hands; the session that comes of it is ended at once."""
+        """Shake hands, and end the session at once, if the server opened one."""
         params = {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT}
         said = await self.say(request("initialize", params))
         if (session := said.answer.headers.get(SESSION, "")) and self._hands != (HANDSHAKE, session):
@@ -123,7 +123,7 @@ class Mcp:
         return self._hands
 
     async def spoken(self) -> dict[str, str]:
-        """The headers of a client that has shaken hands."""
+        """The headers of a client after the handshake."""
         version, session = await self.shaken()
         return {VERSION: version} | ({SESSION: session} if session else {})
 
@@ -156,7 +156,7 @@ class Mcp:
         meta: Mapping[str, Any] = {},
         headers: Mapping[str, str | None] | Sequence[tuple[str, str]] = (),
     ) -> Said:
-        """A request of the modern era. What `meta` or `headers` have as None is left out."""
+        """Send a request of the modern era. A None in `meta` or `headers` leaves that entry out."""
         if not await self.speaks_modern():
             raise Untried(f"the server does not speak {MODERN}")
         said = await self.say(*enveloped(method, params, id, meta, headers))
@@ -177,7 +177,7 @@ class Mcp:
         return found
 
     async def tools(self, era: str) -> list[dict[str, Any]]:
-        """All pages of them."""
+        """The tools of all pages."""
         found: list[dict[str, Any]] = []
         cursor: dict[str, Any] = {}
         for _ in range(_MOST_PAGES):
@@ -193,7 +193,7 @@ class Mcp:
         return await self.ask(era, "tools/call", {"name": name, "arguments": dict(arguments), **more})
 
     async def known(self, era: str) -> tuple[dict[str, Any], Said]:
-        """A call that succeeds, and the answer that it got."""
+        """A call that succeeds, and its answer."""
         if era not in self._calls:
             self._calls[era] = await self._find(era)
         if (found := self._calls[era]) is None:
@@ -208,7 +208,7 @@ class Mcp:
             name, arguments = tool["name"], least_arguments(tool.get("inputSchema"))
             try:
                 said = await self.call(era, name, arguments)
-            except (Unmet, TimeoutError):  # a tool that works long, or an answer that cases will tell of
+            except (Unmet, TimeoutError):  # a slow tool, or an answer that a case reports
                 continue
             if "result" in said.message and not said.result.get("isError"):
                 return {"name": name, "arguments": arguments}, said
@@ -232,7 +232,7 @@ class Mcp:
 
 
 def label_of(body: Any, headers: Mapping[str, str]) -> str:
-    """How an answer tells of the request: its method, and the version if it is the modern one."""
+    """The request's name in reports: its method, and the version in the modern era."""
     if not isinstance(body, Mapping):
         return ""
     name = body.get("params", {}).get("name", "")

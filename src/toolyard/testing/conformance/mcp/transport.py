@@ -42,7 +42,7 @@ async def _content_type(mcp: Mcp) -> None:
 
 @case("F28", "421 for Host: evil.example, unless a key keeps such pages out; 403 for Origin: http://evil.example")
 async def _gate(mcp: Mcp) -> None:
-    """tools/list to a loopback address, as a web page would have it sent"""
+    """tools/list to a loopback address, as a web page would send it"""
     if not mcp.is_local:
         raise Untried("the server is not on a loopback address")
     body, headers = await spoken_list(mcp)

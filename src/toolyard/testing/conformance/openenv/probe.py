@@ -48,7 +48,7 @@ class Frame:
 
     @property
     def step(self) -> dict[str, Any]:
-        """What an environment tells after `reset` or `step`."""
+        """The result of a `reset` or a `step`."""
         told = self.data("observation")
         require(isinstance(told.get("observation"), dict) and isinstance(told.get("done"), bool), self)
         require(told.get("reward") is None or isinstance(told["reward"], int | float), self)
@@ -75,7 +75,7 @@ class Socket:
         self._seconds = seconds
 
     async def text(self, said: str) -> Frame:
-        """Send a text as it is, and take one answer."""
+        """Send a text unchanged, and receive one answer."""
         await self._socket.send_str(said)
         return await self.next(said)
 
@@ -126,7 +126,7 @@ class OpenEnv:
         self._sessions: set[str] = set()
 
     async def base(self) -> str:
-        """The address given, or on a server of several environments `/openenv/{env}` below it."""
+        """The target's address, or `/openenv/{env}` below it on a server of several environments."""
         if not self._base:
             plain = self._target.url.rstrip("/")
             answer = await self._http.ask("GET", "/schema", url=plain)

@@ -17,12 +17,12 @@ from toolyard.testing.conformance.target import Target
 SID = "X-Session-ID"
 NOBODY = "conform-nobody"
 _TRIED_TOOLS = 8
-"""So many tools are called with made-up arguments, in search of a call that succeeds."""
+"""Call at most this many tools with made-up arguments, in search of a call that succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The answer to a call, and the events it is made of."""
+    """The answer to a call, and its events."""
 
     answer: Answer
     events: Sequence[Event]
@@ -39,7 +39,7 @@ class Called:
 
     @property
     def result(self) -> dict[str, Any]:
-        """What the slices add up to."""
+        """The result, joined from its slices."""
         require(self.events and self.events[-1].name == "end", self.answer)
         value = read_json("".join(event.data for event in self.events if event.name in ("chunk", "end")))
         require(isinstance(value, dict) and isinstance(value.get("ok"), bool), self.answer)
@@ -78,7 +78,7 @@ class Known:
 
 
 class Ors:
-    """Asks a server about itself once, and remembers it for all cases."""
+    """Asks a server about itself once, and keeps the answers for all cases."""
 
     def __init__(self, http: Http, target: Target) -> None:
         self._http = http
@@ -122,7 +122,7 @@ class Ors:
         return int(str(count))
 
     async def place(self) -> tuple[str, int]:
-        """The split and the number of the task that is played."""
+        """The split and the number of the task to play."""
         if self._task is None:
             wanted = [self._target.split] if self._target.split else await self.splits()
             for split in wanted:
@@ -140,7 +140,7 @@ class Ors:
     # Sessions.
 
     async def create(self, sid: str, body: Mapping[str, Any] | None = None, headers: Headers = ()) -> Answer:
-        """Ask for a session; without a body, for one with the task that is played."""
+        """Ask for a session; without a body, for one with the task to play."""
         body = {"env_name": await self.environment(), **await self.task()} if body is None else body
         self._open.add(sid)
         return await self.post("/create", dict(body), headers, sid)
@@ -178,7 +178,7 @@ class Ors:
         return Called.of(await self.asked(sid, name, arguments, **more))
 
     async def known(self) -> Known:
-        """A call that succeeds; if there is one that does not end the episode, such a one."""
+        """A call that succeeds, preferably one that does not end the episode."""
         calls = await self._found()
         if not calls:
             raise Untried("no tool succeeds with made-up arguments; name one with --tool and --arguments")
@@ -206,7 +206,7 @@ class Ors:
         async with self.session() as sid:
             try:
                 called = await self.call(sid, name, arguments)
-            except (Unmet, TimeoutError):  # a tool that works long, or a server that cases will tell of
+            except (Unmet, TimeoutError):  # a slow tool, or a server that a case reports
                 return None
         return Known(name, arguments, bool(called.output.get("finished"))) if called.succeeded else None
 

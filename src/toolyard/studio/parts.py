@@ -1,0 +1,67 @@
+"""What every page of Studio may use."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import quote
+
+import jinja2
+
+from toolyard.asgi import HttpOptions
+from toolyard.episodes.store import Store
+from toolyard.runtime.runtime import Runtime
+from toolyard.studio.key import Key
+from toolyard.version import __version__
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+
+@dataclass(frozen=True, slots=True)
+class Options(HttpOptions):
+    """`settings.py` explains each."""
+
+    record: str
+    placement: str
+    idle_seconds: float
+
+
+class Parts:
+    def __init__(self, runtime: Runtime, options: Options) -> None:
+        self.runtime = runtime
+        self.options = options
+        self.key = Key(options.api_key)
+
+    @cached_property
+    def layout(self) -> jinja2.Environment:
+        """Templates. All that they are given is escaped."""
+        made = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+        )
+        made.globals.update(version=__version__, records=bool(self.options.record), needs_key=self.key.is_needed)
+        made.filters["quoted"] = quoted
+        return made
+
+    @cached_property
+    def style_of_login(self) -> str:
+        """The form that asks for the key loads nothing: its style stands in the page, and this names it to browsers."""
+        style = (TEMPLATES / "login.css").read_bytes()
+        return f"'sha256-{base64.b64encode(hashlib.sha256(style).digest()).decode()}'"
+
+    def open_store(self) -> Store:
+        """The episodes that this server records. Call it in a thread, use it in a `with`, and only to read.
+
+        Raises `StoreError` if there is no such file.
+        """
+        return Store([Path(self.options.record)])
+
+
+def quoted(name: str) -> str:
+    """A name as one part of an address."""
+    return quote(name.encode(errors="surrogatepass"), safe="")
