@@ -86,6 +86,21 @@ class Limits:
         )
 
 
+TIMED_OUT = 124
+"""Exit code of a program that took too long, as of `timeout` in a shell."""
+KILLED = 137
+"""Exit code of a program that was killed, as in a shell."""
+
+
+def exit_code_of(status: int, killed_by: Limit | None) -> int:
+    """The exit code as a shell has it. `status` is as in `subprocess`: minus the number of a signal."""
+    if killed_by in ("wall", "cpu"):
+        return TIMED_OUT
+    if killed_by == "memory" or (killed_by is not None and not status):
+        return KILLED
+    return status if status >= 0 else 128 - status
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a program used, as far as the backend can measure it."""
@@ -101,7 +116,8 @@ class Finished:
     """How a program or a shell command ended."""
 
     exit_code: int
-    """As in `subprocess`: if a signal ended the program, minus its number."""
+    """As in a shell: the program's own, or 128 plus the number of the signal that ended it, so 137 for a program that
+    needed too much memory; 124 for one that took too long. `killed_by` and `signal` tell these from a program's own."""
     stdout: bytes
     stderr: bytes
     killed_by: Limit | None
@@ -110,11 +126,29 @@ class Finished:
     isolation: Level
     state_lost: bool = False
     """The shell ended with this command; the next command gets a fresh shell in the same workspace."""
+    signal: int | None = None
+    """The number of the signal that ended the program, if one did. A shell does not tell it of the programs it runs."""
 
     @property
     def timed_out(self) -> bool:
         """Whether the wall time ran out and ended the program."""
         return self.killed_by == "wall"
+
+    @classmethod
+    def ended(
+        cls,
+        status: int,
+        stdout: bytes,
+        stderr: bytes,
+        killed_by: Limit | None,
+        *,
+        usage: Usage,
+        isolation: Level,
+        state_lost: bool = False,
+    ) -> Self:
+        """`status` is as in `subprocess`: minus the number of the signal that ended it, if one did."""
+        code = exit_code_of(status, killed_by)
+        return cls(code, stdout, stderr, killed_by, usage, isolation, state_lost, -status if status < 0 else None)
 
     @classmethod
     def unstarted(cls, problem: object, isolation: Level) -> Self:
@@ -204,7 +238,7 @@ class Process(Protocol):
 
     @property
     def exit_code(self) -> int | None:
-        """None while the program runs, then as in `Finished`; -9 also if the sandbox was lost."""
+        """None while the program runs, then as in `Finished`; 137 also if the sandbox was lost."""
 
     @property
     def killed_by(self) -> Limit | None:
@@ -340,9 +374,13 @@ class Sandbox(Protocol):
     async def read(self, path: str) -> bytes:
         """Read a file of the workspace. A path is relative to the workspace, or begins with the workspace's path."""
 
-    async def write(self, path: str, data: bytes) -> None:
+    async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         """Write a whole file of the workspace, and make its directories. Of concurrent writes to one file, the last one
-        wins and is complete."""
+        wins and is complete.
+
+        `mode` sets its permissions, such as `0o755` for a program. Default: 0o644 for a new file, unchanged for one
+        that exists.
+        """
 
     async def list(self, path: str = ".") -> Sequence[Entry]:
         """The names in a directory of the workspace, sorted."""

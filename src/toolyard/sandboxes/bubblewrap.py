@@ -224,8 +224,8 @@ class BubblewrapRoom:
     async def read(self, path: str, most: int) -> bytes:
         return await asyncio.to_thread(self._workspace.read, path, most)
 
-    async def write(self, path: str, data: bytes, most: int) -> None:
-        await asyncio.to_thread(self._workspace.write, path, data, most)
+    async def write(self, path: str, data: bytes, most: int, mode: int | None = None) -> None:
+        await asyncio.to_thread(self._workspace.write, path, data, most, mode)
 
     async def list(self, path: str) -> Sequence[tuple[str, str, int]]:
         return await asyncio.to_thread(self._workspace.list, path)

@@ -320,15 +320,15 @@ class ContainerRoom:
     async def read(self, path: str, most: int) -> bytes:
         return await self._file("read", path, most)
 
-    async def write(self, path: str, data: bytes, most: int) -> None:
-        await self._file("write", path, most, data)
+    async def write(self, path: str, data: bytes, most: int, mode: int | None = None) -> None:
+        await self._file("write", path, most, *([] if mode is None else [str(mode)]), data=data)
 
     async def list(self, path: str) -> Sequence[tuple[str, str, int]]:
         found = json.loads(await self._file("list", path, _LIST_MOST))
         return [(str(name), str(kind), int(size)) for name, kind, size in found]
 
-    async def _file(self, operation: str, path: str, most: int, data: bytes = b"") -> bytes:
-        argv = script((*self.python, "-S"), "process_based/workspace", operation, path, str(most))
+    async def _file(self, operation: str, path: str, most: int, *more: str, data: bytes = b"") -> bytes:
+        argv = script((*self.python, "-S"), "process_based/workspace", operation, path, str(most), *more)
         answer = await self.command(*argv, stdin=data, most=max(most, _MESSAGE_MOST))
         if answer.code:
             raise OSError(0, answer.problem)

@@ -7,6 +7,7 @@ the client may retry it, and no program is blamed.
 from __future__ import annotations
 
 import errno
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +44,16 @@ def unstarted(error: OSError | ValueError, level: Level, *, own: bool) -> Finish
     if isinstance(error, OSError) and is_short(error) and not own:
         raise HostExhausted(f"the host has no room for another program: {_words(error)}") from error
     return Finished.unstarted(error.strerror if isinstance(error, OSError) and error.strerror else error, level)
+
+
+def how_ended(status: int) -> str:
+    """`ended with code 3`, or `was ended by SIGSEGV`. `status` is as in `subprocess`."""
+    if status >= 0:
+        return f"ended with code {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:  # one that has no name
+        return f"was ended by signal {-status}"
 
 
 def no_room(error: OSError) -> NoRoom:

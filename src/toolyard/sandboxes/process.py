@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, Self, TypeAlias
 
 from toolyard.core.errors import ProcessError, SandboxLost
-from toolyard.sandboxes.base import Finished, Limit
+from toolyard.sandboxes.base import Finished, Limit, exit_code_of
 from toolyard.sandboxes.endings import HostExhausted
 from toolyard.sandboxes.pipes import AT_ONCE, Capture, send
 
@@ -20,7 +20,7 @@ _PIPE_MOST = 2**20
 """The most data that a pipe can hold after the program has ended."""
 
 Ending: TypeAlias = tuple[int, Limit | None]
-"""Exit code, and the limit that the program exceeded."""
+"""Exit code as in `subprocess`, and the limit that the program exceeded."""
 
 
 class Pipes(Protocol):
@@ -136,7 +136,7 @@ class RunningProgram:
             self._stdout.finish()
             self._stderr.finish()
             self._program.close()
-            self.exit_code, self.killed_by = ended
+            self.exit_code, self.killed_by = exit_code_of(*ended), ended[1]
             self._news.set()
 
     def _close_input(self) -> None:

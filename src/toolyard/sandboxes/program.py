@@ -11,7 +11,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolyard.sandboxes.base import Executed, Interpreter, Level
+from toolyard.sandboxes.base import TIMED_OUT, Executed, Interpreter, Level, exit_code_of
 from toolyard.sandboxes.output import ended_by
 
 MODULE = "toolyard_program"
@@ -108,11 +108,12 @@ class Ran:
         stderr, code, note = executed.stderr, 1, ""
         if executed.timed_out:
             note = f"Execution timed out after {seconds:g} seconds."
+            code = TIMED_OUT
         elif executed.killed_by is not None:
+            code = exit_code_of(-signal.SIGKILL, executed.killed_by)
             note = f"Execution {ended_by(executed.killed_by, executed.usage.wall_seconds)}."
         elif executed.state_lost:
-            code = _ending(executed)
-            note = f"Execution was ended by {_signal(-code)}." if code < 0 else ""
+            code, note = _ending(executed.error.message if executed.error else "")
         elif executed.error is not None:
             stderr += _own_part(executed.error.traceback)
         elif executed.value is not None and re.fullmatch(r"-?\d+", executed.value):
@@ -142,17 +143,14 @@ async def run_program(
     return Ran.of(await interpreter.exec(call, timeout=seconds), seconds)
 
 
-def _ending(executed: Executed) -> int:
-    """The exit code of a program that ended its interpreter too."""
-    said = re.search(r"-?\d+$", executed.error.message if executed.error else "")
-    return int(said[0]) if said else 1
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def _ending(words: str) -> tuple[int, str]:
+    """Exit code and note of a program that has ended its interpreter with it, from what `how_ended` says of that."""
+    if said := re.search(r"with code (\d+)$", words):
+        return int(said[1]), ""
+    if said := re.search(r"by (?:signal (\d+)|(SIG\w+))$", words):
+        number = int(said[1] or signal.Signals[said[2]])
+        return exit_code_of(-number, None), f"Execution was ended by {said[2] or f'signal {number}'}."
+    return 1, ""
 
 
 def _own_part(traceback: str) -> str:

@@ -24,8 +24,6 @@ itself writes between commands (traps, set -x) is dropped. `Limits.open_files` m
 ABANDON = int(signal.SIGRTMAX)
 """Makes the shell abandon the rest of its command as soon as no program runs in it. Send it before you end the programs
 of the command: bash handles a signal when the program that it waits for has ended."""
-ENDED_CODE = 128 + signal.SIGKILL
-"""The exit code of a command that was ended: what bash reports for a killed program."""
 _GIVE_UP = "[[ ${FUNCNAME-} ]] && { \\builtin trap - EXIT; \\builtin exit 143; }; \\builtin break 1000"
 """Each command runs in our loop, so that `break` skips the rest of it, through all subshells and redirections, and
 keeps the shell. Inside a function `break` does not reach that far, and the shell exits."""

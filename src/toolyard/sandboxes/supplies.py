@@ -13,8 +13,6 @@ from toolyard.sandboxes.base import Sandbox
 from toolyard.sandboxes.paths import inside
 
 _USUAL = 0o644
-_AT_ONCE = 200
-"""Files for one chmod."""
 _LEFT_OUT = {"__pycache__"}
 
 
@@ -29,19 +27,9 @@ async def supply(sandbox: Sandbox, files: Files) -> None:
     try:
         supplies = await asyncio.to_thread(_read, files)
         for path, one in supplies.items():
-            await sandbox.write(path, one.data)
+            await sandbox.write(path, one.data, mode=one.mode)
     except WorkspaceError as error:  # a tool would show it to the agent
         raise ValueError(f"the files of the task cannot be laid into the workspace: {error}") from error
-    for mode in {one.mode for one in supplies.values()} - {_USUAL}:
-        await _set_mode(sandbox, mode, [path for path, one in supplies.items() if one.mode == mode])
-
-
-async def _set_mode(sandbox: Sandbox, mode: int, paths: list[str]) -> None:
-    for start in range(0, len(paths), _AT_ONCE):
-        ran = await sandbox.run(["chmod", f"{mode:o}", "--", *paths[start : start + _AT_ONCE]])
-        if ran.exit_code != 0:
-            said = ran.stderr.decode(errors="replace").strip()
-            raise ValueError(f"modes of the files of the task cannot be set in the workspace: {said[-1000:]}")
 
 
 def _read(files: Files) -> Mapping[str, Supply]:

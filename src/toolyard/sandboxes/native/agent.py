@@ -293,7 +293,7 @@ class Agent:
             case "read":
                 return {}, self._files.read(request["path"], request["offset"], request["most"])
             case "write":
-                self._files.write(request["path"], payload, more=request["more"])
+                self._files.write(request["path"], payload, more=request["more"], mode=request.get("mode"))
             case "list":
                 return {}, self._files.list(request["path"])
         return {}, b""

@@ -267,7 +267,7 @@ class AgentClient:
         with contextlib.suppress(SandboxLost):  # then the branch is lost too
             if not (await asyncio.wait((ended,), timeout=patience))[0]:
                 await self._demand("signal", program=number, sent=signal.SIGKILL)
-                async with within(SECONDS, "it does not end what it is to end"):
+                async with within(SECONDS, "it does not end its programs"):
                     await ended
 
     async def measure(self, program: RemoteProgram) -> Mapping[str, Any]:
@@ -293,7 +293,7 @@ class AgentClient:
     async def kill(self, program: RemoteProgram) -> Mapping[str, Any]:
         """End a program with everything that it started."""
         await self.signal(program, signal.SIGKILL)
-        async with within(SECONDS, "it does not end what it is to end"):
+        async with within(SECONDS, "it does not end its programs"):
             return await program.ended
 
     def close(self, why: str = "it was closed") -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from toolyard.sandboxes.base import Finished, Limit, Limits, Usage
 from toolyard.sandboxes.native.agent_client import AgentClient, RemoteProgram
 from toolyard.sandboxes.native.watch import Ground, NativeWatch
-from toolyard.sandboxes.shell import ABANDON, ARGV, ENDED_CODE, Shell, may_wait_for_subshell, refused
+from toolyard.sandboxes.shell import ABANDON, ARGV, Shell, may_wait_for_subshell, refused
 
 _GRACE_SECONDS = 0.5
 """Time for the shell to go on after its hanging command was ended: then its variables are kept."""
@@ -62,9 +62,9 @@ class Bash:
             usage, level = Usage(watch.seconds), self._ground.report().level
             stdout, stderr = program.stdout.take(), program.stderr.take()
             killed_by = exceeded or program.cut
-            code = ENDED_CODE if exceeded or (killed_by and not done.result()) else done.result()
+            code = -signal.SIGKILL if exceeded else done.result()
             program.rest()
-            return Finished(code, stdout, stderr, killed_by, usage, level)
+            return Finished.ended(code, stdout, stderr, killed_by, usage=usage, isolation=level)
 
     async def _give_up(self, running: _Running, done: asyncio.Future[int], watch: NativeWatch) -> None:
         """End the whole command: what it has started, repeatedly in case it starts more, and the rest of it."""
@@ -98,13 +98,13 @@ class Bash:
         try:
             ending = await self._client.kill(program)
             usage = Usage(watch.seconds, ending["cpu"], ending["peak"])
-            return Finished(
+            return Finished.ended(
                 -signal.SIGKILL if exceeded else ending["code"],
                 program.stdout.take(),
                 program.stderr.take(),
                 exceeded or watch.enforced(ending) or program.cut,
-                usage,
-                self._ground.report().level,
+                usage=usage,
+                isolation=self._ground.report().level,
                 state_lost=True,
             )
         finally:

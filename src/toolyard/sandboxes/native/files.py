@@ -24,8 +24,8 @@ class Files:
         finally:
             os.close(fd)
 
-    def write(self, path: str, data: bytes, *, more: bool) -> None:
-        """Write a file from its beginning; with `more`, append."""
+    def write(self, path: str, data: bytes, *, more: bool, mode: int | None = None) -> None:
+        """Write a file from its beginning; with `more`, append. Sets its permissions to `mode`."""
         self._make_parents(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | (os.O_APPEND if more else 0)
         fd = syscalls.open_beneath(self._directory, path, flags, 0o644)
@@ -33,6 +33,8 @@ class Files:
             _check_regular(fd)
             if not more:
                 os.truncate(fd, 0)
+            if mode is not None:
+                os.fchmod(fd, mode)
             while data:
                 data = data[os.write(fd, data) :]
         finally:

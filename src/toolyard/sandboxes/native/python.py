@@ -12,6 +12,7 @@ from typing import Any
 from toolyard.core.errors import SandboxError
 from toolyard.core.stalls import deadline
 from toolyard.sandboxes.base import Executed, Limit, Limits, PythonError, Usage
+from toolyard.sandboxes.endings import how_ended
 from toolyard.sandboxes.native.agent_client import Keeper, RemoteProgram
 from toolyard.sandboxes.native.cgroups import Strain
 from toolyard.sandboxes.native.channel import Answer, loaded
@@ -117,7 +118,7 @@ class Python:
             ending = await self._keeper.kill(program)
             stdout, stderr = _output(program)
             exceeded = exceeded or watch.enforced(ending, ended_here=talked_nonsense) or program.cut
-            how = f"the interpreter ended with code {ending['code']}"
+            how = f"the interpreter {how_ended(ending['code'])}"
             error = None if exceeded else PythonError("InterpreterEnded", how, "")
             usage = Usage(watch.seconds, ending["cpu"], ending["peak"])
             level = self._ground.report().level

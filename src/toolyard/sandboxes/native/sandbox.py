@@ -120,11 +120,11 @@ class NativeSandbox:
             exceeded = exceeded or watch.enforced(ending)
             moved = max(map(len, (stdin, stdout, stderr)))
             late = None if exceeded else watch.overran(ending["wall"], moved_bytes=moved)
-            return Finished(
-                exit_code=-signal.SIGKILL if "wall" in (exceeded, late) else ending["code"],
-                stdout=stdout,
-                stderr=stderr,
-                killed_by=exceeded or late or program.cut,
+            return Finished.ended(
+                ending["code"],
+                stdout,
+                stderr,
+                exceeded or late or program.cut,
                 usage=Usage(watch.seconds, ending["cpu"], ending["peak"]),
                 isolation=self.report().level,
             )
@@ -232,7 +232,8 @@ class NativeSandbox:
 
     def _spent(self, seconds: float) -> Finished:
         words = f"toolyard: {_SPENT}\n".encode()
-        return Finished(-signal.SIGKILL, b"", words, "memory", Usage(seconds), self.report().level)
+        usage, level = Usage(seconds), self.report().level
+        return Finished.ended(-signal.SIGKILL, b"", words, "memory", usage=usage, isolation=level)
 
     def _executed_spent(self, seconds: float) -> Executed:
         words = f"toolyard: {_SPENT}\n"
@@ -250,12 +251,16 @@ class NativeSandbox:
                 if len(piece) < _PIECE:
                     return bytes(whole)
 
-    async def write(self, path: str, data: bytes) -> None:
+    async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         inside = paths.inside(path)
+        paths.check_mode(path, mode)
         self._check_size(path, len(data))
         async with self._files:
             for at in range(0, max(len(data), 1), _PIECE):
-                await self._file("write", path, inside, payload=data[at : at + _PIECE], more=at > 0)
+                piece = data[at : at + _PIECE]
+                is_last = at + _PIECE >= len(data)  # a mode without writing would let us open it no more
+                about = {"mode": mode} if is_last and mode is not None else {}
+                await self._file("write", path, inside, payload=piece, more=at > 0, **about)
 
     async def list(self, path: str = ".") -> Sequence[Entry]:
         told = await self._file("list", path, paths.inside(path))
