@@ -93,24 +93,32 @@ def test_it_cannot_see_this_machine(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("code", "flags", "said"),
+    ("code", "flags", "said", "exit_code"),
     first(
         [
-            ("while True: pass", ["--seconds", "0.3"], "s: it took longer than it may"),
-            ("a = bytearray(200 * 2**20)", ["--memory-bytes", str(100 * 2**20)], "it needed more memory than it may"),
+            ("while True: pass", ["--seconds", "0.3"], "s: it took longer than it may", 124),
+            (
+                "a = bytearray(200 * 2**20)",
+                ["--memory-bytes", str(100 * 2**20)],
+                "it needed more memory than it may",
+                137,
+            ),
             (
                 "print('x' * 5000)",
                 ["--output-bytes", "1000"],
                 "it wrote more output than it may, and the rest is not shown",
+                137,
             ),
         ],
         1,
     ),
 )
-def test_the_limit_that_ends_a_program_is_told_and_the_exit_code_is_124(tmp_path, code, flags, said):
+def test_the_limit_that_ends_a_program_is_told_and_the_exit_code_is_that_of_a_shell(
+    tmp_path, code, flags, said, exit_code
+):
     write(tmp_path, "program.py", f"print('begins', flush=True)\n{code}\n")
     done = toolyard("sandbox", "run", *flags, "program.py", cwd=tmp_path)
-    assert done.returncode == 124
+    assert done.returncode == exit_code
     assert done.stdout.startswith(b"begins\n")
     assert len(done.stdout) <= 1000
     assert said in words(done.stderr)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
 
-from toolyard.sandboxes.base import Executed, Finished, Limit, Limits
+from toolyard.sandboxes.base import Executed, Finished, Limit, Limits, exit_code_of
 
 Way = Literal["run", "exec", "once", "shell"]
 """As a program, in the interpreter of a session, in one that is alone, in the shell of a session."""
@@ -758,13 +758,17 @@ class Judge:
 
     def finished(self, came: Finished, seconds: float) -> None:
         """Raises `Untrue`. `seconds` is how long the answer took."""
-        self._check_limit(came, came.exit_code, seconds)
-        natural = came.killed_by is None and came.exit_code == self.story.code
+        code = -came.signal if came.signal is not None else came.exit_code
+        if came.exit_code != exit_code_of(code, came.killed_by):
+            raise Untrue(f"exit code {came.exit_code}, of one that ended with {code} for {came.killed_by}")
+        self._check_limit(came, code, seconds)
+        natural = came.killed_by is None and code == self.story.code
         if came.exit_code != NOT_STARTED or not came.stderr.startswith(b"toolyard:"):
             told = b"" if self.story.way == "shell" and came.killed_by else came.stderr  # bash tells what was killed
             self._check_output(came.stdout, told, whole=natural, killed=came.killed_by is not None)
-        if came.exit_code not in self._codes(came.killed_by) and not (self.story.way == "shell" and came.killed_by):
-            raise Untrue(f"exit code {came.exit_code} is not one of {sorted(self._codes(came.killed_by))}")
+        codes = self._codes(came.killed_by)
+        if code not in codes and not (self.story.way == "shell" and came.killed_by):
+            raise Untrue(f"exit code {code} is not one of {sorted(self._codes(came.killed_by))}")
         if self.story.way != "shell" and came.state_lost:
             raise Untrue("a program has no state to lose")
         if self.story.way == "shell" and natural and came.state_lost != self.story.ends_session and not self._scarce:
@@ -869,7 +873,7 @@ class Judge:
         """With which it may have ended."""
         codes = set() if self.story.code is None else {self.story.code}
         if killed_by in ("wall", "output", "cpu", "memory"):
-            codes |= {-signal.SIGKILL, -signal.SIGXCPU}
+            codes |= {-signal.SIGKILL, -signal.SIGXCPU, exit_code_of(0, killed_by)}
         if self.may_lack_processes:
             codes |= {REFUSED_FORK, NOT_STARTED, *SHELL_CANNOT_FORK}
         if self.story.closed:
@@ -910,4 +914,5 @@ def interpreters_end(came: Executed) -> int | None:
     """The exit code of the interpreter, if it ended."""
     if came.error is None or came.error.name != "InterpreterEnded":
         return None
-    return int(came.error.message.rpartition(" ")[2])
+    how = came.error.message.rpartition(" ")[2]
+    return int(how) if how.isdigit() else -signal.Signals[how]

@@ -402,9 +402,9 @@ def finished(**given) -> Finished:
         (finished(stdout=b"\xff\n"), "\ufffd", {"exit_code": 0}),
         (finished(exit_code=3, stderr=b"no\n"), "no\n[exit code 3]", {"exit_code": 3}),
         (
-            finished(exit_code=-9, killed_by="output", stdout=b"yyy"),
+            finished(exit_code=137, killed_by="output", stdout=b"yyy"),
             "yyy\n[stopped after 2.0 s: it wrote more output than it may, and the rest is not shown]",
-            {"exit_code": -9, "killed_by": "output"},
+            {"exit_code": 137, "killed_by": "output"},
         ),
     ],
 )

@@ -39,7 +39,7 @@ class Wrong(RoomSandbox):
         if self.fault == "ignores the timeout":
             options["timeout"] = None
         done = await super().run(argv, **options)
-        if self.fault == "hides signals" and done.exit_code < 0:
+        if self.fault == "hides signals" and done.signal is not None:
             return Finished(1, done.stdout, done.stderr, done.killed_by, done.usage, done.isolation)
         if self.fault == "loses output":
             return Finished(done.exit_code, done.stdout[:-1], b"", done.killed_by, done.usage, done.isolation)

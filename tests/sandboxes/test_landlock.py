@@ -138,7 +138,7 @@ async def test_a_program_that_is_given_up_before_it_has_walls_costs_its_session_
     async with started(LandlockBackend()) as backend, await backend.open() as box:
         for milliseconds in range(0, 60, 3):
             done = await box.run(["sleep", number], timeout=milliseconds / 1000)
-            assert (done.exit_code, done.killed_by) == (-signal.SIGKILL, "wall")
+            assert (done.exit_code, done.killed_by) == (124, "wall")
         assert (await box.exec("6 * 7")).value == "42"
         ended = await box.exec("import os; os._exit(3)")
         assert ended.state_lost

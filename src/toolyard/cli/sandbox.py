@@ -45,10 +45,10 @@ FLAGS = {
 """Settings of the server that these commands have too, under shorter names."""
 
 EXIT_CODES = """\
-The exit code is that of the program; 128 and the number of the signal that ended it; 124 if a limit ended it;
+The exit code is that of the program; 128 and the number of the signal that ended it, so 137 if it needed too much
+memory; 124 if its time was over;
 125 if there is no sandbox to run it in.
 """
-_LIMIT = 124
 _NO_SANDBOX = 125
 
 
@@ -128,8 +128,7 @@ def pass_on(finished: Finished) -> int:
             write_all(stream, data)
     if finished.killed_by is not None:
         print(f"toolyard sandbox: {ended_by(finished.killed_by, finished.usage.wall_seconds)}", file=sys.stderr)
-        return _LIMIT
-    return finished.exit_code if finished.exit_code >= 0 else 128 - finished.exit_code
+    return finished.exit_code
 
 
 def write_all(stream: TextIO, data: bytes) -> None:

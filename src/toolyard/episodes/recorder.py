@@ -1,7 +1,7 @@
-"""Listens to the journal on the event loop, and hands what happens to a thread that writes it.
+"""Listens to the journal on the event loop, and hands its events to a thread that writes them.
 
-A call is never slowed by the disk. If the writer falls behind, whole episodes are left out and counted; one of which a
-part is missing says so.
+The disk never slows a call. If the writer falls behind, the recorder leaves out whole episodes and counts them; an
+episode with a missing part is marked as incomplete.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toolyard.runtime.journal import Journal, Why
 log = logging.getLogger("toolyard.episodes")
 
 _SAID_EVERY = 60.0
-"""Seconds between lines about episodes that were left out."""
+"""Seconds between log lines about episodes that were left out."""
 _EMPTY = b"{}"
 
 
@@ -59,7 +59,8 @@ class Recorder:
 
     @contextmanager
     def recording(self, of: Journal) -> Iterator[None]:
-        """Raises `StoreError` if the file cannot be used. At the end everything is written."""
+        """Record until the block ends; by then everything is written. Raises `StoreError` if the file cannot be
+        used."""
         self._writer.start()
         of.opened.append(self._opened)
         of.closed.append(self._closed)
@@ -74,7 +75,7 @@ class Recorder:
             of.closed.remove(self._closed)
             self._writer.stop()
 
-    # What the journal tells.
+    # Events of the journal.
 
     def _opened(self, spec: SessionSpec) -> None:
         if self._options.record_fraction < 1 and random.random() >= self._options.record_fraction:
@@ -93,7 +94,7 @@ class Recorder:
             del self._open[spec.session_id]
             self._writer.take_last(Closed(one, why))
 
-    # What sessions tell.
+    # Events of sessions.
 
     def began(self, spec: SessionSpec, tool: str, arguments: JsonObject, given: JsonObject, said: str) -> Deed | None:
         one = self._open.get(spec.session_id)
@@ -129,7 +130,7 @@ class Recorder:
 
 
 def size_of(value: object) -> int:
-    """About how many bytes it holds."""
+    """About how many bytes a value holds."""
     if isinstance(value, str):
         return len(value)
     blocks = getattr(value, "blocks", None)

@@ -262,7 +262,7 @@ def step(finished: Finished) -> Outcome:
         "status": "TimeLimitExceeded" if late else "Finished",
         "execution_time": finished.usage.wall_seconds,
         "cpu_time": finished.usage.cpu_seconds,
-        "return_code": None if late else finished.exit_code,
+        "return_code": None if late else -finished.signal if finished.signal else finished.exit_code,
         "stdout": finished.stdout.decode(errors="replace"),
         "stderr": finished.stderr.decode(errors="replace"),
     }

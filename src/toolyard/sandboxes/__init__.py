@@ -1,4 +1,4 @@
-"""Where untrusted programs run. `base` is the contract; each backend is one module or folder, named in `choice`.
+"""Runs untrusted programs. `base` is the contract; each backend is one module or folder, named in `choice`.
 
 An author writes `uses_sandbox = True` in the class, `self.sandbox = await open_sandbox()` in setup(),
 `await self.sandbox.close()` in teardown(), and in a tool `return tool_output(await self.sandbox.exec(code))`.

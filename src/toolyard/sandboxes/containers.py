@@ -1,13 +1,13 @@
 """Sandboxes as containers of Docker or Podman, through the command line of the engine.
 
-A sandbox is one container, without network and without any right, whose file system is read-only but for its workspace
-and /tmp. Its first process reads from a pipe that the server holds: when the server ends, in whatever way, the pipe
-does too, and so the container. Programs are started in it with `exec`. The image has to have Python 3.11 or later as
-`python3`, and bash for a shell.
+A sandbox is one container without network and without privileges. Its file system is read-only except for its workspace
+and /tmp. Its first process reads from a pipe that the server holds: when the server ends, however it ends, the pipe
+closes and the container ends. `exec` starts programs in it. The image must have Python 3.11 or later as `python3`, and
+bash for a shell.
 
-This is tested against a stand-in for an engine, which shows that the commands are well formed and that what is built on
-them works. It shows nothing of how well a real engine isolates: that is what `start` finds out, with programs in a
-container that try to get out.
+The tests run against a stand-in for an engine. They show that the commands are well formed and that what is built on
+them works, but not how well a real engine isolates. `start` measures that, with programs in a container that try to get
+out.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _FIXES = {
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """What a command of the engine said."""
+    """The result of a command of the engine."""
 
     code: int
     stdout: bytes
@@ -75,7 +75,7 @@ class EngineAnswer:
 
 
 def on_one_line(words: bytes) -> str:
-    """What an engine says, to be quoted in a sentence of ours."""
+    """An engine's message on one line, to quote it in ours."""
     return " ".join(words.decode(errors="replace").split())
 
 
@@ -86,7 +86,7 @@ class ContainerEngine:
         self.program = program
 
     def begin(self, *arguments: str, output_bytes: int, name: str = "", mark: str = "") -> HelperProcess:
-        """Start a command. What it needs to find its engine is in our environment; no container sees that."""
+        """Start a command. It gets our environment, to find its engine; no container gets that."""
         argv = [self.program, *arguments]
         return start(argv, env=os.environ, output_bytes=output_bytes, name=name, mark=mark)
 
@@ -112,7 +112,7 @@ class ContainerEngine:
 
 
 class ContainerBackend(RoomBackend):
-    """`engine` is also the name of the program, unless another one is given."""
+    """`program` defaults to the name of the engine."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class ContainerBackend(RoomBackend):
         self._engine = ContainerEngine(program or engine)
         self._image = image
         self._covers: Sequence[str] = ()
-        """Options that cover what the image itself has of what is hidden."""
+        """Options that cover hidden paths that exist in the image itself."""
         super().__init__(view)
 
     async def start(self) -> Report:
@@ -140,7 +140,7 @@ class ContainerBackend(RoomBackend):
             raise SandboxUnavailable(f"{self.name} cannot be reached: {answer.problem}")
         await self._sweep()
         await self._check_image()
-        self._report = Report(self.name, "L0", {})  # until more is shown
+        self._report = Report(self.name, "L0", {})  # until the trial proves more
         await self._cover_hidden()
         async with await self.open() as sandbox:
             trial = await try_out(sandbox, uid=_UID, memory_bytes=Limits().memory_bytes)
@@ -163,7 +163,7 @@ class ContainerBackend(RoomBackend):
         return await ContainerRoom.make(self._engine, self.name, self._image, limits, self._covers)
 
     async def _cover_hidden(self) -> None:
-        """Nothing of this host is in a container; but an image may have the environment installed at the same place."""
+        """A container shows nothing of this host, but its image may have the environment installed at the same path."""
         if not self._view.hidden:
             return
         room = await self._room(Limits())
@@ -180,7 +180,7 @@ class ContainerBackend(RoomBackend):
         ]
 
     async def _check_image(self) -> None:
-        """Nobody but the operator brings a program from elsewhere to this host."""
+        """Toolyard pulls no image: only the operator brings programs from elsewhere to this host."""
         answer = await self._engine.run("image", "inspect", "--format", "{{.Id}}", self._image)
         if answer.code:
             raise SandboxUnavailable(
@@ -194,7 +194,7 @@ class ContainerBackend(RoomBackend):
             raise SandboxUnavailable(f"the profile {profile!r} needs {needed}, which the image {self._image!r} lacks")
 
     async def _sweep(self) -> None:
-        """Clear up after servers that were killed, should the engine have missed it."""
+        """Remove containers of servers that were killed, in case the engine left them."""
         found = await self._engine.run("ps", "--all", "--quiet", "--filter", f"label={_LABEL}")
         for container in found.stdout.decode().split():
             label = f'{{{{index .Config.Labels "{_LABEL}"}}}}'
@@ -218,7 +218,7 @@ class ContainerBackend(RoomBackend):
 
 
 def _level(fallen: Sequence[str]) -> Level:
-    """All stand: L3. Without the limits of a cgroup, one less. Anything else is not worth the name of a sandbox."""
+    """L3 if every wall held, L3-nolimit if only the memory limit fell, else L0."""
     if not fallen:
         return "L3"
     return "L3-nolimit" if list(fallen) == ["memory"] else "L0"
@@ -233,7 +233,7 @@ class ContainerRoom:
         self._limits = limits
         self._container = container
         self._holder = holder
-        """Runs as long as the container does; its standard input keeps that alive."""
+        """Runs as long as the container does; its open standard input keeps the container alive."""
 
     @classmethod
     async def make(
@@ -255,7 +255,7 @@ class ContainerRoom:
         return room
 
     async def _is_up(self) -> None:
-        """The first process gives back what it is sent, as soon as it is there."""
+        """Wait until the container's first process, `cat`, echoes what it was sent."""
         await send(self._holder.stdin, _READY)
         while not self._holder.stdout.take().endswith(_READY):
             if self._holder.ended.done():
@@ -264,7 +264,7 @@ class ContainerRoom:
             await asyncio.sleep(0.01)
 
     async def command(self, *argv: str, stdin: bytes = b"", most: int = _MESSAGE_MOST) -> EngineAnswer:
-        """Run a command of our own in the container."""
+        """Run one of our own commands in the container."""
         where = ("--workdir", WORKSPACE, self._container)
         return await self._engine.run("exec", "--interactive", *where, *argv, stdin=stdin, most=most)
 
@@ -273,7 +273,7 @@ class ContainerRoom:
     ) -> HelperProcess:
         mark = "" if lasting else new_mark()
         name = secrets.token_hex(8)
-        less_memory = limits.memory_bytes < self._limits.memory_bytes  # than all programs have together
+        less_memory = limits.memory_bytes < self._limits.memory_bytes  # than the container's limit for all programs
         orders = {
             "do": "spawn",
             "env": dict(env),
@@ -320,15 +320,15 @@ class ContainerRoom:
     async def read(self, path: str, most: int) -> bytes:
         return await self._file("read", path, most)
 
-    async def write(self, path: str, data: bytes, most: int) -> None:
-        await self._file("write", path, most, data)
+    async def write(self, path: str, data: bytes, most: int, mode: int | None = None) -> None:
+        await self._file("write", path, most, *([] if mode is None else [str(mode)]), data=data)
 
     async def list(self, path: str) -> Sequence[tuple[str, str, int]]:
         found = json.loads(await self._file("list", path, _LIST_MOST))
         return [(str(name), str(kind), int(size)) for name, kind, size in found]
 
-    async def _file(self, operation: str, path: str, most: int, data: bytes = b"") -> bytes:
-        argv = script((*self.python, "-S"), "process_based/workspace", operation, path, str(most))
+    async def _file(self, operation: str, path: str, most: int, *more: str, data: bytes = b"") -> bytes:
+        argv = script((*self.python, "-S"), "process_based/workspace", operation, path, str(most), *more)
         answer = await self.command(*argv, stdin=data, most=max(most, _MESSAGE_MOST))
         if answer.code:
             raise OSError(0, answer.problem)
@@ -350,7 +350,7 @@ class ContainerRoom:
 
 
 def _walls(kind: str, container: str, limits: Limits) -> Sequence[str]:
-    """The options of the container. Docker and Podman understand them alike, with one exception."""
+    """The container's options. Docker and Podman take the same ones, with one exception."""
     inodes = f",nr_inodes={limits.disk_files}" if kind == "docker" else ""
     private = f"rw,exec,nosuid,nodev,mode=1777,size={limits.disk_bytes}{inodes}"
     return [
@@ -376,4 +376,4 @@ def _walls(kind: str, container: str, limits: Limits) -> Sequence[str]:
 
 
 _OWN_PROCESSES = 8
-"""The first ones of the container, a launcher for each program, and what is told to them."""
+"""Processes beside the programs': the container's first ones, a launcher for each program, and our commands."""

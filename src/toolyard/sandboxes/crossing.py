@@ -1,7 +1,7 @@
 """Judges a program in one sandbox by a test in another: the host carries calls from the test to the program, and back.
 
-Neither sandbox's word counts for more than its role. The program can only send values, which the test's sandbox
-rebuilds as exact built-in types; whether the test has passed is for the test's sandbox alone to say.
+Each sandbox is trusted only in its role. The program can only send values, which the test's sandbox rebuilds as exact
+built-in types. Only the test's sandbox says whether the test has passed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from toolyard.sandboxes.provider import interpreter_again, interpreter_once, usu
 
 
 class Prover:
-    """Runs the test statements of one call, each against a program of its own.
+    """Runs the test statements of one call, each against its own program.
 
-    Statements that leave nothing behind run in an interpreter that has run others, one at a time. A statement that does
-    not pass ends it: only one that has passed is known to leave nothing running. A statement that may change more than
-    its own names, as one that imports `random`, has a sandbox to itself.
+    Statements that leave nothing behind share an interpreter, one at a time. A statement that fails ends that
+    interpreter: it may have left something running. A statement that may change more than its own names, such as one
+    that imports `random`, runs in its own sandbox.
     """
 
     def __init__(self, statements: Sequence[str]) -> None:
@@ -34,8 +34,8 @@ class Prover:
         self._turn = asyncio.Lock()
 
     async def prove(self, program: Driven, test: str) -> Ran:
-        """The exit code is 0 only if the test came to its end, and the program too. The time that both take is counted
-        by the program's clock."""
+        """The exit code is 0 only if the test and the program both ran to their end. The program's clock counts the
+        time of both."""
         ends = [program.end]
         seen = foreseen(test)
         answers = DrivenMessage("returned", ())
@@ -62,8 +62,8 @@ class Prover:
 
 
 async def _pass(tester: End, program: Driven, test: str, seen: Foreseen, answers: DrivenMessage) -> None:
-    """Questions and answers take turns: who asks waits until the other has answered. Raises ProgramEnded if the test
-    does not pass."""
+    """Pass questions and answers back and forth: each side waits for the other's answer. Raises ProgramEnded if the
+    test fails."""
     requests = [write(request, str) for request in seen.requests]
     said = await tester.say(inside.PROVING, "begin", test, requests, answers.chunks, seen.everything)
     while said.kind not in ("passed", "failed"):

@@ -1,6 +1,6 @@
-"""What a side of a call between two sandboxes does when the other side asks, and what a wary one refuses.
+"""The operations that one side of a call between two sandboxes requests of the other; a wary side refuses some.
 
-Imports nothing but the standard library and its neighbours here: sandboxes load the text of this file.
+Imports only the standard library and its neighbours here: sandboxes load the text of this file.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _TELLTALES = (
     *(types.FunctionType, types.MethodType, types.ModuleType, types.FrameType, types.CodeType, types.TracebackType),
     *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, type),
 )
-"""Their attributes lead to everything that a test knows."""
+"""Attributes of these types lead to everything that a test knows."""
 _DATA = ("__main__", "builtins", "collections", "datetime", "array")
-"""Where classes come from whose attributes do not. Large libraries have methods that evaluate text."""
+"""Modules whose classes have safe attributes. Large libraries have methods that evaluate text."""
 
 
 def permitted(request: Any, is_mine: Callable[[Any], bool]) -> bool:
-    """Whether a program may have this done in the sandbox of its test: with something that the test has passed to it,
-    one step at a time. A text of the program's own is not such a thing, or its `format` would read all the others."""
+    """Whether the test's sandbox may do this for a program: only with an object that the test has passed to it, one
+    step at a time. Text of the program's own does not qualify: its `format` would read every other object."""
     match request:
         case ["chain", first, False, [[_, _]]]:
             return is_mine(first)
         case ["chain", first, False, [[str(name)]]]:
             return is_mine(first) and _is_open(first) and not name.startswith("_")
-        case ["put", first, str(name), *_]:  # not in place of a method: the test may judge by it
+        case ["put", first, str(name), *_]:  # never replace a method: the test may rely on it
             is_data = not callable(getattr(type(first), name, None))
             return is_mine(first) and _is_open(first) and not name.startswith("_") and is_data
         case ["operate", str(name), [*operands]]:
@@ -56,11 +56,11 @@ def _is_open(item: Any) -> bool:
 
 
 class Deeds:
-    """By name. `side` is the one that does it."""
+    """The operations, by name. `side` performs them."""
 
     @staticmethod
     def chain(side: Any, first: Any, by_name: bool, steps: Sequence[Any]) -> Any:
-        """From a name or an object, one attribute or call after the other."""
+        """Follow attributes and calls, one after the other, from a name or an object."""
         found = side.named(first) if by_name else first
         for step in steps:
             found = found(*step[0], **step[1]) if len(step) == 2 else getattr(found, step[0])
@@ -68,17 +68,18 @@ class Deeds:
 
     @staticmethod
     def entry(side: Any, name: str, steps: Sequence[Any]) -> Any:
-        """A function, or else the method of LeetCode's class."""
+        """Call a function, or else the method of LeetCode's class."""
         function = side.names[name] if name in side.names else getattr(side.named("Solution")(), name)
         ((args, keywords),) = steps
-        if isinstance(args, str):  # as somebody wrote them
+        if isinstance(args, str):  # source text of arguments
             names = {**side.names, "_toolyard_function": function}
             return eval(compile(f"_toolyard_function({args})", "test.py", "eval"), names)
         return function(*args, **keywords)
 
     @staticmethod
     def several(side: Any, requests: Sequence[Any]) -> Any:
-        """One after the other, until one raises or gives what is no plain data: what comes next may depend on that."""
+        """Perform requests in turn until one raises or returns something other than plain data, on which the rest may
+        depend."""
         answers: list[Any] = []
         for request in requests:
             try:
@@ -93,7 +94,7 @@ class Deeds:
 
     @staticmethod
     def load(side: Any, name: str) -> Any:
-        """Whether the name is the program's own, and what it is."""
+        """Whether the program defines the name, and its value."""
         return (True, side.names[name]) if name in side.names else (False, None)
 
     @staticmethod
@@ -106,7 +107,7 @@ class Deeds:
 
     @staticmethod
     def take(side: Any, iterator: Any, count: int) -> Any:
-        """Up to so many items, whether there may be more, and the error that came instead of the next."""
+        """Up to `count` items, whether more may follow, and the error raised instead of the next item."""
         items: list[Any] = []
         try:
             for _ in range(count):

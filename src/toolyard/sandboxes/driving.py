@@ -3,8 +3,8 @@
     async with driven(code) as program:
         assert await program.call("add", 1, 2) == 3
 
-What comes back is a value of exact built-in types, whatever the program does to its own process, or an `Opaque`. So the
-caller can compare it with what only the caller knows: nothing of that ever enters the sandbox.
+Results are values of exact built-in types, no matter what the program does to its own process, or an `Opaque`. So the
+caller can compare them with its own secrets, which never enter the sandbox.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from toolyard.sandboxes.proxies import restore
 
 SECONDS = 10.0
 _SHORT = 4_000
-"""Characters that the event loop reads by itself; a thread reads more."""
+"""Characters that the event loop parses itself; a thread parses longer texts."""
 _GIVEN_MOST = 64 * 2**20
-"""Characters of what is asked of a program."""
+"""Characters of one request to a program."""
 _OUTPUT_MOST = 128 * 1024
 Kind: TypeAlias = Literal["returned", "raised", "asks", "ready", "ended", "failed", "passed"]
 
@@ -40,14 +40,14 @@ class Opaque:
 
     number: int
     kind: str
-    """The name of its class, as the program says."""
+    """The name of its class, as the program reports it."""
 
     def __repr__(self) -> str:
         return f"<{self.kind} object>"
 
 
 class ProgramRaised(Exception):
-    """The program's function raised this; `name` is the built-in exception that it is, or comes from."""
+    """The program's function raised an exception. `name` is its class, or the nearest built-in base."""
 
     def __init__(self, name: str, args: tuple[Any, ...], traceback: str) -> None:
         super().__init__(traceback.strip().rpartition("\n")[2] or name)
@@ -58,7 +58,7 @@ class ProgramRaised(Exception):
 
 
 class ProgramEnded(Exception):
-    """The program is over, and answers no more: it failed, ended itself, or exceeded a limit. `ran` says how."""
+    """The program has ended: it failed, exited, or exceeded a limit. `ran` says how."""
 
     def __init__(self, ran: Ran) -> None:
         super().__init__(f"{ran.stderr}{ran.note}".strip().rpartition("\n")[2] or UNTESTED)
@@ -66,7 +66,7 @@ class ProgramEnded(Exception):
 
 
 class Clock:
-    """The time that the code of one piece of work may take, in all of its sandboxes together."""
+    """The time left for one piece of work, in all of its sandboxes together."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self.seconds = seconds
@@ -90,8 +90,8 @@ class End:
         self.stderr = ""
 
     async def say(self, module: str, function: str, *args: object) -> DrivenMessage:
-        """Have a function of a module run that is inside, and take what it says. Raises ProgramEnded if it says nothing
-        sensible, as when it was ended."""
+        """Call a function of a module inside, and return its message. Raises ProgramEnded if there is none that makes
+        sense, for example because the program was ended."""
         modules = "__import__('sys').modules"
         call = f"{modules}[{module!r}].{function}({', '.join(map(repr, args))})"
         if self._is_loaded:
@@ -129,17 +129,17 @@ class End:
         return ProgramEnded(dataclasses.replace(ran, stdout=self.stdout, stderr=self.stderr, exit_code=1))
 
     def ended(self, note: str = "", ran: Ran | None = None) -> ProgramEnded:
-        """For whoever finds that it is over."""
+        """The exception for a caller that finds that the program has ended."""
         return ProgramEnded(Ran(self.stdout, self.stderr, 1, note, False, ran.isolation if ran else None))
 
 
 _ABSENT = "0"
 _LOAD = f"{program.INSTALL}\n{inside.installation()}"
-"""For an interpreter that comes from no template. Run as expressions, so that a program finds no name of ours."""
+"""For an interpreter that comes from no template. It runs as expressions, so that a program finds none of our names."""
 
 
 class Driven:
-    """A program, which begins when something is first asked of it."""
+    """A program. It starts with the first request."""
 
     def __init__(self, interpreter: Interpreter, code: str, stdin: str = "", *, clock: Clock | None = None) -> None:
         self._code = code
@@ -150,23 +150,23 @@ class Driven:
         """Characters of the last answer."""
 
     async def call(self, name: str, *args: Any, **keywords: Any) -> Any:
-        """Call a function of the program, or make an instance of a class. If it changes a list, dict or set that it was
-        given, that is changed here too.
+        """Call a function of the program, or instantiate a class. If it changes a list, dict or set among the
+        arguments, the caller's object changes too.
 
-        Raises `ProgramRaised` if it raises, and `ProgramEnded` if the program does not live to answer.
+        Raises `ProgramRaised` if it raises, and `ProgramEnded` if the program ends before it answers.
         """
         return await self.ask("chain", name, True, [[list(args), keywords]])
 
     async def method(self, item: Opaque, name: str, *args: Any, **keywords: Any) -> Any:
-        """Call a method of an object of the program's."""
+        """Call a method of an object in the program."""
         return await self.ask("chain", item, False, [[name], [list(args), keywords]])
 
     async def get(self, item: Opaque, name: str) -> Any:
-        """Read an attribute of an object of the program's."""
+        """Read an attribute of an object in the program."""
         return await self.ask("chain", item, False, [[name]])
 
     async def ask(self, *request: Any) -> Any:
-        """Have the program's side do something of `sides.Deeds`."""
+        """Have the program's side perform an operation of `sides.Deeds`."""
         try:
             message = await self.serve(write(request, _referred, longest=_GIVEN_MOST))
         except TooLarge:
@@ -175,16 +175,16 @@ class Driven:
         return self.outcome((None, None, value) if message.kind == "raised" else value, request[-1][-1])
 
     async def several(self, requests: Sequence[Any]) -> Sequence[Any]:
-        """Ask for one thing after the other in one message. What `outcome` takes, of the first or of all of them: the
-        program stops at one that raises or gives no plain data."""
+        """Send several requests in one message. Returns the answers, each for `outcome`: all of them, or those up to
+        the first that raises or is not plain data, where the program stops."""
         answers = await self.ask("several", requests)
         if type(answers) is not list:
             raise self.end.ended(UNTESTED)
         return answers
 
     def outcome(self, answer: Any, given: Any = None) -> Any:
-        """The value of an answer; what was given for it becomes what the program made of it. The answer is the
-        program's word, so its form is checked."""
+        """The value of an answer. Updates `given` to what the program made of it. The program wrote the answer, so
+        check its form."""
         try:
             result, changed, error = answer
             if error is None:
@@ -197,12 +197,12 @@ class Driven:
         raise ProgramRaised(lineage.partition("|")[0], args, text)
 
     async def begin(self) -> None:
-        """Run the program, if nothing was asked of it yet."""
+        """Run the program, unless it has started."""
         if not self._begun:
             await self.serve(())
 
     async def serve(self, chunks: Sequence[str]) -> DrivenMessage:
-        """Pass on a request as it is written. The answer is the program's word, and may be anything."""
+        """Pass on a request as written. The program writes the answer: it may be anything."""
         if self._begun:
             message = await self.end.say(inside.SIDES, "side.serve", chunks)
         else:
@@ -211,7 +211,7 @@ class Driven:
         return self._checked(message)
 
     async def resume(self, message: DrivenMessage) -> DrivenMessage:
-        """Pass on the answer to a question of the program's."""
+        """Pass on the answer to a question from the program."""
         return self._checked(await self.end.say(inside.SIDES, "side.resume", message.kind, message.chunks))
 
     def _checked(self, message: DrivenMessage) -> DrivenMessage:
@@ -264,9 +264,9 @@ async def driven(
     seconds: float = SECONDS,
     limits: Limits | None = None,
 ) -> AsyncIterator[Driven]:
-    """A program to be called from outside: in a sandbox of its own, or in the interpreter of one that is given.
+    """Drive a program from outside, in its own sandbox or in the given interpreter.
 
-    `seconds` is what the program may take for everything that is asked of it. An interpreter runs one program.
+    `seconds` limits the program's time for all requests together. An interpreter runs one program.
     """
     if interpreter is not None:
         yield Driven(interpreter, code, stdin, clock=Clock(seconds))

@@ -1,12 +1,13 @@
-"""Whose fault an end is: exceeding its own limits is a program's result, a host that is short of something gives none.
+"""Decides whether the program or the host is to blame for an end: only the program's own excess is a result.
 
-Every backend asks here, so that the same trouble is told in the same way. `HostExhausted` makes a call `lost`: the
-client may try again, and nobody is blamed.
+Every backend uses this module, so that the same trouble reads the same everywhere. `HostExhausted` makes a call `lost`:
+the client may retry it, and no program is blamed.
 """
 
 from __future__ import annotations
 
 import errno
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,20 +34,30 @@ class HostExhausted(SandboxLost):
 
 
 def is_short(error: OSError) -> bool:
-    """Whether an error says that there is too little of something, and nothing of the program that was asked for."""
+    """Whether the error means that a resource is short, rather than a fault of the program."""
     return error.errno in _SHORT
 
 
 def unstarted(error: OSError | ValueError, level: Level, *, own: bool) -> Finished:
-    """How a program ended that could not even begin: because of how it was asked for, or because its sandbox is full
-    (`own`). Raises `HostExhausted` if it is the host, or the server, that has no room for it."""
+    """The result of a program that could not start: its request was invalid, or its sandbox is full (`own`). Raises
+    `HostExhausted` if the host or the server has no room for it."""
     if isinstance(error, OSError) and is_short(error) and not own:
         raise HostExhausted(f"the host has no room for another program: {_words(error)}") from error
     return Finished.unstarted(error.strerror if isinstance(error, OSError) and error.strerror else error, level)
 
 
+def how_ended(status: int) -> str:
+    """`ended with code 3`, or `was ended by SIGSEGV`. `status` is as in `subprocess`."""
+    if status >= 0:
+        return f"ended with code {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:  # one that has no name
+        return f"was ended by signal {-status}"
+
+
 def no_room(error: OSError) -> NoRoom:
-    """For a sandbox that could not be made because the host is short of something."""
+    """The error for a sandbox that could not be made because the host is short of a resource."""
     return NoRoom(f"the host has no room for another sandbox now: {_words(error)}")
 
 
@@ -55,11 +66,11 @@ def _words(error: OSError) -> str:
 
 
 class HostKills:
-    """How many processes the kernel ended because the whole machine had no memory left: all that is known of a kill
-    where no control group counts them. Costs little to ask for, since what was read a moment ago still holds.
+    """Counts the processes that the kernel killed because the whole machine was out of memory. Where no control group
+    counts kills, this is the only evidence. Asking is cheap: readings are cached for a moment.
 
-    The kernel counts kills for the limits of control groups, too. Only for the machine itself does it also make
-    allocations wait (`allocstall`): kills without any of these are somebody else's own.
+    The kernel's counter includes kills for limits of control groups. Only for the machine itself does it also stall
+    allocations (`allocstall`): kills without a stall belong to another group's limit.
     """
 
     def __init__(self, path: str = "/proc/vmstat") -> None:

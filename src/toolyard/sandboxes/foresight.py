@@ -1,7 +1,7 @@
 """Finds the calls of a program that a test is certain to make first, so that one message asks for all of them.
 
-A test such as HumanEval's `check(candidate)` is a row of assertions about calls with literals. Their answers can be
-there before the test begins. Where it is not certain what a test does next, it goes on by asking.
+A test such as HumanEval's `check(candidate)` is a list of assertions about calls with literals. The program can answer
+those calls before the test begins. Where it is not certain what a test does next, the test asks as it runs.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ from typing import Any
 from toolyard.sandboxes.proving import HELPERS, OWN, bound_names, prepare
 
 LONGEST = 10_000
-"""Characters of a statement that the host parses, which it cannot do beside the event loop."""
+"""Characters of the longest statement that the host parses: parsing blocks the event loop."""
 _DYNAMIC = {"eval", "exec", "globals", "locals", "vars", "compile", "__import__", "breakpoint", "input"}
 _LEAVING = _DYNAMIC | {"setattr", "delattr", "getattr", "type", "open", "exit", "quit"}
-"""Names of what can change more than the names of a test."""
+"""Names that can change more than the names of a test."""
 _NEAT = {
     *("bisect", "cmath", "collections", "copy", "datetime", "fractions", "functools", "heapq", "itertools", "json"),
     *("math", "numpy", "operator", "re", "statistics", "string", "typing"),
 }
-"""Modules that keep nothing of how they were used, but for these."""
+"""Modules that keep no state of their use, except by the names in `_SETTINGS`."""
 _SETTINGS = {"random", "seterr", "seterrcall", "seterrobj", "setbufsize", "set_printoptions", "set_string_function"}
 _SIMPLE = (
     *(ast.BinOp, ast.UnaryOp, ast.List, ast.Tuple, ast.Set, ast.Subscript, ast.Slice, ast.Attribute, ast.Starred),
     *(ast.JoinedStr, ast.FormattedValue, ast.keyword, ast.operator, ast.unaryop, ast.expr_context),
 )
-"""What evaluates its parts, all of them and in the order in which they stand."""
+"""Nodes that evaluate all of their parts, in the order in which they are written."""
 
 
 def literal(node: ast.expr) -> Any:
-    """The value of a literal. Raises ValueError if it is none, or one that is no plain data."""
+    """The value of a literal. Raises ValueError if the node is not a literal of plain data."""
     if any(isinstance(part, ast.Constant) and part.value is ... for part in ast.walk(node)):
         raise ValueError(node)
     return ast.literal_eval(node)
 
 
 class _Uncertain(Exception):
-    """What comes next depends on what came before."""
+    """The next call depends on the result of an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
     requests: Sequence[Any]
-    """As `sides.Deeds` takes them."""
+    """In the form that `sides.Deeds` takes."""
     everything: bool
-    """The test has nothing else to ask."""
+    """The test has no other requests."""
     is_neat: bool = False
-    """The test gives names of its own a meaning, and changes nothing else where it runs."""
+    """The test binds its own names and changes nothing else in its process."""
 
 
 @functools.lru_cache(256)  # a trainer judges many programs by the same tests
 def foreseen(statement: str) -> Foreseen:
-    """Nothing of a test that is too long to parse on the event loop, or that cannot be parsed."""
+    """Foresees nothing of a test that cannot be parsed, or is too long to parse on the event loop."""
     try:
         if len(statement) > LONGEST:
             return Foreseen([], everything=False)
@@ -77,8 +77,8 @@ def foreseen(statement: str) -> Foreseen:
 
 
 def _leaves_something(node: ast.AST) -> bool:
-    """Whether others could notice that this was run where they run. A test means them no harm, so what it would have to
-    seek out by other names is not looked for."""
+    """Whether other tests in the same process could notice that this ran. Tests are trusted, so this does not look for
+    state that they would reach by other names."""
     match node:
         case ast.Import(names=names):
             return any(one.name not in _NEAT for one in names)
@@ -101,7 +101,7 @@ class _Walk:
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
 
     def is_programs(self, node: ast.AST) -> bool:
-        """Whether it is a name of the program's, or one that may become one."""
+        """Whether it is one of the program's names, or may become one."""
         if not isinstance(node, ast.Name) or node.id == "__toolyard_holds__":
             return False
         if node.id == self.candidate[0] or node.id in _DYNAMIC or node.id.startswith(OWN):
@@ -166,7 +166,7 @@ class _Walk:
                 ast.arguments(args=[ast.arg(arg=parameter)], posonlyargs=[], kwonlyargs=[], vararg=None, kwarg=None),
             ) if name.startswith(OWN) and not self.candidate[0]:
                 self.candidate = (parameter, name.removeprefix(OWN))
-                self.counted += 1  # the name that is given
+                self.counted += 1  # the name passed to it
                 self.statements(function.body)
             case _:
                 raise _Uncertain

@@ -1,4 +1,4 @@
-"""The control groups around this process, whoever made them: what they allow, and what is used of it."""
+"""The control groups around this process: what they allow, and how much of it is used."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class LimitedGroup(NamedTuple):
 
 @functools.cache
 def groups_around() -> Sequence[LimitedGroup]:
-    """In every hierarchy, from the group of this process up. Looked for once: a server stays where it was started."""
+    """The groups of every hierarchy, from this process's own up. Cached: a server does not change its groups."""
     try:
         return [group for hierarchy in own_hierarchies() for group in groups_above(hierarchy)]
-    except (OSError, ValueError):  # not Linux, or it is hidden from us
+    except (OSError, ValueError):  # not Linux, or we may not read it
         return []
 
 
 def groups_above(hierarchy: Hierarchy) -> Iterator[LimitedGroup]:
-    """The group of a process, and all those around it that can be seen."""
+    """A process's group and all visible groups above it."""
     path = hierarchy.own.rstrip("/")
     while len(path) >= len(hierarchy.mount.rstrip("/")) and path:
         yield LimitedGroup(hierarchy.version, hierarchy.controllers, path)
@@ -37,7 +37,7 @@ def groups_above(hierarchy: Hierarchy) -> Iterator[LimitedGroup]:
 
 
 def number(path: str) -> int | None:
-    """None if there is no limit, or no such file."""
+    """The number in a file; None if it says no limit, or if there is no such file."""
     try:
         text = Path(path).read_text().strip()
     except OSError:
@@ -46,7 +46,7 @@ def number(path: str) -> int | None:
 
 
 def statistic(path: str, name: str) -> int:
-    """From lines of a name and a number; 0 if there is none."""
+    """A value from a file of lines with a name and a number; 0 if it is not there."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:

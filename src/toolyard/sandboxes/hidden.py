@@ -1,4 +1,4 @@
-"""From environment classes to the host paths that no sandbox may show: their source, their data, what they name.
+"""Finds the host paths that no sandbox may show: the source and data of environment classes, and what they name.
 
 `hidden_paths(Environment)` lists them for one class; `hidden_by(classes)` for all that a server serves.
 """
@@ -22,19 +22,19 @@ from toolyard.sandboxes.installation import in_use, own
 
 _OURS = "toolyard"
 _OF_A_PREFIX = ("bin", "include", "lib", "lib64", "pyvenv.cfg", "share")
-"""What belongs to a Python where it is installed. Anything else there is somebody's own."""
+"""What belongs to a Python installation. Anything else in its prefix is the user's own."""
 
 
 def hidden_paths(environment: type, *, missing_ok: bool = False) -> Sequence[Path]:
-    """What sandboxes must not show because of this environment, as real paths that exist, sorted.
+    """The paths that sandboxes must not show because of this environment: real, existing, sorted.
 
-    That is the top-level package, or the single file with its bytecode, of every class of its ancestry and of its
-    toolsets that is neither Toolyard's nor the standard library's; what lies beside a file in a folder of its own that
-    sandboxes would show, as below /usr; a copy of it that the Python of sandboxes has
-    installed; the metadata of the distribution that installed it; and what `hidden` names.
+    They are, for every class of its ancestry and its toolsets that is neither Toolyard's nor the standard library's:
+    the top-level package, or the single file with its bytecode; what lies beside such a file in its own folder, if
+    sandboxes would show that folder, as below /usr; a copy installed in the Python of sandboxes; the metadata of the
+    distribution that installed it; and what `hidden` names.
 
-    Raises `DefinitionError` if `hidden` names something without which no program runs, or, unless `missing_ok`,
-    something that is not there.
+    Raises `DefinitionError` if `hidden` names something that every program needs, or, unless `missing_ok`, something
+    that does not exist.
     """
     found: set[Path] = set()
     for cls in classes_of(environment):
@@ -45,7 +45,7 @@ def hidden_paths(environment: type, *, missing_ok: bool = False) -> Sequence[Pat
 
 
 def hidden_by(classes: Iterable[type], *, missing_ok: bool = False) -> Sequence[Path]:
-    """The same for all classes that a server serves: its sandboxes are one kind for all."""
+    """The same for all classes that a server serves: all of its sandboxes hide the same paths."""
     return _outermost(path for cls in classes for path in hidden_paths(cls, missing_ok=missing_ok))
 
 
@@ -53,7 +53,7 @@ def hidden_by(classes: Iterable[type], *, missing_ok: bool = False) -> Sequence[
 
 
 def _source(cls: type) -> Iterator[Path]:
-    """Where the class was written, with what belongs to it."""
+    """The source of a class, with what belongs to it."""
     module = sys.modules.get(cls.__module__)
     name = _name_of(module) if module is not None else cls.__module__
     if name.partition(".")[0] == _OURS:
@@ -69,7 +69,7 @@ def _source(cls: type) -> Iterator[Path]:
 
 
 def _name_of(module: ModuleType) -> str:
-    """As it would be imported, also if it was started as a program: `python -m acme.serve`."""
+    """The name to import it by, even if it was started as a program: `python -m acme.serve`."""
     spec: ModuleSpec | None = getattr(module, "__spec__", None)
     return spec.name if spec is not None else module.__name__
 
@@ -80,13 +80,13 @@ def _file_of(module: ModuleType) -> Path | None:
 
 
 def _file_of_code(cls: type) -> Path | None:
-    """Of a class whose module is not loaded, by the code of its methods."""
+    """The file of a class whose module is not loaded, found by the code of its methods."""
     codes = (getattr(getattr(value, "__func__", value), "__code__", None) for value in vars(cls).values())
     return next((path for code in codes if code and (path := _on_disk(Path(code.co_filename)))), None)
 
 
 def _on_disk(path: Path) -> Path | None:
-    """The file, or the archive that it lies in."""
+    """The file, or the archive that contains it."""
     if not path.is_absolute():
         path = Path.cwd() / path
     return next((one for one in (path, *path.parents[:-1]) if one.exists() and (one == path or one.is_file())), None)
@@ -99,8 +99,8 @@ def _is_standard(name: str, where: Path) -> bool:
 
 
 def _top(name: str, where: Path) -> tuple[Path, Sequence[Path]]:
-    """The outermost package that is one distribution's own, not a namespace package, which many share; and the folder
-    that it is imported from."""
+    """The folder that the module is imported from, and the outermost package of a single distribution. Many
+    distributions share a namespace package, so none of those counts."""
     if where.suffix not in (".py", ".pyc", ".so", ".pyd"):
         return where.parent, [where]  # an archive
     folders = _packages(name, where)
@@ -111,8 +111,8 @@ def _top(name: str, where: Path) -> tuple[Path, Sequence[Path]]:
 
 
 def _beside(where: Path) -> Sequence[Path]:
-    """The folder of a file that is no part of a package, with its data, if that would be shown: but not one that others
-    have something in, where packages or programs are installed."""
+    """The folder, with its data, of a file outside any package, if sandboxes would show it. Not a folder in which
+    packages or programs are installed."""
     folder = _real(where.parent)
     shown = [_real(Path(path)) for path in (*host.PROGRAMS, *in_use().prefixes)]
     if not any(folder.is_relative_to(path) for path in shown):
@@ -124,7 +124,7 @@ def _beside(where: Path) -> Sequence[Path]:
 
 
 def _copies(root: Path, tops: Sequence[Path]) -> Sequence[Path]:
-    """The same where packages are installed: who serves a checkout may have an older one there, too."""
+    """Installed copies: a server that runs from a checkout may have an older version installed too."""
     places = [Path(folder) / top.relative_to(root) for folder in in_use().installed for top in tops]
     return [place for place in places if place.exists()]
 
@@ -146,14 +146,14 @@ def _is_regular(folder: Path) -> bool:
 
 
 def _own_part(folder: Path) -> Sequence[Path]:
-    """Of a namespace package: what lies beside the module, but no package with an `__init__.py` of its own."""
+    """Of a namespace package: what lies beside the module, except packages with their own `__init__.py`."""
     entries = list(folder.iterdir())
     own = [entry for entry in entries if not _is_regular(entry)]
     return own if len(own) < len(entries) else [folder]
 
 
 def _with_belongings(tops: Sequence[Path]) -> Iterator[Path]:
-    """With bytecode and whatever else has the name of a module's file, and the metadata of its distribution."""
+    """Adds bytecode, other files with the name of the module, and the metadata of its distribution."""
     for top in tops:
         yield top
         if not top.is_dir():
@@ -164,8 +164,8 @@ def _with_belongings(tops: Sequence[Path]) -> Iterator[Path]:
 
 
 def _metadata(top: Path) -> Iterator[Path]:
-    """The folders that list a distribution's files by name, if it was installed beside them."""
-    for folder in (top.parent, top.parent.parent):  # the latter for what lies in a namespace package
+    """The folders that list a distribution's files by name, if it is installed beside them."""
+    for folder in (top.parent, top.parent.parent):  # the latter for parts of a namespace package
         start = top.relative_to(folder).as_posix()
         for record in (*folder.glob("*.dist-info/RECORD"), *folder.glob("*.egg-info/SOURCES.txt")):
             if any(line == start or line.startswith((f"{start}/", f"{start},")) for line in _lines(record)):
@@ -175,15 +175,15 @@ def _metadata(top: Path) -> Iterator[Path]:
 def _lines(path: Path) -> Sequence[str]:
     try:
         return path.read_text(errors="replace").splitlines()
-    except OSError:  # somebody else's, whom nobody in a sandbox can read, either
+    except OSError:  # unreadable here, so unreadable in a sandbox too
         return []
 
 
-# What an author names.
+# What an author hides.
 
 
 def _hides(cls: type) -> Sequence[Hidden]:
-    """What this very class names. A class of another framework may mean something else by the word."""
+    """What this very class hides. A class of another framework may use the name for something else."""
     hidden = vars(cls).get("hidden", ())
     return hidden if isinstance(hidden, list | tuple) else ()
 
@@ -248,19 +248,19 @@ def _library() -> Sequence[Path]:
 
 
 def _needed() -> Sequence[Path]:
-    """What a sandbox cannot do without: the interpreter, its library, a shell, the linker, and our own code."""
+    """What every sandbox needs: the interpreter, its library, a shell, the linker, and our own code."""
     system = (Path(path) for path in ("/bin/sh", "/usr/bin/env", *glob.glob("/lib*/ld-*.so*")))
     interpreters = (Path(sys.executable), Path(sys.prefix, "bin"))
     return [*map(_real, (*interpreters, *system, Path(__file__).parent)), *_library()]
 
 
 def _prefixes() -> Sequence[Path]:
-    """Where the Python of sandboxes lies, and ours."""
+    """Where the Python of sandboxes and our own Python lie."""
     return [_real(Path(path)) for path in (*in_use().prefixes, *own().prefixes, sys.prefix)]
 
 
 def _around_what_is_needed(path: Path) -> Iterator[Path]:
-    """The path; of a package that has the interpreter in it, as a project with its `.venv` does, all the rest."""
+    """The path. If the interpreter lies in it, as in a project with its `.venv`, everything else in it."""
     real = _real(path)
     if not any(one.is_relative_to(real) for one in (*_needed(), *_prefixes())):
         yield path
@@ -272,7 +272,7 @@ def _around_what_is_needed(path: Path) -> Iterator[Path]:
 
 
 def _outermost(paths: Iterable[Path]) -> Sequence[Path]:
-    """Without those that lie in another one."""
+    """Drops paths that lie in another one."""
     kept: list[Path] = []
     for path in sorted({path for path in paths if path.exists()}):
         if not (kept and path.is_relative_to(kept[-1])):

@@ -1,4 +1,4 @@
-"""What programs in a sandbox may see of the host, to read and to run."""
+"""The parts of the host that programs in a sandbox may read and run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ETC: Sequence[str] = (
     *("php/*/cli", "php/*/mods-available", "php.d", "php.ini"),  # not those of a web server
     *("dmd.conf", "dotnet", "ldc2.conf", "mono/[0-9]*", "mono/config", "nim", "perl", "python3.*", "racket", "sbclrc"),
 )
-"""Patterns below /etc. Who is who, and what is where, each backend tells in its own way.
+"""Patterns below /etc. Each backend writes its own files of users and hosts.
 
-Each names only what a program cannot do without. Whatever may hold a secret is left out, even if it is a language's:
-npmrc, pip.conf, gitconfig, OpenStack's `swift`.
+Each pattern names only what programs cannot do without. Files that may hold a secret are left out, even those of a
+language: npmrc, pip.conf, gitconfig, OpenStack's `swift`.
 """
 
 
 @functools.cache
 def etc() -> Sequence[str]:
-    """The paths of the patterns that are there and that every user of the host may read."""
+    """The existing paths of the patterns that every user of the host may read."""
     found = [path for pattern in ETC for path in sorted(glob.glob(f"/etc/{pattern}"))]
     return [path for path in found if _is_public(path)]
 

@@ -1,4 +1,4 @@
-"""Puts modules of this folder into the Python of a sandbox, by their text: nothing of ours is installed there."""
+"""Puts modules of this folder into the Python of a sandbox, as text: Toolyard is not installed there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MODULES = tuple(f"toolyard.sandboxes.{name}" for name in _NAMES)
 
 @functools.cache
 def installation() -> str:
-    """Code that loads them, in the order in which they need each other. A template runs it for all of its copies."""
+    """Code that loads the modules in order of dependence. A template runs it for all of its copies."""
     texts = {name: Path(__file__).with_name(f"{name.rpartition('.')[2]}.py").read_text() for name in _MODULES}
     return (
         "import sys, types\n"
@@ -23,4 +23,4 @@ def installation() -> str:
 
 
 REHEARSAL = f"__import__('sys').modules[{PROVING!r}].rehearse()"
-"""For a template, after the installation."""
+"""A template runs this after the installation."""

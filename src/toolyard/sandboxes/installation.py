@@ -1,6 +1,6 @@
 """The Python that code in sandboxes runs with: where it lies, and which packages it has.
 
-It is the server's own unless the operator names another one, which is then asked about itself by running it.
+It is the server's own unless the operator names another one. This module runs that one to ask about it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OLDEST = (3, 11)
 LIBRARIES: Sequence[str] = ("IPython", "matplotlib", "numpy", "pandas", "scipy", "sympy")
 """The packages that profiles load."""
 _SECONDS = 60.0
-"""For another Python to tell about itself, on a host that may be busy."""
+"""For another Python to describe itself, on a host that may be busy."""
 _TELL = """
 import sys
 told = {"version": list(sys.version_info[:3]), "executable": sys.executable}
@@ -43,7 +43,7 @@ if sys.version_info >= (3, 4):
         "libraries": {name: str(spec.origin) for name, spec in found.items() if spec is not None},
     })
 """
-"""Any Python understands it, however old, so that one that is too old can say so."""
+"""Every Python can run this, however old, so that one that is too old can report its version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,15 @@ class Installation:
     base_prefix: str
     prefix: str
     library: Sequence[str]
-    """Where the standard library lies."""
+    """The paths of the standard library."""
     installed: Sequence[str]
-    """Where packages are installed."""
+    """The folders in which packages are installed."""
     libraries: Mapping[str, str]
-    """Those of `LIBRARIES` that it has, each with its file."""
+    """The installed ones of `LIBRARIES`, each with its file."""
 
     @classmethod
     def at(cls, path: str) -> Installation:
-        """The Python of this path; without one, our own. Raises `SandboxUnavailable`, which says what is wrong."""
+        """The Python at this path; default: our own. Raises `SandboxUnavailable`, which says what is wrong."""
         return _asked(os.path.abspath(os.path.expanduser(path))) if path else own()
 
     @classmethod
@@ -75,18 +75,18 @@ class Installation:
 
     @property
     def packages(self) -> Sequence[str]:
-        """sys.path of the interpreter inside: the standard library and what is installed, and nothing that is the
-        server's own, such as the folder that it was started in."""
+        """sys.path of the interpreter inside: the standard library and installed packages, but nothing of the server's
+        own, such as its working directory."""
         return list(dict.fromkeys([*self.library, *self.installed]))
 
     @property
     def prefixes(self) -> Sequence[str]:
-        """Where it lies: a virtual environment's Python in two places."""
+        """The folders that it lies in: two for a virtual environment."""
         return list(dict.fromkeys([self.base_prefix, self.prefix]))
 
     @property
     def bins(self) -> Sequence[str]:
-        """Where its programs lie; those of a virtual environment first."""
+        """The folders of its programs; a virtual environment's first."""
         return [f"{prefix}/bin" for prefix in reversed(self.prefixes)]
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ class Installation:
 
 @functools.cache
 def own() -> Installation:
-    """The Python that runs this."""
+    """The Python that runs this process."""
     names: dict[str, Any] = {"LIBRARIES": LIBRARIES}
     exec(_TELL, names)
     return Installation._of(names["told"])
@@ -114,7 +114,7 @@ def _asked(path: str) -> Installation:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SandboxUnavailable(f"sandbox_python is {path!r}, which cannot be run: {error}") from error
     except ValueError:
-        said = " ".join(done.stderr.split())[:300] or "it says nothing"
+        said = " ".join(done.stderr.split())[:300] or "no error message"
         raise SandboxUnavailable(
             f"sandbox_python is {path!r}, which is no Python that works: exit code {done.returncode}, {said}"
         ) from None
@@ -144,17 +144,17 @@ class HasPython(Protocol):
 
 
 here: ContextVar[HasPython | None] = ContextVar("toolyard sandboxes", default=None)
-"""The provider of the sandboxes in this context; where there is none yet, the Python that they are going to have."""
+"""The provider of the sandboxes in this context; before there is one, the Python that its sandboxes will have."""
 
 
 def in_use() -> Installation:
-    """The Python of the sandboxes here."""
+    """The Python of the sandboxes in this context."""
     found = here.get()
     return own() if found is None else found.python
 
 
 def use(python: Installation) -> None:
-    """Make this the Python of the sandboxes, in this context and in what is started from it."""
+    """Make this the Python of the sandboxes, in this context and those copied from it."""
     here.set(python)
 
 

@@ -1,8 +1,8 @@
-"""The session's Python, as it runs inside a sandbox: one piece of untrusted code after the other, with what they keep.
+"""The session's Python, as it runs inside a sandbox: it runs untrusted code piece by piece and keeps its variables.
 
-Imports nothing but the standard library: the native backend imports it in a template process and forks that, the
-others hand the text of this file to a Python in their sandbox. The code runs in the same process and can do to it what
-it likes. That costs it its own session at most; what is done here is to keep that from happening by accident.
+Imports only the standard library: the native backend imports it in a template process and forks that; the other
+backends pass its text to a Python in their sandbox. The untrusted code runs in the same process and can break it. That
+costs only its own session; the guards here prevent accidents.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from traceback import TracebackException, format_exception_only
 from typing import Any
 
 _TEXT_BYTES = 64 * 1024
-"""The most that is told of a value, a message or a traceback."""
+"""The longest text of a value, a message or a traceback."""
 _NOTE_BYTES = 4096 - 128
-"""What is sent at once: a pipe does not tear up to 4096 bytes, whatever else is written to it."""
+"""Bytes of one write: a pipe does not split writes of up to 4096 bytes, no matter what else writes to it."""
 _COROUTINE = 0x80
-"""Of a code object's flags: it awaits at the top level."""
+"""A flag of a code object: it awaits at the top level."""
 _ANNOTATIONS = 0x1000000
-"""The same: it has `from __future__ import annotations`, which then holds for later code too."""
+"""A flag of a code object: it has `from __future__ import annotations`, which then holds for later code too."""
 _NO_START = "#)]} \t\f\r\n"
 """No statement at the top level begins with one of these."""
 _INTERRUPT = int(signal.SIGINT)
@@ -40,8 +40,8 @@ _INTERRUPTS = (_INTERRUPT,)
 _RECURSION_LIMIT = sys.getrecursionlimit()
 _now = vars(builtins)
 _before = dict(_now)
-"""The builtins that our own code has, whatever untrusted code did to them. Between that code's last instruction and
-`_recover`, ours may name none that is not bound in this module."""
+"""The builtins of our own code, whatever untrusted code did to them. Between the last instruction of untrusted code and
+`_recover`, our code may use only names bound in this module."""
 _BaseException, _Exception, _eval = BaseException, Exception, eval
 _sources = linecache.cache
 _HERE = (lambda: None).__code__.co_filename
@@ -63,13 +63,13 @@ warm(3)
 
 
 class CodeRunner:
-    """Runs code in a namespace that is a real `__main__` module, or in an IPython shell.
+    """Runs code in the namespace of a real `__main__` module, or in an IPython shell.
 
-    There is one in a process, and it belongs to the main thread. SIGINT interrupts code while that runs; at any other
-    moment it does nothing. Standard output and error are descriptors 1 and 2, and flushed after each piece of code.
+    A process has one, and it belongs to the main thread. SIGINT interrupts code while it runs; at any other moment it
+    does nothing. Standard output and error are descriptors 1 and 2, and are flushed after each piece of code.
 
-    `changes` tells a number that is another one whenever the builtins have been changed. Without it they are looked at
-    each time, all of them, which costs a process that was just forked a good part of the memory that it has to copy.
+    `changes` returns a number that changes whenever the builtins do. Without it, each run compares all builtins, which
+    makes a freshly forked process copy a good part of its memory.
     """
 
     def __init__(self, ipython: bool = False, *, changes: Callable[[], int] | None = None) -> None:
@@ -83,7 +83,7 @@ class CodeRunner:
         self._loops_of_parents: list[Any] = []
         self._descriptors: dict[int, int] = {}
         self._streams: dict[str, io.TextIOWrapper] = {}
-        self._previous_main = sys.modules.get("__main__")  # nobody else may hold it, and its functions run on
+        self._previous_main = sys.modules.get("__main__")  # this may be the only reference, and its functions still run
         self._main = types.ModuleType("__main__")
         self._main.__dict__.update(__builtins__=builtins, __spec__=None)
         self._recover()
@@ -92,21 +92,21 @@ class CodeRunner:
         os.register_at_fork(after_in_child=self.leave_loop)
 
     def run(self, code: str) -> dict[str, Any]:
-        """`value` is repr() of the last expression if that has a value; `error` is what the code did not catch."""
+        """`value` is repr() of the last expression if that has a value; `error` describes an uncaught exception."""
         pid = os.getpid()
         self._prepare()
         value, error = self._guarded(self._evaluate, code)
-        self._reopen()  # or else a file that we open meanwhile could come to lie there
+        self._reopen()  # otherwise a file that we open could get one of these numbers
         self._recover()
         described = None
         if error is not None:
             described, failure = self._guarded(_described, error)
-            if described is None:  # telling it runs code of its own, and that went wrong in turn
+            if described is None:  # describing it ran its own code, which raised too
                 text = f"{_name(error)} (it cannot be shown: {_name(failure)})"
                 described = {"name": _name(error), "message": "", "traceback": text}
         if os.getpid() != pid:
             self._end_of_a_fork(error, described)
-        del error  # and with it the frames, and what they hold
+        del error  # frees its frames and what they hold
         self._flush()
         self._recover()
         return {"value": value, "error": described}
@@ -116,7 +116,7 @@ class CodeRunner:
         self.rehearse(_WARM_UP, "warm(2).missing", "1 +")
 
     def rehearse(self, *codes: str) -> Sequence[dict[str, Any]]:
-        """Run code of our own, and forget it but for the results. To be called before any other is run."""
+        """Run our own code and forget everything but its results. Call this before any other code runs."""
         before = set(vars(self._main))
         results = [self.run(code) for code in codes]
         if self._shell is not None:
@@ -131,24 +131,24 @@ class CodeRunner:
         return results
 
     def attach(self) -> None:
-        """Remember what descriptors 0, 1 and 2 are now: that is what each piece of code finds, whatever others did.
+        """Save descriptors 0, 1 and 2: each piece of code gets these, whatever earlier code did to them.
 
-        To be called again whenever they are given a new meaning, as in a fork.
+        Call this again after redirecting them, as in a fork.
         """
         if not self._descriptors:
-            sys.path.append("")  # last: what the code has written can be imported, and is never taken for anything else
+            sys.path.append("")  # last: files of the workspace can be imported, but shadow nothing
         self.detach()
         self._descriptors = {0: os.dup(0), 1: os.dup(1), 2: os.dup(2)}
-        _signal.signal(_INTERRUPT, self._interrupted)  # a process that was just forked may have the default
+        _signal.signal(_INTERRUPT, self._interrupted)  # a fresh fork may have the default handler
 
     def detach(self) -> None:
-        """Forget that again."""
+        """Close the saved descriptors."""
         for copy in self._descriptors.values():
             os.close(copy)
         self._descriptors = {}
 
     def leave_loop(self) -> None:
-        """In a fork: its loop shares descriptors with that of the parent. Neither use it nor let it close them."""
+        """In a fork: the loop shares descriptors with the parent's. Neither use it nor let it close them."""
         if self._loop is not None:
             self._loops_of_parents.append(self._loop)
             self._loop = None
@@ -180,7 +180,7 @@ class CodeRunner:
             self._recover()
         if value is not None:
             unchanged = self._count_changes() == self._changes
-            _now["_"] = value  # as in any interactive Python
+            _now["_"] = value  # as every interactive Python does
             if unchanged:
                 self._changes = self._count_changes()
         return value
@@ -191,7 +191,7 @@ class CodeRunner:
         return result.result
 
     def _await(self, work: Coroutine[Any, Any, object]) -> object:
-        """In a loop that lasts from one piece of code to the next, because what is bound to it does."""
+        """Run in a loop that lasts from one piece of code to the next, because objects are bound to it."""
         asyncio: Any = importlib.import_module("asyncio")  # seldom needed, and slow to load
         if self._loop is None or self._loop.is_closed():
             self._loop = asyncio.new_event_loop()
@@ -200,11 +200,11 @@ class CodeRunner:
             return self._loop.run_until_complete(whole)
         except BaseException:
             if not whole.cancel() and not whole.cancelled():
-                whole.exception()  # looked at, or asyncio complains that nobody did
+                whole.exception()  # retrieve it, or asyncio logs a warning
             raise
 
     def _ipython(self) -> Any:
-        """An IPython shell that writes nothing of its own, neither to a file nor to a stream."""
+        """An IPython shell that writes nothing by itself, neither to a file nor to a stream."""
         shells: Any = importlib.import_module("IPython.core.interactiveshell")
         hooks: Any = importlib.import_module("IPython.core.displayhook")
         config: Any = importlib.import_module("traitlets.config").Config()
@@ -217,7 +217,7 @@ class CodeRunner:
         config.HistoryManager.enabled = False
         config.HistoryManager.hist_file = ":memory:"
         shutil, tempfile = map(importlib.import_module, ("shutil", "tempfile"))
-        directory = tempfile.mkdtemp()  # it insists on one
+        directory = tempfile.mkdtemp()  # IPython requires one
         try:
             shell = shells.InteractiveShell.instance(
                 config=config,
@@ -228,21 +228,21 @@ class CodeRunner:
             )
         finally:
             shutil.rmtree(directory, ignore_errors=True)
-        # What these would show is told as a result instead, by code that is prepared for what that runs into.
+        # These would print errors. `run` returns them as results instead, prepared for exceptions that misbehave.
         for name in ("showtraceback", "showsyntaxerror", "showindentationerror", "_format_exception_for_storage"):
             setattr(shell, name, lambda *_, **__: None)
         shell.ask_exit = sys.exit
         warnings.filterwarnings("ignore", message="To exit: use")
         shell.compile.get_code_name = lambda raw, transformed, number: f"<cell {self._cells}>"
-        shell.system = shell.system_raw  # to our own output, not through a terminal
-        shell.enable_gui = lambda gui=None: None  # there is no screen; `%matplotlib inline` asks for none either
+        shell.system = shell.system_raw  # straight to our output, not through a terminal
+        shell.enable_gui = lambda gui=None: None  # there is no screen; `%matplotlib inline` needs none
         shell.loop_runner = self._await
         return shell
 
-    # What untrusted code may change, and what it finds again.
+    # What untrusted code may change, and what it gets back.
 
     def _guarded(self, work: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
-        """What the work returned, and what it raised, be that what it may. SIGINT interrupts it."""
+        """The result and the exception of the work, whatever type they have. SIGINT interrupts it."""
         try:
             try:
                 self._armed = True
@@ -251,17 +251,17 @@ class CodeRunner:
             except _BaseException as error:
                 self._armed = False
                 return None, error
-        except _BaseException as error:  # a signal that came in the very moment in which the work had ended
+        except _BaseException as error:  # a signal that arrived just as the work ended
             return None, error
         return result, None
 
     def _interrupted(self, number: int, frame: types.FrameType | None) -> None:
         if self._armed:
-            self._armed = False  # once only: what catches it must not be interrupted again
+            self._armed = False  # only once: do not interrupt the handler of the interrupt
             raise KeyboardInterrupt
 
     def _prepare(self) -> None:
-        """Give code its streams and its module."""
+        """Give the code its streams and its module."""
         sys.modules["__main__"] = self._main
         self._reopen()
         for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -276,7 +276,7 @@ class CodeRunner:
             os.dup2(copy, number)
 
     def _recover(self) -> None:
-        """Python as our own code needs it. Builtins that code replaced are kept for it, deleted ones are back."""
+        """Restore Python for our own code. Builtins that the code replaced are saved for it; deleted ones come back."""
         sys.settrace(None)
         sys.setprofile(None)
         if self._count_changes() != self._changes:
@@ -297,7 +297,7 @@ class CodeRunner:
             self._guarded(io.TextIOWrapper.flush, self._streams[name])
 
     def _end_of_a_fork(self, error: BaseException | None, described: dict[str, str] | None) -> None:
-        """The code forked, and this is the child, for which the end of the code is the end of the program."""
+        """The code forked, and this is the child: the end of the code ends the process."""
         status: object = 0
         if isinstance(error, SystemExit):
             status = error.code or 0
@@ -310,16 +310,16 @@ class CodeRunner:
 
 
 def _flush_any(name: str) -> None:
-    """A stream of `sys`, which may be anything by now."""
+    """Flush a stream of `sys`, which may be any object by now."""
     getattr(sys, name).flush()
 
 
 def _in_two(lines: Sequence[str], name: str, flags: int) -> Sequence[types.CodeType]:
-    """All but the last statement, and that one if it is an expression of whole lines. Nothing if one cannot be sure.
-    The last line ends with a newline too, which is not in the code.
+    """Compile all but the last statement, and that one if it is an expression of whole lines. Returns nothing if
+    unsure. The last line ends with a newline too, which is not in the code.
 
-    What stands before the last line that may begin a statement is complete if it can be compiled by itself; so is an
-    expression that begins there. This is much less work than to look at the tree of the code.
+    The text before the last line that may begin a statement is complete if it compiles by itself; so is an expression
+    that begins there. This is much faster than walking the tree of the code.
     """
     starts = (at for at in range(len(lines) - 1, -1, -1) if lines[at][0] not in _NO_START)
     if (start := next(starts, None)) is None:
@@ -333,7 +333,7 @@ def _in_two(lines: Sequence[str], name: str, flags: int) -> Sequence[types.CodeT
 
 
 def _by_its_tree(code: str, name: str, flags: int) -> Sequence[types.CodeType]:
-    """The same of any code."""
+    """The same for any code."""
     tree = _compiled(code, name, "exec", flags | ast.PyCF_ONLY_AST)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     before = _compiled(tree, name, "exec", flags)
@@ -355,7 +355,7 @@ async def _each_in_turn(parts: Sequence[types.CodeType], namespace: dict[str, An
     return value
 
 
-# Telling what happened.
+# Describing errors.
 
 
 def _name(error: BaseException | None) -> str:
@@ -363,7 +363,7 @@ def _name(error: BaseException | None) -> str:
 
 
 def _bounded(text: str) -> str:
-    """At most so much of it, as text that can be sent. Trusts no method of a class derived from str."""
+    """The text cut to `_TEXT_BYTES`, in a form that can be sent. Trusts no method of a class derived from str."""
     whole = str.__len__(text) <= _TEXT_BYTES
     data = str.encode(text if whole else str.__getitem__(text, slice(_TEXT_BYTES)), "utf-8", "backslashreplace")
     if whole and len(data) <= _TEXT_BYTES:
@@ -383,7 +383,7 @@ def _described(error: BaseException) -> dict[str, str]:
 
 
 def _all_of(told: TracebackException) -> Iterator[TracebackException]:
-    """It, what it came from, and what it is a group of."""
+    """The exception, its causes and contexts, and the members of groups."""
     waiting, seen = [told], set()
     while waiting:
         one = waiting.pop()
@@ -395,7 +395,7 @@ def _all_of(told: TracebackException) -> Iterator[TracebackException]:
 
 
 def _leave_our_frames_out(told: TracebackException) -> None:
-    """Code begins with the first frame of a cell. A signal's handler may be the last one."""
+    """Keep frames from the first one of a cell on. The last one may be our signal handler."""
     stack = told.stack
     first = next((at for at, frame in enumerate(stack) if frame.filename.startswith("<cell ")), len(stack))
     stack[:] = [frame for frame in stack[first:] if frame.filename != _HERE]
@@ -405,7 +405,7 @@ def _leave_our_frames_out(told: TracebackException) -> None:
 
 
 def _stream(descriptor: int) -> io.TextIOWrapper:
-    """By the line, so that what was printed is seen even if the process is killed."""
+    """Buffered by line, so that printed lines get out even if the process is killed."""
     mode, errors = ("r", "surrogateescape") if descriptor == 0 else ("w", "backslashreplace")
     try:
         file: Any = io.FileIO(descriptor, mode, closefd=False)
@@ -418,7 +418,7 @@ def _stream(descriptor: int) -> io.TextIOWrapper:
 
 
 def _usable(stream: io.TextIOWrapper) -> bool:
-    """Not closed, not detached, and without what code may have put in the place of its methods."""
+    """Whether it is neither closed nor detached. Removes attributes that code has put over its methods."""
     for name in vars(stream).keys() - {"mode"}:
         del vars(stream)[name]
     try:
@@ -428,15 +428,15 @@ def _usable(stream: io.TextIOWrapper) -> bool:
     return True
 
 
-# Where there is no more than standard input, output and error to talk through.
+# For backends that have only standard input, output and error.
 
 
 def main() -> None:
-    """Answer requests that come on standard input: `{"mark": …, "code": …}`, one per line.
+    """Answer requests from standard input: `{"mark": …, "code": …}`, one per line.
 
-    What code writes goes to standard output and error, as it is. The answer follows, after the mark of the request, on
-    both: on standard output it is what `CodeRunner.run` gave, and what it took, as JSON, in lines of `mark + more` and
-    `mark = last`; on standard error it is empty.
+    Output of the code goes to standard output and error unchanged. The answer follows on both, after the mark of the
+    request. On standard output it is the result of `CodeRunner.run` and its resource use, as JSON, in lines of `mark +
+    more` and `mark = last`; on standard error it is empty.
     """
     requests = os.fdopen(os.dup(0), "rb")
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -449,7 +449,7 @@ def main() -> None:
     while True:
         try:
             line = requests.readline()
-        except BaseException as error:  # a timer or signal handler that code has left behind
+        except BaseException as error:  # from a timer or signal handler that code left behind
             _tell(outputs[1], format_exception_only(error)[-1].encode())
             continue
         if not line:
@@ -469,9 +469,9 @@ def main() -> None:
 
 
 def _used() -> tuple[float, int]:
-    """Seconds of processor time, with those of children, and the most memory that was held at once."""
+    """Seconds of processor time, including children's, and the peak memory."""
     own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    peak = own.ru_maxrss  # on Linux, at least that of whoever started this process
+    peak = own.ru_maxrss  # on Linux, at least that of the parent process
     if os.path.exists("/proc/self/status"):
         with open("/proc/self/status") as file:
             peak = next((int(line.split()[1]) for line in file if line.startswith("VmHWM:")), peak)

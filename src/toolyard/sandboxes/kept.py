@@ -1,4 +1,4 @@
-"""Interpreters that serve one trusted piece of work after the other. None of them ever runs an agent's code."""
+"""Keeps idle interpreters for trusted code, each of which serves many. None of them ever runs an agent's code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolyard.sandboxes.base import Interpreter, Profile
 _IDLE_SECONDS = 2.0
 _IDLE_MOST = 4
 _USES_MOST = 200
-"""So what work leaves behind all the same, such as parted memory, does not add up."""
+"""So that leftovers, such as fragmented memory, do not add up."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _Kept:
 
 
 class KeptInterpreters:
-    """Those that nobody uses now. They end after a while, and with their owner, who calls `close`."""
+    """Idle interpreters. They end after a while, or when their owner calls `close`."""
 
     def __init__(self, end: Callable[[Interpreter], None]) -> None:
         self._end = end
@@ -36,11 +36,11 @@ class KeptInterpreters:
 
     @asynccontextmanager
     async def use(self, profile: Profile, opens: Callable[[], Awaitable[Interpreter]]) -> AsyncIterator[Interpreter]:
-        """One that is idle, or a new one. It is kept only if the block ends without an exception."""
+        """An idle interpreter, or a new one. It is kept only if the block ends without an exception."""
         kept = self._taken(profile) or _Kept(await opens(), profile)
         try:
             yield kept.interpreter
-        except BaseException:  # what did not end well may go on
+        except BaseException:  # failed work may still be running
             self._end(kept.interpreter)
             raise
         self._give_back(kept)

@@ -1,14 +1,13 @@
-"""Sandboxes without namespaces, for hosts where nobody may make one, as in most containers: level L2.
+"""Sandboxes without namespaces, for hosts that forbid them, as most containers do: level L2.
 
-Each program has a warden, a process of ours that puts it behind three walls and ends whatever it started. Landlock says
-which files it may use however it gets at them, and keeps it from looking into other processes and from sending them
-signals. A seccomp filter leaves it no sockets, and nothing else that all programs of a host share. It has no
-capabilities, and if the server is root, each sandbox is a user of its own. What it can see is that other processes
-exist.
+Each program has a warden, one of our processes, which puts it behind three walls and ends everything that it started.
+Landlock restricts the files that it may use and keeps it from inspecting or signalling other processes. A seccomp
+filter denies it sockets and everything else that all programs of a host share. It has no capabilities, and if the
+server is root, each sandbox has its own user. Programs can see that other processes exist.
 
-There is no cgroup: memory is limited for each process and watched for all together, and the size of the workspace is
-not limited, only that of each file in it. If the server is killed, wardens end what they guard; directories are removed
-by the next server that starts.
+There is no cgroup. RLIMIT_DATA limits the memory of each process, and the server watches the memory of all together.
+Only the size of each file is limited, not the size of the workspace. If the server is killed, wardens end their
+programs, and the next server that starts removes the directories.
 """
 
 from __future__ import annotations
@@ -37,14 +36,11 @@ from toolyard.sandboxes.subprocess import SubprocessRoom, end_marked
 from toolyard.sandboxes.view import View
 
 _FIRST_UID, _UIDS_PER_SERVER, _SERVERS = 0x6000_0000, 2**16, 2**12
-"""Who programs are, if the server is root: each sandbox somebody else, and other servers have others."""
+"""The users that programs are, if the server is root: a different one for each sandbox and each server."""
 _NAMES = ("group", "hosts", "nsswitch.conf", "passwd")
-"""Of the host's /etc, beside what every sandbox may see of it."""
+"""Files of the host's /etc, beside those that every sandbox may see."""
 _ROUNDS_MOST, _ROUND_SECONDS = 100, 0.002
-_HINT = (
-    "it takes Linux 5.13 with Landlock among its security modules, and 6.12 where programs cannot have a user of their "
-    "own"
-)
+_HINT = "it needs Linux 5.13 with Landlock enabled, and 6.12 where programs cannot have their own user"
 
 
 class LandlockBackend(RoomBackend):
@@ -59,12 +55,12 @@ class LandlockBackend(RoomBackend):
         if sys.platform != "linux":
             raise SandboxUnavailable(f"Landlock is Linux's, and this is {sys.platform}")
         await asyncio.to_thread(_sweep)
-        self._report = Report(self.name, "L0", {})  # until more is shown
+        self._report = Report(self.name, "L0", {})  # until the trial proves more
         self._own_users = os.geteuid() == 0
         try:
             trial = await self._try()
             if trial.problem and self._own_users:
-                self._own_users = False  # the interpreter may lie where only root can see it
+                self._own_users = False  # perhaps only root can read the interpreter
                 trial = await self._try()
         except SandboxLost as error:
             raise SandboxUnavailable(f"Landlock cannot work here: {error}; {_HINT}") from error
@@ -81,7 +77,7 @@ class LandlockBackend(RoomBackend):
         self._view.check(profile)
         limits = limits or Limits()
         if limits.network == "loopback":
-            raise SandboxUnavailable("without namespaces there is no network of one's own: use 'none' or 'host'")
+            raise SandboxUnavailable("without namespaces no sandbox has its own network: use 'none' or 'host'")
         return self._make(limits, profile, self._new_user())
 
     def _new_user(self) -> int:
@@ -105,14 +101,14 @@ class LandlockBackend(RoomBackend):
                 "cgroup: memory", "memory is limited for each process, and for all together only now and then", better
             ),
             Missing("disk", "only the size of each file is limited", better),
-            Missing("shared memory", "/dev/shm is everybody's, so that locks of multiprocessing are refused", better),
+            Missing("shared memory", "all users share /dev/shm, so locks of multiprocessing are refused", better),
         ]
         if not self._own_users:
             reason = (
                 "programs are the server's own user, so that their number is not limited, and modes and times of files "
                 "cannot be changed"
             )
-            fix = f"run the server as root, and have {self._view.python.prefix} where everybody can read it"
+            fix = f"run the server as root, and let every user read {self._view.python.prefix}"
             missing.append(Missing("a user of its own", reason, fix))
         layers = {
             "files": f"Landlock{self._view.words}",
@@ -129,13 +125,13 @@ class LandlockBackend(RoomBackend):
 
 
 class LandlockRoom(SubprocessRoom):
-    """A directory as without walls, and a warden for each program in it."""
+    """A directory as in the subprocess backend, and a warden for each program in it."""
 
     def __init__(self, directory: Path, view: View, owner: int) -> None:
         super().__init__(directory, view, owner)
         self._owner = owner
         self._guarded: dict[HelperProcess, int] = {}
-        """Programs, each with a descriptor by which its warden says that all walls stand, or why they do not."""
+        """Programs, each with a descriptor on which its warden reports that all walls stand, or why they do not."""
         self._problem = ""
         self._shows = [*host.PROGRAMS, *host.etc(), *(f"/etc/{name}" for name in _NAMES), *view.python.prefixes]
         self._hidden = view.covered
@@ -184,21 +180,21 @@ class LandlockRoom(SubprocessRoom):
         return self._problem
 
     def _look(self) -> None:
-        """What has become of walls and wardens: one that could not do its work is no failure of its program."""
+        """Read the wardens' reports. A failure of a warden is not a failure of its program."""
         for program, told in [*self._guarded.items()]:
-            with contextlib.suppress(BlockingIOError):  # it is still at it
+            with contextlib.suppress(BlockingIOError):  # it is still working
                 said = os.read(told, 4096)
                 if said not in (b"", WALLED):
                     self._problem = f"walls could not be made: {said.decode(errors='replace')}"
             if program.ended.done():
-                if program.ended.result().code < 0 and not program.killed:  # it tells how its program ended, and ends
+                if program.ended.result().code < 0 and not program.killed:  # a warden exits by itself
                     self._problem = "a warden was killed"
                 os.close(told)
                 del self._guarded[program]
 
     async def interrupt(self, program: HelperProcess) -> None:
         if not program.ended.done():
-            kill(program.pid, signal.SIGINT)  # which its warden passes on
+            kill(program.pid, signal.SIGINT)  # its warden passes the signal on
 
     async def relieve(self, program: HelperProcess, since: float, first: int = 0) -> None:
         relieve(self._inside(program), since, first)
@@ -206,14 +202,14 @@ class LandlockRoom(SubprocessRoom):
     async def kill(self, program: HelperProcess) -> None:
         if not program.ended.done():
             program.killed = True
-            kill(program.pid, signal.SIGTERM)  # its warden ends everything, and then itself
+            kill(program.pid, signal.SIGTERM)  # its warden ends everything and exits
 
     async def measure(self, program: HelperProcess) -> tuple[float, int]:
         uses = [used(pid) for pid in self._inside(program)]
         return sum(cpu for cpu, _ in uses), sum(memory for _, memory in uses)
 
     def _inside(self, program: HelperProcess) -> Sequence[int]:
-        """The program itself and what is below it."""
+        """The program and its descendants."""
         return tree(program.pid)[1:] if not program.ended.done() else []
 
     async def close(self) -> None:
@@ -226,7 +222,7 @@ class LandlockRoom(SubprocessRoom):
 
 
 async def _end_all_of(user: int) -> None:
-    """Whatever a user runs, however it came about."""
+    """End every process of a user."""
     for _ in range(_ROUNDS_MOST):
         theirs = [pid for pid in processes() if _user_of(pid) == user]
         if not theirs:
@@ -244,7 +240,7 @@ def _user_of(pid: int) -> int:
 
 
 def _sweep() -> None:
-    """Clear up after servers that were killed."""
+    """Remove what servers that were killed left behind."""
     for directory in origin.forsaken_directories(LandlockBackend.name):
         asyncio.run(end_marked(directory.name))
         origin.remove(directory)

@@ -1,7 +1,7 @@
-"""Programming languages: how a sandbox compiles and runs their programs, and a first program that shows that it can.
+"""Programming languages: how a sandbox compiles and runs their programs, and a hello-world that proves that it can.
 
-A language whose compiler is there may still fail every program, because of what the host has or lacks. So each is tried
-with a hello-world before anybody's program runs, and one that fails it is the server's trouble and not the program's.
+A language whose compiler is installed may still fail every program, because of the host. So each language must run its
+hello-world before any user's program. If that fails, the server is to blame, not the program.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from toolyard.sandboxes.output import ended_by
 from toolyard.sandboxes.provider import open_once, usual_limits
 
 LOOK_SECONDS = 10.0
-"""For finding out whether the sandbox has a program."""
+"""For checking whether the sandbox has a program."""
 TRIAL_SECONDS = 60.0
 """For each step of a hello-world, on a host that may be busy."""
 TRY_AGAIN_SECONDS = 60.0
-"""After which a language that failed is tried anew: the host may have been short of something."""
+"""When to try a failed language again: the host may have been short of something."""
 NO_PROGRAM = "there is no "
-"""How the problem of a language begins that is not installed."""
+"""How the problem begins of a language that is not installed."""
 _WORDS_MOST = 300
-"""Characters of what a compiler or a run-time says."""
+"""Characters of a message from a compiler or a run-time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """How programs of one language are run.
+    """How to run programs of one language.
 
     `{file}` is the program, `{out}` what the compiler makes of it, `{memory}` how many bytes it may use.
     """
@@ -40,17 +40,17 @@ class Toolchain:
     compile: Sequence[str] = ()
     name: str = "main"
     hello: str = ""
-    """A program that says so, and uses a little of its standard library."""
+    """A program that prints `says`, and uses a little of its standard library."""
     says: str = "hello"
 
     @property
     def needs(self) -> str:
-        """The program without which nothing works."""
+        """The program that must be installed."""
         return (self.compile or self.run)[0]
 
 
 _JAVA_MEMORY = ("-XX:MaxRAM={memory}", "-XX:MaxRAMPercentage=75")
-"""Java would take a share of the host's memory for its heap: it cannot see the sandbox's limit."""
+"""Without these, Java would size its heap by the host's memory: it cannot see the sandbox's limit."""
 
 TOOLCHAINS: Mapping[str, Toolchain] = {
     "python": Toolchain(".py", ["python3", "{file}"], hello="import json\nprint(json.loads('\"hello\"'))"),
@@ -94,28 +94,28 @@ TOOLCHAINS: Mapping[str, Toolchain] = {
     "julia": Toolchain(".jl", ["julia", "{file}"], hello='println("hello")'),
     "swift": Toolchain(".swift", ["./{out}"], ["swiftc", "{file}", "-o", "{out}"], hello='print("hello")'),
 }
-"""Which of them work, `Languages` finds out when each is first asked for."""
+"""`Languages` finds out which of them work, when each is first requested."""
 
 
 class LanguageUnavailable(Exception):
-    """This server cannot run a language, whatever the program is."""
+    """This server cannot run the language, whatever the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageProgram:
-    """One program of somebody's, and what it may use."""
+    """One program of a user, and what it may use."""
 
     text: str
     stdin: bytes = b""
     compile_seconds: float = TRIAL_SECONDS
     run_seconds: float = TRIAL_SECONDS
     limits: Limits | None = None
-    """While it runs; compilers have the sandbox's."""
+    """While it runs; compilers have the sandbox's limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramSteps:
-    """What became of a program. A step that was not needed, or not reached, is None."""
+    """The results of a program. A step that was not needed, or not reached, is None."""
 
     compiled: Finished | None
     ran: Finished | None
@@ -130,7 +130,7 @@ class ProgramSteps:
 
 
 async def run(sandbox: Sandbox, toolchain: Toolchain, program: LanguageProgram, *, name: str = "") -> ProgramSteps:
-    """Compile the program if it needs that, and run it if that went well. Its file is called by `name`."""
+    """Compile the program if it needs that, and run it if that succeeded. `name` names its file."""
     stem = name or toolchain.name
     words = {"file": f"{stem}{toolchain.ending}", "out": f"{stem}.out"}
     await sandbox.write(words["file"], program.text.encode(errors="surrogatepass"))
@@ -155,14 +155,14 @@ def _filled(argv: Sequence[str], words: Mapping[str, str], limits: Limits) -> Se
 
 @dataclass(slots=True)
 class LanguageTrial:
-    """What is known of one language here."""
+    """What is known of one language on this host."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Whoever comes while it is being tried waits for that."""
+    """Later requests wait here while the language is tried."""
     problem: str | None = None
     """None before it was tried, empty if it works."""
     until: float = 0.0
-    """When a problem is to be looked at again."""
+    """When to try a failed language again."""
 
     @property
     def known(self) -> bool:
@@ -170,7 +170,7 @@ class LanguageTrial:
 
 
 class Languages:
-    """Those that one server offers: each is tried when it is first asked for, and what came out is remembered."""
+    """The languages that one server offers. It tries each when it is first requested and remembers the result."""
 
     def __init__(self, toolchains: Mapping[str, Toolchain] = TOOLCHAINS) -> None:
         self._toolchains = toolchains
@@ -178,11 +178,11 @@ class Languages:
 
     @property
     def offered(self) -> Iterator[str]:
-        """All that are not known to fail."""
+        """All languages that are not known to fail."""
         return (name for name in self._toolchains if not (name in self._trials and self._trials[name].problem))
 
     async def toolchain(self, language: str) -> Toolchain:
-        """That of a language that works here. Raises `LanguageUnavailable`."""
+        """The toolchain of a language that works here. Raises `LanguageUnavailable`."""
         toolchain = self._toolchains.get(language)
         if toolchain is None:
             raise LanguageUnavailable(f"{language} is not offered here; there are {', '.join(self.offered)}")
@@ -198,9 +198,9 @@ class Languages:
 
 
 async def problem_of(toolchain: Toolchain) -> str:
-    """Why a language does not work in the sandboxes here; empty if its hello-world does.
+    """Why a language does not work in the sandboxes here; empty if its hello-world runs.
 
-    Raises `SandboxError` if that could not be found out.
+    Raises `SandboxError` if the trial itself failed.
     """
     async with open_once() as sandbox:
         looked = await sandbox.run(["sh", "-c", 'command -v "$0" >/dev/null', toolchain.needs], timeout=LOOK_SECONDS)
@@ -216,7 +216,7 @@ async def problem_of(toolchain: Toolchain) -> str:
 
 
 def _check_time(step: Finished, doing: str) -> None:
-    """A program that had no time says nothing of its language, and that must not be remembered."""
+    """A timeout says nothing of the language, so it must not be remembered."""
     if step.killed_by in ("wall", "cpu"):
         raise SandboxError(f"{ended_by(step.killed_by, step.usage.wall_seconds)}, {doing}")
 

@@ -1,4 +1,4 @@
-"""What a program did, in words that a model reads."""
+"""Describes the result of a program in words for a model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _WHY: Mapping[Limit, str] = {
 
 
 def tool_output(result: Executed | Finished) -> ToolOutput:
-    """What a tool that runs code returns: what was written, then how it ended if that was not well.
+    """The output of a tool that runs code: what the code wrote, then how it ended if it failed.
 
-    The metadata say how well the code was isolated, and for programs what they look at: exit code and limit.
+    The metadata say how well the code was isolated and, for programs, the exit code and the limit exceeded.
     """
     metadata: dict[str, object] = {"isolation": result.isolation}
     if isinstance(result, Finished):
@@ -32,7 +32,7 @@ def tool_output(result: Executed | Finished) -> ToolOutput:
 
 
 def isolation(report: Report) -> dict[str, object]:
-    """What anybody may know who can reach the server. Why something is missing would tell of the host as well."""
+    """What every client of the server may know. The reasons for missing layers would describe the host as well."""
     return {
         "backend": report.backend,
         "level": report.level,

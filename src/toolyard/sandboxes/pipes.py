@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 AT_ONCE = 64 * 1024
 _TURNS = 16
-"""How often a pipe is read in one go, at most: a program that writes without end must not keep the loop busy."""
+"""The most reads of a pipe in one go: a program that writes without end must not keep the loop busy."""
 _ANSWER_MOST = 1024 * 1024
 
 
 class Capture:
-    """Takes what comes out of a pipe, as soon as it comes, and keeps the first `limit` bytes of it.
+    """Reads a pipe as soon as data comes, and keeps the first `limit` bytes.
 
-    What is more is read and dropped, so that the program can be ended in good order instead of hanging in a write.
-    `on_full` is told whenever a first byte is dropped.
+    Data beyond that is read and dropped, so that the program can end in good order instead of blocking in a write. Each
+    time it begins to drop data, it calls `on_full`.
     """
 
     def __init__(self, fd: int, limit: int, on_full: Callable[[], None]) -> None:
@@ -26,25 +26,25 @@ class Capture:
         self._kept = bytearray()
         self.full = False
         self.idle = False
-        """Between two commands, nobody can be told that it is full: then it is not read, and who writes has to wait."""
+        """True between two commands: no command can fail for too much output then, so a full pipe blocks its writer."""
         self._paused = False
         self.ended = asyncio.Event()
-        """Nobody holds the other end any more."""
+        """Set when no process holds the other end any more."""
         self._mark = b""
         self._unread = bytearray()
-        """Came, and may be part of a mark or of an answer."""
+        """Data that may be part of a mark or of an answer."""
         self._said = bytearray()
         os.set_blocking(fd, False)
         self._loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[bytes] = self._loop.create_future()
-        """What the program says at the end of a command, if that was begun with a mark."""
+        """The program's message at the end of a command that was begun with a mark."""
         self._loop.add_reader(fd, self._readable)
 
     def begin(self, limit: int, mark: bytes = b"", *, forget: bool = True) -> None:
-        """For a pipe that serves one command after the other: forget what came before this one, if there was one.
+        """For a pipe that serves one command after the other: forget the output of earlier commands.
 
-        A program that knows the mark ends its answer with lines of `mark + more` and `mark = last`, right after what
-        others have written and at most 4096 bytes each, which no other writer to the pipe can tear.
+        A program that knows the mark ends its answer with lines of `mark + more` and `mark = last`. They follow the
+        output directly and have at most 4096 bytes each, so no other write splits them.
         """
         self.idle = False
         if self._paused and self._fd >= 0:
@@ -60,14 +60,14 @@ class Capture:
         self.answer = self._loop.create_future()
 
     def take(self) -> bytes:
-        """Everything kept, with what is in the pipe right now."""
+        """Everything kept, and what is in the pipe right now."""
         self._readable()
         self._keep(self._unread)
         self._unread.clear()
         return bytes(self._kept)
 
     def hand_over(self) -> int:
-        """The pipe, for somebody who will close it."""
+        """Give the pipe to a caller who will close it."""
         fd, self._fd = self._fd, -1
         self._loop.remove_reader(fd)
         return fd
@@ -80,7 +80,7 @@ class Capture:
             self.ended.set()
 
     def leave(self) -> None:
-        """Close it, and tell nobody anything any more: who is told holds it in turn, and both would stay."""
+        """Close it and drop the callback, which refers back to this object and would keep both alive."""
         self.close()
         self._on_full = nobody
 
@@ -99,11 +99,11 @@ class Capture:
                 self._search(data)
             else:
                 self._keep(data)
-            if len(data) < size:  # it was all
+            if len(data) < size:  # the pipe is empty
                 return
 
     def _wanted(self) -> int:
-        """How much is to be read now."""
+        """How many bytes to read now."""
         return AT_ONCE
 
     def _keep(self, data: bytes | bytearray) -> None:
@@ -119,7 +119,7 @@ class Capture:
             self._on_full()
 
     def _search(self, data: bytes) -> None:
-        """Part what others wrote from what is marked."""
+        """Separate marked data from other output."""
         self._unread += data
         while self._mark:
             at = self._unread.find(self._mark)
@@ -137,8 +137,8 @@ class Capture:
             self._said += line[1:]
             if line[:1] == b"=" or len(self._said) > _ANSWER_MOST or end < 0:
                 self._mark = b""
-                self._unread.clear()  # comes after the command
-                if not self.answer.done():  # who waited for it may have given up
+                self._unread.clear()  # written after the command
+                if not self.answer.done():  # the command may have been cancelled
                     self.answer.set_result(bytes(self._said))
 
     def _begun(self) -> int:
@@ -147,11 +147,11 @@ class Capture:
 
 
 def nobody() -> None:
-    """Is told that it is full."""
+    """Ignores that a pipe is full."""
 
 
 async def feed(fd: int, data: bytes) -> None:
-    """Write all of it to a pipe and close that. A program that does not read to the end is no error."""
+    """Write all data to a pipe and close it. A program that does not read all of it is no error."""
     try:
         await send(fd, data)
     finally:
@@ -159,7 +159,7 @@ async def feed(fd: int, data: bytes) -> None:
 
 
 async def send(fd: int, data: bytes) -> bool:
-    """Write all of it to a pipe, or as much as the program reads before it ends. Whether it was all."""
+    """Write data to a pipe until the program ends. Returns whether the program took all of it."""
     os.set_blocking(fd, False)
     loop = asyncio.get_running_loop()
     left = memoryview(data)

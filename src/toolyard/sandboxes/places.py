@@ -1,4 +1,4 @@
-"""How many sandboxes are made or used once at the same time. The others wait here, first come, first served."""
+"""Limits how many sandboxes are made, or used once, at the same time. Others wait here, first come, first served."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from toolyard.sandboxes import capacity
 from toolyard.sandboxes.processors import Idleness, usable
 
 PER_PROCESSOR = 8
-"""Programs that compute only wait for each other when there are more, and each uses up its own time limit meanwhile:
-with 32 for each processor, one that computes for a third of a second takes ten."""
+"""More programs than this that only compute delay each other while their time limits run: with 32 for each processor,
+one that computes for a third of a second takes ten."""
 IDLE_PER_PROCESSOR = 32
-"""So many there may be while processors are idle. Programs that sleep or wait for input then hold up nobody: 50 that
-hang would otherwise keep the others waiting for as long as they may run."""
+"""The limit while processors are idle. Otherwise 50 programs that hang would keep the others waiting until their time
+limits end them."""
 _FILES_EACH = 6
-"""What a program that runs once takes of this process. All of them together may take half of what it may open."""
+"""Descriptors of this process that a program run once uses. All programs together may use half of its limit."""
 _LOOK_SECONDS = 0.1
 
 
 class Places(Protocol):
-    """Whoever takes a place gives it back."""
+    """Every place taken must be given back."""
 
     async def take(self) -> None:
-        """Wait for a place. Whoever gives up waiting has none."""
+        """Wait for a place. If the wait is cancelled, no place is taken."""
 
     def give_back(self) -> None: ...
 
 
 class OwnPlaces:
-    """The places of this process: `most`, or what is usual for one of `share` processes that divide the machine.
+    """The places of this process: `most`, or the usual number for one of `share` processes that divide the machine.
 
-    Those who wait get more than usual while processors are idle. A number that was asked for is never exceeded.
+    The usual number may be exceeded while processors are idle; an explicit `most` never is.
     """
 
     def __init__(self, most: int = 0, *, share: int = 1) -> None:
@@ -45,7 +45,7 @@ class OwnPlaces:
         self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._idleness: Idleness | None = None
-        """While somebody waits."""
+        """Set while there are waiters."""
 
     async def take(self) -> None:
         if self._taken < self._most and not self._waiting:
@@ -57,7 +57,7 @@ class OwnPlaces:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it had a place already
+            if not turn.cancelled():  # it already had its place
                 self.give_back()
             raise
 
@@ -66,10 +66,10 @@ class OwnPlaces:
         self._admit(self._most)
 
     def _admit(self, most: int) -> None:
-        """Until so many are taken."""
+        """Admit waiters until this many places are taken."""
         while self._waiting and (self._taken < most or self._waiting[0].done()):
             turn = self._waiting.popleft()
-            if not turn.done():  # by giving up
+            if not turn.done():  # by cancellation
                 turn.set_result(None)
                 self._taken += 1
 
@@ -79,7 +79,7 @@ class OwnPlaces:
             asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
-        """Let in half as many again while processors are idle: what those do is seen before the next are let in."""
+        """While processors are idle, admit half as many again. Their load shows before the next ones are admitted."""
         assert self._idleness is not None
         if self._idleness.seen() and not capacity.is_tight():
             self._admit(min(self._most_idle, self._taken + self._taken // 2 + 1))
@@ -102,17 +102,17 @@ _has_place: ContextVar[bool] = ContextVar("toolyard place", default=False)
 
 
 def has_place() -> bool:
-    """Whether this is part of work that has a place. Such work never waits for a second one: if all did, none of them
-    would ever get on."""
+    """Whether this is part of work that has a place. Such work never waits for a second place: if all work did, none
+    would ever finish."""
     return _has_place.get()
 
 
 @contextmanager
 def in_place() -> Iterator[None]:
-    """Everything in here is part of work that has a place."""
+    """Marks everything in the block as part of work that has a place."""
     before = _has_place.get()
     _has_place.set(True)
     try:
         yield
     finally:
-        _has_place.set(before)  # not by a token: a generator may be closed in another context than its own
+        _has_place.set(before)  # not by a token: a generator may be closed in a different context

@@ -1,12 +1,12 @@
 """Plain data as text: write a value where untrusted code runs, read it elsewhere, and get exact built-in types back.
 
-Imports nothing but the standard library: sandboxes load the text of this file too.
+Imports only the standard library: sandboxes load the text of this file too.
 
-Numbers (Decimal and Fraction too), text, bytes, None, bool, range, list, tuple, dict and its keys, set, frozenset and
-deque cross by value, and so do `int`, `str` and the other types of these, which are the reader's own then.
-The writer reads instances of their subclasses by the base type's own methods, so a method that such a class replaces
-plays no part. Everything else crosses as a handle. A text is a sequence of chunks, each a JSON array of tokens in
-preorder: no side recurses, and no chunk takes the reader long.
+These cross by value: numbers (Decimal and Fraction too), text, bytes, None, bool, range, list, tuple, dict and its
+keys, set, frozenset and deque. So do `int`, `str` and the other types of these; the reader gets its own. The writer
+reads instances of their subclasses by the base type's own methods, so methods that a subclass overrides do not matter.
+Everything else crosses as a handle. A text is a sequence of chunks, each a JSON array of tokens in preorder: neither
+side recurses, and no chunk takes the reader long.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any, TypeAlias
 LONGEST = 2**20
 """Characters of one value. A larger one crosses as a handle."""
 DEEPEST = 400
-"""Containers inside each other. What lies deeper crosses as a handle."""
+"""Levels of nesting. Deeper containers cross as handles."""
 CHUNK = 48_000
-"""Characters of a chunk: an interpreter tells 64 KiB of a value."""
+"""Characters of a chunk: an interpreter sends at most 64 KiB of a value."""
 _PIECE = 3_000
-"""Characters of one text token, of which JSON may make twelve each."""
+"""Characters of one text token; JSON may write twelve for each."""
 _BITS = 160_000
-"""Of an integer that crosses by value."""
+"""Bits of an integer that crosses by value."""
 
 Refer: TypeAlias = Callable[[Any], str]
-"""The token for what cannot cross by value, without its quotes."""
+"""Makes the token for what cannot cross by value, without its quotes."""
 
 
 class TooLarge(Exception):
@@ -56,7 +56,7 @@ def write(value: object, refer: Refer, *, longest: int = LONGEST) -> Sequence[st
 
 
 def _fragments(value: object, refer: Refer) -> Iterator[str]:
-    """The tokens in JSON."""
+    """The tokens, as JSON."""
     under_way: list[int] = []
     stack: list[Iterator[Any]] = [iter((value,))]
     while stack:
@@ -85,7 +85,7 @@ def _fragments(value: object, refer: Refer) -> Iterator[str]:
 
 
 def _based(item: Any, kind: type) -> tuple[Any, type]:
-    """The item as one of the types that cross, and which; else as it is."""
+    """The item as an exact type that crosses by value, and that type; otherwise the item and its own type."""
     if kind in _PARTS:
         return item, kind
     if kind is type and item in TYPES:
@@ -115,7 +115,7 @@ def _pieces(whole: str | bytes) -> Iterator[str]:
 
 
 class _Named:
-    """A type or a number of the standard library's, which crosses as text."""
+    """A type, or a number of the standard library, which crosses as text."""
 
     def __init__(self, token: str) -> None:
         self.token = token
@@ -137,7 +137,7 @@ class _Array:
 
 
 _mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
-"""Of the type itself: a metaclass could tell another."""
+"""The type's own: a metaclass could override it."""
 
 
 def _whole(number: int) -> str:
@@ -174,7 +174,7 @@ _OWN: dict[type, Callable[[Any], Any]] = {
     str: str.__str__,
     bytes: lambda item: bytes.__getitem__(item, slice(None)),
 }
-"""From a subclass, the exact value."""
+"""Makes the exact value of an instance of a subclass."""
 _PARTS: dict[type, Callable[[Any], tuple[int, Iterator[Any]]]] = {
     list: lambda item: (list.__len__(item), list.__iter__(list.copy(item))),
     tuple: lambda item: (tuple.__len__(item), tuple.__iter__(item)),

@@ -1,6 +1,6 @@
-"""Reads plain data from text that untrusted code may have written. Bounded in size and depth; evaluates nothing.
+"""Reads plain data from text that untrusted code may have written. Bounds size and depth; evaluates nothing.
 
-Imports nothing but the standard library and `plain`: sandboxes load the text of this file too.
+Imports only the standard library and `plain`: sandboxes load the text of this file too.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 from toolyard.sandboxes.plain import CHUNK, DEEPEST, LONGEST, TYPES
 
 _COLLISIONS_MOST = 2_000
-"""Keys of one value that share their hash with another. More of them would keep the reader busy for minutes."""
+"""Keys of one value that share their hash with another key. More would keep the reader busy for minutes."""
 
 
 class NotPlain(ValueError):
-    """The text is none that a writer writes."""
+    """The text is not one that the writer makes."""
 
 
 class Reader:
-    """Takes chunks one after the other; `value` is there when the last has come.
+    """Takes chunks one after the other; `value` is there after the last.
 
-    `resolve` makes something of a handle's token. `array` is given the type and the nested lists of a numpy array.
+    `resolve` turns a handle's token into an object. `array` takes the type and the nested lists of a numpy array.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Reader:
         return ("" if tag == "S" else b"").join(items)
 
     def _keys(self, items: list[Any]) -> list[Any]:
-        """Whoever writes the text chooses the hashes of numbers: equal ones cost the square of their number."""
+        """The text's author chooses the hashes of numbers, and equal hashes cost quadratic time."""
         self._collisions += len(items) - len(set(map(hash, items)))
         if self._collisions > _COLLISIONS_MOST:
             raise NotPlain("too many keys have the same hash")
@@ -129,7 +129,7 @@ def _type(name: str) -> type:
 
 
 def _decimal(text: str) -> Any:
-    """Not one that raises when it is compared."""
+    """A Decimal that does not raise when it is compared."""
     number = importlib.import_module("decimal").Decimal(text)
     if number.is_snan():
         raise ValueError(text)
@@ -137,7 +137,7 @@ def _decimal(text: str) -> Any:
 
 
 _OPEN = {"l": 1, "t": 1, "e": 1, "z": 1, "d": 2, "k": 1, "q": 1, "n": 2, "S": 1, "B": 1}
-"""How many tokens follow each that was counted."""
+"""For each opening tag, how many tokens follow for one counted part."""
 _TYPES = {name: kind for kind, name in TYPES.items()}
 _SIMPLE: dict[str, Callable[[str], Any]] = {
     "s": str,

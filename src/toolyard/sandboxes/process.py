@@ -1,4 +1,4 @@
-"""A program that goes on, as its user sees it. How it is ended, and seen to have ended, is its backend's."""
+"""The caller's side of a background program. Its backend ends it and detects its end."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, Self, TypeAlias
 
 from toolyard.core.errors import ProcessError, SandboxLost
-from toolyard.sandboxes.base import Finished, Limit
+from toolyard.sandboxes.base import Finished, Limit, exit_code_of
 from toolyard.sandboxes.endings import HostExhausted
 from toolyard.sandboxes.pipes import AT_ONCE, Capture, send
 
 MEASURE_SECONDS = 0.5
-"""How often its memory is looked at where no kernel does. There may be many of them, and most of them wait."""
+"""How often to measure its memory where the kernel does not limit it. There may be many programs, mostly waiting."""
 _WRITE_MOST, _WRITE_SECONDS = 2**20, 10.0
 _PIPE_MOST = 2**20
-"""What can be left in a pipe when a program has ended."""
+"""The most data that a pipe can hold after the program has ended."""
 
 Ending: TypeAlias = tuple[int, Limit | None]
-"""Exit code, and limit that it exceeded."""
+"""Exit code as in `subprocess`, and the limit that the program exceeded."""
 
 
 class Pipes(Protocol):
-    """A program as a backend has it."""
+    """A program as a backend starts it."""
 
     stdin: int
     stdout: Capture
@@ -34,14 +34,14 @@ class Pipes(Protocol):
 
 
 class RunningProgram:
-    """Reads what the program writes as it comes. Its backend then tells with `begin` how it is seen to its end."""
+    """Reads the program's output as it comes. The backend passes to `begin` how it detects the program's end."""
 
     def __init__(self, program: Pipes) -> None:
         self.exit_code: int | None = None
         self.killed_by: Limit | None = None
         loop = asyncio.get_running_loop()
         self.unwanted: asyncio.Future[None] = loop.create_future()
-        """Somebody wants it to end."""
+        """Done when the caller wants the program to end."""
         self._news = asyncio.Event()
         self._program = program
         self._stdout = program.stdout = Backlog.of(program.stdout, self._news.set)
@@ -50,16 +50,17 @@ class RunningProgram:
         self._sending: asyncio.Future[bool] | None = None
         self._supervising: asyncio.Task[None] | None = None
         self._exhausted = ""
-        """What the host was short of, if that is why it ended."""
+        """What the host was short of, if that ended the program."""
 
     def begin(self, ending: Coroutine[Any, Any, Ending], on_end: Callable[[Self], None]) -> Self:
-        """`ending` waits for the program to end, or to be `unwanted` and then ends it, with all that it started."""
+        """`ending` waits for the program to end, or until it is `unwanted` and then ends it, with all that it
+        started."""
         self._supervising = asyncio.ensure_future(self._supervise(ending))
         self._supervising.add_done_callback(lambda _: on_end(self))
         return self
 
     def let_go(self) -> None:
-        """Hold it back no more: it is about to be ended, and may have to write for that."""
+        """Do not hold back output any more: the program is about to be ended, and may have to write to end."""
         self._stdout.let_go()
         self._stderr.let_go()
 
@@ -114,7 +115,7 @@ class RunningProgram:
             await asyncio.shield(self._supervising)
 
     def _check_host(self) -> None:
-        """When all that it wrote has been read: it did not end by itself, and what it did is no proof of anything."""
+        """Raise, once all output has been read, if the host ended the program: its result proves nothing."""
         if self._exhausted:
             raise HostExhausted(self._exhausted)
 
@@ -124,18 +125,18 @@ class RunningProgram:
             ended = await ending
         except HostExhausted as error:
             self._exhausted = str(error)
-        except SandboxLost:  # and the program with it
+        except SandboxLost:  # the program is lost too
             ended = -signal.SIGKILL, None
         finally:
-            stdin, self._program.stdin = self._program.stdin, -1  # nobody begins to write now
+            stdin, self._program.stdin = self._program.stdin, -1  # no new write can begin
             if self._sending is not None:
-                await _cancel(self._sending)  # before what it writes to is closed
+                await _cancel(self._sending)  # before its pipe is closed
             if stdin >= 0:
                 os.close(stdin)
             self._stdout.finish()
             self._stderr.finish()
             self._program.close()
-            self.exit_code, self.killed_by = ended
+            self.exit_code, self.killed_by = exit_code_of(*ended), ended[1]
             self._news.set()
 
     def _close_input(self) -> None:
@@ -145,7 +146,7 @@ class RunningProgram:
 
 
 class Unstarted:
-    """A program that could not be started, which is one that has ended."""
+    """A program that could not start; it counts as ended."""
 
     killed_by = None
 
@@ -157,7 +158,7 @@ class Unstarted:
         raise ProcessError("the program could not be started")
 
     async def close_input(self) -> None:
-        """It has none."""
+        """It has no input."""
 
     async def read(self, seconds: float) -> tuple[bytes, bytes]:
         said, self._said = self._said, b""
@@ -167,12 +168,12 @@ class Unstarted:
         return True
 
     async def kill(self) -> None:
-        """There is nothing to be ended."""
+        """It has already ended."""
 
 
 class Backlog(Capture):
-    """What has been written and not been read yet. When there is no more room, it stays in the pipe, and who writes
-    has to wait."""
+    """Output that the caller has not read yet. When it is full, further output stays in the pipe and the program
+    blocks."""
 
     def __init__(self, fd: int, limit: int, mark: bytes, on_news: Callable[[], None]) -> None:
         super().__init__(fd, limit, lambda: None)
@@ -182,7 +183,7 @@ class Backlog(Capture):
 
     @classmethod
     def of(cls, capture: Capture, on_news: Callable[[], None]) -> Backlog:
-        """In place of one that has not read anything yet."""
+        """Replaces a capture that has not read anything yet."""
         return cls(capture.hand_over(), capture._limit, capture._mark, on_news)
 
     def pull(self) -> bytes:
@@ -192,14 +193,14 @@ class Backlog(Capture):
         return data
 
     def let_go(self) -> None:
-        """What comes now is kept, if it would fit into a pipe, and what is more is dropped."""
+        """Keep what still comes, up to the size of a pipe, and drop the rest."""
         if self._holds:
             self._holds = False
             self._limit = len(self._kept) + _PIPE_MOST
             self._go_on()
 
     def finish(self) -> None:
-        """Take what is left when the program has ended."""
+        """Take the rest of the output after the program has ended."""
         self.let_go()
         self.take()
         self.close()
@@ -219,7 +220,7 @@ class Backlog(Capture):
             self._on_news()
 
     def _begun(self) -> int:
-        """Exactly, for what is no mark is wanted as soon as it comes."""
+        """The exact number: output that is no mark must reach the caller at once."""
         most = min(len(self._unread), len(self._mark) - 1)
         return next((size for size in range(most, 0, -1) if self._unread.endswith(self._mark[:size])), 0)
 

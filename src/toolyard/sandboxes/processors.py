@@ -1,4 +1,4 @@
-"""How many processors this process may use, and whether they have anything to do."""
+"""How many processors this process may use, and whether they are idle."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from toolyard.sandboxes.groups import LimitedGroup, groups_around, number, statistic
 
 _IDLE_SHARE = 0.4
-"""Of the time since somebody looked last: then there is room for more."""
+"""If processors were idle for this share of the time since the last check, there is room for more."""
 
 _PER_TEMPLATE = 2
-"""To make a sandbox for one piece of Python takes a template a third of the processor time that the whole takes. So one
-template is enough for two processors, and would hold up four."""
+"""Making a sandbox for one piece of Python takes its template a third of all the processor time spent. So one template
+suffices for two processors, and would slow down four."""
 
 
 def templates(share: int = 1) -> int:
@@ -24,7 +24,7 @@ def templates(share: int = 1) -> int:
 
 
 def usable() -> int:
-    """By affinity, and by what the control groups around this process give it."""
+    """By affinity, and by the quotas of the control groups around this process."""
     return max(1, math.ceil(min([len(allowed()), *_quotas()])))
 
 
@@ -39,7 +39,7 @@ def _quotas() -> Iterator[float]:
 
 
 def quota_of(group: LimitedGroup) -> float | None:
-    """How many processors the processes of a group may keep busy; None if as many as there are."""
+    """How many processors the processes of a group may keep busy; None if unlimited."""
     if group.version == 1:
         quota, period = number(f"{group.path}/cpu.cfs_quota_us"), number(f"{group.path}/cpu.cfs_period_us")
         return quota / period if quota and period else None
@@ -56,7 +56,7 @@ def _groups() -> Sequence[LimitedGroup]:
 
 
 class Idleness:
-    """Says whether processors were idle since it was asked before."""
+    """Says whether processors were idle since the previous check."""
 
     def __init__(self) -> None:
         self._before = _idle_and_all()
@@ -70,7 +70,7 @@ class Idleness:
 
 
 def _idle_and_all() -> tuple[int, int]:
-    """Ticks so far of the processors that we may use; zeros where nobody tells."""
+    """Ticks so far of the processors that we may use; zeros where the system does not report them."""
     names = {f"cpu{one}" for one in allowed()}
     try:
         lines = [line.split() for line in Path("/proc/stat").read_text().splitlines() if line.startswith("cpu")]
@@ -81,5 +81,5 @@ def _idle_and_all() -> tuple[int, int]:
 
 
 def _throttled() -> int:
-    """How often groups around this process wanted more than they are given."""
+    """How often groups around this process were throttled."""
     return sum(statistic(f"{group.path}/cpu.stat", "nr_throttled") for group in _groups())

@@ -1,4 +1,4 @@
-"""What a template's Python has loaded, and which one a piece of code needs."""
+"""The modules that a template's Python has loaded, and the profile that a piece of code needs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _EVERYDAY = (
     ),
     *("io", "itertools", "json", "math", "operator", "random", "re", "string", "textwrap", "time", "typing"),
 )
-"""Not among them: threading, and what needs it, such as logging and subprocess. What they do in every child makes a
-fork half as dear again, and most code does without."""
+"""threading, and modules that need it, such as logging and subprocess, are left out. Their work in every child makes a
+fork half as dear again, and most code does without them."""
 NEEDS: Mapping[Profile, Sequence[str]] = {
     "plain": [],
     "numeric": ["numpy"],
@@ -35,7 +35,7 @@ NEEDS: Mapping[Profile, Sequence[str]] = {
     "ipython": ["IPython"],
     "notebook": ["IPython"],
 }
-"""Packages without which there is no such profile."""
+"""Packages that a profile requires."""
 _LIBRARIES: Mapping[Profile, frozenset[str]] = {
     "plain": frozenset(),
     "numeric": frozenset({"numpy"}),
@@ -43,20 +43,20 @@ _LIBRARIES: Mapping[Profile, frozenset[str]] = {
     "analytic": frozenset({"numpy", "pandas", "sympy"}),
     "scientific": frozenset({"numpy", "pandas", "scipy", "sympy"}),
 }
-"""What profiles for plain Python have loaded besides, as far as it is installed: from the smallest to the largest. The
-first of them that will do is the one to take, since a sandbox of the last takes several times as long to make."""
+"""The packages, where installed, that profiles for plain Python load, from the smallest to the largest. Take the first
+that suffices: a sandbox of the last takes several times as long to make."""
 _SCIENTIFIC = _LIBRARIES["scientific"]
 _IMPORT = re.compile(
     r"(?:^|[;:])[ \t]*(?:import[ \t]+((?:[^#;\n\\]|\\\r?\n)+)|from[ \t]+([\w.]+)[ \t]+import\b)", re.MULTILINE
 )
-"""An import statement: the names in it, or the module that they come from."""
+"""Matches an import statement: the names in it, or the module that they come from."""
 _SCIENTIFIC_WARM = {
     "numpy": "import numpy as np; np.linalg.inv(np.eye(3)); np.random.default_rng(0).normal(size=3)",
     "pandas": "import pandas as pd; str(pd.DataFrame({'a': [1, 2], 'b': ['x', 'y']}).groupby('b').sum())",
     "scipy": "import scipy.optimize, scipy.stats; scipy.stats.norm.cdf(0.0)",
     "sympy": "import sympy; x = sympy.symbols('x'); str(sympy.integrate(sympy.sin(x) * x, x)); sympy.solve(x**2 - 1)",
 }
-"""What is loaded only on first use, and would otherwise be loaded again in every sandbox."""
+"""Code that loads what a library loads only on first use, so that not every sandbox loads it again."""
 _IPYTHON_WARM = """
 import json, sys
 from IPython import get_ipython
@@ -67,7 +67,7 @@ except ValueError:
     shell.InteractiveTB.stb2text(shell.InteractiveTB.structured_traceback(*sys.exc_info()))
 shell.display_formatter.format([1])
 """
-"""How IPython shows an error and a value."""
+"""Makes IPython show an error and a value."""
 _FIGURE_WARM = """
 import importlib.util, os, shutil, tempfile, threading
 here = importlib.util.find_spec("matplotlib").origin
@@ -92,8 +92,8 @@ if place(here) == here:
         if thread is not threading.current_thread():
             thread.join(5)
 """
-"""Matplotlib, with its list of fonts, after it has drawn a figure. It goes by where its files are, so it is left to the
-sandbox if they are in another place there; and fonts that it has open would not be open there."""
+"""Loads Matplotlib with its list of fonts and draws a figure. Matplotlib remembers the paths of its files, so the
+template skips this if they lie elsewhere in a sandbox; and fonts opened here would not be open there."""
 
 
 def preload(profile: Profile) -> Sequence[str]:
@@ -101,7 +101,7 @@ def preload(profile: Profile) -> Sequence[str]:
 
 
 def is_large(profile: Profile) -> bool:
-    """Whether it has libraries of which there is much."""
+    """Whether it loads several libraries."""
     return len(_LIBRARIES.get(profile, [])) > 1
 
 
@@ -111,7 +111,7 @@ def is_ipython(profile: Profile) -> bool:
 
 
 def warm_up(profile: Profile, python: Installation) -> Sequence[str]:
-    """Pieces of code to be run once in the template. `place` tells them where a sandbox will find a path."""
+    """Code to run once in the template. Its function `place` returns where a sandbox finds a path."""
     if profile == "ipython":
         return [_IPYTHON_WARM]
     if profile == "notebook":
@@ -123,24 +123,24 @@ def warm_up(profile: Profile, python: Installation) -> Sequence[str]:
 
 
 def missing(profile: Profile, python: Installation | None = None) -> Sequence[str]:
-    """Packages that the profile needs and that a Python, if not said otherwise that of the sandboxes here, lacks."""
+    """Packages that the profile needs and a Python lacks; default: the Python of the sandboxes here."""
     libraries = (python or in_use()).libraries
     return [name for name in NEEDS[profile] if name not in libraries]
 
 
 def smallest(code: str) -> Profile:
-    """The profile that has loaded what this code imports, as far as the sandboxes here have one."""
-    if not any(name in code for name in _SCIENTIFIC):  # which is the usual case, and faster
+    """The smallest profile that has loaded what this code imports, as far as it is installed here."""
+    if not any(name in code for name in _SCIENTIFIC):  # the usual case, and fast
         return "plain"
     wanted = imports(code) & _SCIENTIFIC & in_use().libraries.keys()
     return next(profile for profile, loaded in _LIBRARIES.items() if wanted <= loaded)
 
 
 def imports(code: str) -> set[str]:
-    """The packages that the code seems to import: read line by line, in time that grows with its length and no faster.
+    """The packages that the code seems to import. It scans lines, in time linear in the code's length.
 
-    To parse what a model wrote would hold up the event loop for seconds. A line of a text that looks like an import
-    counts as one: the profile is then larger than need be, and nothing else is different.
+    Parsing what a model wrote would block the event loop for seconds. A line of a string that looks like an import
+    counts as one: then the profile is larger than necessary, and nothing else differs.
     """
     found: set[str] = set()
     for names, module in _IMPORT.findall(code):

@@ -1,6 +1,7 @@
-"""A whole program, run in an interpreter that is already there: as `python main.py` would, without starting a Python.
+"""Runs a whole program in an interpreter that already runs: like `python main.py`, without starting a Python.
 
-What does so is a text, because it runs inside the sandbox. Templates have it loaded; others load it with each program.
+The code that does it is a text, because it runs inside the sandbox. Templates have it loaded; other sandboxes load it
+with each program.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolyard.sandboxes.base import Executed, Interpreter, Level
+from toolyard.sandboxes.base import TIMED_OUT, Executed, Interpreter, Level, exit_code_of
 from toolyard.sandboxes.output import ended_by
 
 MODULE = "toolyard_program"
@@ -70,9 +71,10 @@ def told(error, files=("main.py",)):
         frames[500].tb_next = frames[-400]
     return "".join(traceback.format_exception(error.with_traceback(frames[0] if frames else None)))
 """
-"""Returns the exit code. Threads, and what is registered with `atexit`, are waited for as at the end of any program.
+"""`run` returns the exit code. It waits for threads and `atexit` functions, as at the end of any program.
 
-`attempt` says whether the program ended itself or failed, and its exit code; `told` is a traceback without our frames.
+`attempt` returns whether the program ended itself or failed, and its exit code; `told` is a traceback without our
+frames.
 """
 
 INSTALL = f"""
@@ -81,21 +83,21 @@ module = types.ModuleType({MODULE!r})
 exec({_SOURCE!r}, vars(module))
 sys.modules[{MODULE!r}] = module
 """
-"""For a template."""
+"""A template runs this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of a program."""
+    """The result of a program."""
 
     stdout: str
     stderr: str
     exit_code: int
     note: str
-    """How it ended, if it was ended."""
+    """What ended it, if it did not end by itself."""
     timed_out: bool
     isolation: Level | None
-    """None of one that was not even begun."""
+    """None if the program never began."""
 
     @classmethod
     def refused(cls, why: str) -> Ran:
@@ -106,11 +108,12 @@ class Ran:
         stderr, code, note = executed.stderr, 1, ""
         if executed.timed_out:
             note = f"Execution timed out after {seconds:g} seconds."
+            code = TIMED_OUT
         elif executed.killed_by is not None:
+            code = exit_code_of(-signal.SIGKILL, executed.killed_by)
             note = f"Execution {ended_by(executed.killed_by, executed.usage.wall_seconds)}."
         elif executed.state_lost:
-            code = _ending(executed)
-            note = f"Execution was ended by {_signal(-code)}." if code < 0 else ""
+            code, note = _ending(executed.error.message if executed.error else "")
         elif executed.error is not None:
             stderr += _own_part(executed.error.traceback)
         elif executed.value is not None and re.fullmatch(r"-?\d+", executed.value):
@@ -127,9 +130,9 @@ async def run_program(
     recursion_limit: int = 0,
     seconds: float,
 ) -> Ran:
-    """Run a program in an interpreter that is for nothing else.
+    """Run a program in an interpreter that runs nothing else.
 
-    `names` are there without being imported: each with the module that has it, or that it is.
+    `names` are available without import: each with its module, or the module itself.
     """
     given = stdin.encode(errors="surrogatepass")
     # Expressions only, so that the program finds no name that it has not defined.
@@ -140,20 +143,17 @@ async def run_program(
     return Ran.of(await interpreter.exec(call, timeout=seconds), seconds)
 
 
-def _ending(executed: Executed) -> int:
-    """The exit code of a program that has ended its interpreter with it."""
-    said = re.search(r"-?\d+$", executed.error.message if executed.error else "")
-    return int(said[0]) if said else 1
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def _ending(words: str) -> tuple[int, str]:
+    """Exit code and note of a program that has ended its interpreter with it, from what `how_ended` says of that."""
+    if said := re.search(r"with code (\d+)$", words):
+        return int(said[1]), ""
+    if said := re.search(r"by (?:signal (\d+)|(SIG\w+))$", words):
+        number = int(said[1] or signal.Signals[said[2]])
+        return exit_code_of(-number, None), f"Execution was ended by {said[2] or f'signal {number}'}."
+    return 1, ""
 
 
 def _own_part(traceback: str) -> str:
-    """Of the program's own, and not of how it was begun."""
+    """The program's own part of the traceback, without the frames that started it."""
     _, found, own = traceback.partition('  File "main.py"')
     return f"Traceback (most recent call last):\n{found}{own}" if found else traceback

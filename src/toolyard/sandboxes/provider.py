@@ -1,4 +1,4 @@
-"""Where an environment's code gets its sandboxes: from its server, or from the script that it runs in."""
+"""Gives an environment's code its sandboxes: from its server, or from the script that it runs in."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ S = TypeVar("S", bound=Interpreter)
 
 
 class Provider:
-    """One backend, started when the first sandbox is asked for, and closed with everything in it.
+    """One backend. It starts with the first sandbox, and closes with everything in it.
 
-    It belongs to the event loop that it is used on. `async with Provider("native"):` is for scripts and tests that
-    want something else than the default; a server has its own.
+    It belongs to the event loop that it is used on. `async with Provider("native"):` is for scripts and tests that want
+    other settings than the default; a server has its own.
     """
 
     def __init__(
@@ -61,17 +61,17 @@ class Provider:
         hidden: Iterable[str | os.PathLike[str]] = (),
         allow_visible_source: bool = False,
     ) -> None:
-        """`at_once` sandboxes, at most, are made or used once at the same time; 0: a few for each processor, of which
-        this is one of `share` users.
+        """At most `at_once` sandboxes are made, or used once, at the same time; 0: a few for each processor, which this
+        provider shares with `share - 1` others.
 
-        `python` is the interpreter that code in sandboxes runs with, if not this one, and `hidden` are paths that no
-        sandbox shows: `hidden_paths(MyEnvironment)`. A backend without walls refuses those, unless
-        `allow_visible_source`. Raises `SandboxUnavailable` if there is no such Python.
+        `python` is the interpreter for code in sandboxes; default: this one. `hidden` are paths that no sandbox shows:
+        `hidden_paths(MyEnvironment)`. A backend without walls refuses them, unless `allow_visible_source`. Raises
+        `SandboxUnavailable` if there is no such Python.
         """
         choice.check_name(backend)
         self.view = View.of(python, hidden, told=allow_visible_source)
         self.limits = limits or Limits()
-        """Of a sandbox for which nothing else is asked."""
+        """The limits of a sandbox that is opened without any."""
         self._choice = backend
         self._minimum = minimum
         self._ready = ready
@@ -84,27 +84,27 @@ class Provider:
         self._backend: Backend | None = None
         self._before: HasPython | None = None
         self.lender: Callable[[Limits], Awaitable[tuple[Places, Backend | None]]] | None = None
-        """Who has places for this process, and may have a backend, so that it needs none of its own."""
+        """Lends places to this process, and perhaps a backend, so that it needs none of its own."""
         self._making = 0
         self._told_of_network = False
         self._ending: set[asyncio.Task[None]] = set()
         self._kept = KeptInterpreters(self._end)
         self.failed: float | None = None
-        """When it could not be started, if that was the last that was tried."""
+        """When the last start failed; None if it succeeded."""
 
     @property
     def python(self) -> Installation:
-        """The one that code in its sandboxes runs with."""
+        """The Python of its sandboxes."""
         return self.view.python
 
     @property
     def report(self) -> Report | None:
-        """The isolation in force for who asks for nothing else; None as long as nobody has needed any."""
+        """The isolation of a sandbox with default limits; None before the first sandbox."""
         return self._backend.report().within(self.limits) if self._backend is not None else None
 
     @property
     def count(self) -> tuple[int, int] | None:
-        """Sandboxes in use, and those that are ready for use; None if the backend cannot tell."""
+        """Sandboxes in use, and spare ones; None if the backend does not count them."""
         if not isinstance(self._backend, Counted):
             return None
         used, ready = self._backend.count()
@@ -115,15 +115,15 @@ class Provider:
         return self._loop
 
     async def start(self) -> Report:
-        """Choose a backend and start it, if that has not been done."""
+        """Choose a backend and start it, unless it runs."""
         return (await self._started()).report().within(self.limits)
 
     async def backend(self) -> Backend:
-        """The one that was chosen, started."""
+        """The chosen backend, started."""
         return await self._started()
 
     async def open(self, limits: Limits | None = None, profile: Profile = "plain") -> Sandbox:
-        """It has a place while it is made, and none when it is there. Raises `SandboxError`, before anything is made,
+        """Open a sandbox. It has a place only while it is being made. Raises `SandboxError`, before anything is made,
         if there is no room for it."""
         backend = await self._started()
         places = await self._place()
@@ -150,7 +150,7 @@ class Provider:
 
     @asynccontextmanager
     async def open_once(self, limits: Limits | None = None, profile: Profile = "plain") -> AsyncIterator[Sandbox]:
-        """A sandbox for one piece of work. Who did it goes on with the result; what is left of it ends meanwhile."""
+        """A sandbox for one piece of work. The caller does not wait for its end."""
         backend = await self._started()
         self._tell_of_network(limits or self.limits)
         async with self._once(lambda: backend.open(limits or self.limits, profile=profile)) as sandbox:
@@ -160,7 +160,7 @@ class Provider:
     async def interpreter_once(
         self, limits: Limits | None = None, profile: Profile = "plain"
     ) -> AsyncIterator[Interpreter]:
-        """The same for one piece of Python, if that is all that the work is: it needs less than a whole sandbox."""
+        """The same for work that is a single piece of Python: it needs less than a whole sandbox."""
         backend = await self._started()
         self._tell_of_network(limits or self.limits)
         async with self._once(lambda: _interpreter(backend, limits or self.limits, profile)) as interpreter:
@@ -168,15 +168,15 @@ class Provider:
 
     @asynccontextmanager
     async def interpreter_again(self, profile: Profile = "plain") -> AsyncIterator[Interpreter]:
-        """The same for trusted code that leaves nothing behind: others may have used the interpreter before, and will
-        use it again if the block ends without an exception. Takes no place: use it in work that has one."""
+        """The same for trusted code that leaves nothing behind: earlier work may have used the interpreter, and later
+        work will, if the block ends without an exception. It takes no place: use it in work that has one."""
         backend = await self._started()
         async with self._kept.use(profile, lambda: _interpreter(backend, self.limits, profile)) as interpreter:
             yield interpreter
 
     @asynccontextmanager
     async def _once(self, opens: Callable[[], Awaitable[S]]) -> AsyncGenerator[S]:
-        """It has its place until it has ended: a place is free when there is room for the next one."""
+        """Holds its place until the sandbox has ended: a free place means room for the next one."""
         places = await self._place()
         with in_place():
             try:
@@ -190,7 +190,7 @@ class Provider:
                 self._end(used, places)
 
     def _tell_of_network(self, limits: Limits) -> None:
-        """Once, when an environment asks for more than the operator set."""
+        """Warn once if an environment requests more than the operator set."""
         if limits.network == "host" and self.limits.network != "host" and not self._told_of_network:
             self._told_of_network = True
             log.warning(
@@ -199,7 +199,7 @@ class Provider:
             )
 
     async def _place(self) -> Places | None:
-        """Wait for a place; None for work that is part of some that has one. The caller gives it back."""
+        """Wait for a place; None for work that is part of other work with a place. The caller gives it back."""
         if has_place():
             return None
         places = self._places
@@ -218,23 +218,23 @@ class Provider:
             log.error("a sandbox could not be closed", exc_info=error)
 
     async def warm(self, profile: Profile) -> None:
-        """Let the first sandbox of a profile be there as fast as the others."""
+        """Prepare a profile, so that its first sandbox opens as fast as the others."""
         await (await self.open(profile=profile)).close()
 
     async def close(self) -> None:
-        """Close every sandbox and leave nothing behind. Whoever asks for another one starts anew."""
+        """Close every sandbox and leave nothing behind. The next request starts a fresh backend."""
         if (starting := self._starting) is not None:
             starting.cancel()
             await asyncio.wait((starting,))
         backend, self._backend, self._loop = self._backend, None, None
         if backend is not None:
             self._kept.close()
-            await asyncio.gather(*self._ending, return_exceptions=True)  # what went wrong is in the log
+            await asyncio.gather(*self._ending, return_exceptions=True)  # `_ended` has logged failures
             await backend.close()
 
     async def let_go(self) -> int:
-        """Before this process is forked: hold no descriptor of the backend's, which the copy would share. Gives the
-        number of sandboxes that are open, if there are any; they keep it."""
+        """Call this before a fork: it closes the backend's descriptors, which the copy would share. If sandboxes are
+        open, it keeps the backend and returns their number."""
         self._kept.close()
         await asyncio.gather(*self._ending, return_exceptions=True)
         loop, count = self._loop, sum(self.count or ())
@@ -244,7 +244,7 @@ class Provider:
         return count
 
     def enter(self) -> Token[HasPython | None]:
-        """From here on `open_sandbox` means this one: in this context, and in what is started from it."""
+        """Make `open_sandbox` use this provider, in this context and those copied from it."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return here.set(self)
@@ -269,7 +269,7 @@ class Provider:
             self._starting.add_done_callback(self._start_ended)
         starting = self._starting
         try:
-            # Shielded: who gives up waiting does not spoil it for the others who wait for the same.
+            # Shielded: one cancelled caller must not cancel the start for the others.
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
             waiting = asyncio.current_task()
@@ -298,11 +298,11 @@ class Provider:
     def _start_ended(self, starting: asyncio.Task[Backend]) -> None:
         self._starting = None
         if not starting.cancelled():
-            self.failed = time.monotonic() if starting.exception() is not None else None  # who asked was told
+            self.failed = time.monotonic() if starting.exception() is not None else None  # the caller got the exception
 
     def _check_loop(self) -> None:
         running = asyncio.get_running_loop()
-        if self._loop is not None and self._loop.is_closed():  # nobody closed us; what was there went with its loop
+        if self._loop is not None and self._loop.is_closed():  # closed without us; our backend died with its loop
             self._loop = self._backend = self._starting = None
             self._places = self._new_places()
             self._kept = KeptInterpreters(self._end)
@@ -316,16 +316,16 @@ class Provider:
 
 
 _of_loops: dict[asyncio.AbstractEventLoop, Provider] = {}
-"""For code that runs neither in a server nor inside `async with Provider()`."""
+"""Providers for code that runs neither in a server nor inside `async with Provider()`."""
 
 
 async def open_sandbox(
     limits: Limits | None = None, profile: Profile = "plain", *, files: Files | None = None
 ) -> Sandbox:
-    """A sandbox of one's own, to be closed by whoever opened it. Without limits it has those that the operator set.
+    """Open a sandbox; the caller closes it. Without `limits` it has those that the operator set.
 
     `files` are in its workspace when it opens: text, bytes, or the host's path of a file or a folder. Files of the host
-    keep what their owner may do with them: one that is executable or read-only there is so here.
+    keep their owner's mode bits: an executable or read-only file stays executable or read-only.
     """
     sandbox = await _here().open(limits, profile)
     if files is not None:
@@ -338,51 +338,51 @@ async def open_sandbox(
 
 
 def open_once(limits: Limits | None = None, profile: Profile = "plain") -> AbstractAsyncContextManager[Sandbox]:
-    """For `async with`: a sandbox for one piece of work, at whose end nobody has to wait for that of the sandbox."""
+    """For `async with`: a sandbox for one piece of work. The caller does not wait for the sandbox's end."""
     return _here().open_once(limits, profile)
 
 
 def interpreter_once(
     limits: Limits | None = None, profile: Profile = "plain"
 ) -> AbstractAsyncContextManager[Interpreter]:
-    """The same, for who runs one piece of Python in it and wants nothing else of it."""
+    """The same for a single piece of Python."""
     return _here().interpreter_once(limits, profile)
 
 
 def interpreter_again(profile: Profile = "plain") -> AbstractAsyncContextManager[Interpreter]:
-    """The same for trusted code that leaves nothing behind, such as a test: one serves many."""
+    """The same for trusted code that leaves nothing behind, such as a test: one interpreter serves many."""
     return _here().interpreter_again(profile)
 
 
 async def execute(code: str, *, timeout: float | None = None, limits: Limits | None = None) -> Executed:
-    """Run a piece of Python once, in a sandbox that nobody has used before and nobody will use again.
+    """Run a piece of Python once, in a fresh sandbox that is used for nothing else.
 
-    It is of the smallest profile that has loaded what the code imports.
+    The sandbox has the smallest profile that has loaded what the code imports.
     """
     async with interpreter_once(limits, profiles.smallest(code)) as interpreter:
         return await interpreter.exec(code, timeout=timeout)
 
 
 async def close_sandboxes() -> None:
-    """In a script: end what `open_sandbox` started on this event loop. In a server, that does it."""
+    """In a script: end what `open_sandbox` started on this event loop. A server does that itself."""
     if (provider := _of_loops.pop(asyncio.get_running_loop(), None)) is not None:
         await provider.close()
 
 
 def usual_limits() -> Limits:
-    """What the operator set, to start from: `replace(usual_limits(), wall_seconds=60)`."""
+    """The operator's limits, to start from: `replace(usual_limits(), wall_seconds=60)`."""
     provider = provided()
     return Limits() if provider is None else provider.limits
 
 
 def in_force() -> Report | None:
-    """The isolation of the sandboxes here; None as long as there has been none."""
+    """The isolation of the sandboxes here; None before the first sandbox."""
     provider = provided()
     return None if provider is None else provider.report
 
 
 def provided() -> Provider | None:
-    """What sandboxes come from here, if that has been said."""
+    """The provider of this context, if there is one."""
     found = here.get()
     return found if isinstance(found, Provider) else None
 
@@ -390,7 +390,7 @@ def provided() -> Provider | None:
 def blocking(work: Coroutine[Any, Any, T]) -> T:
     """For plain functions, which a server runs in threads: `box = blocking(open_sandbox())`, `blocking(box.exec(…))`.
 
-    The work is done on the server's event loop, and this waits for it.
+    The server's event loop does the work, and this thread waits for it.
     """
     provider = provided()
     loop = None if provider is None else provider.loop

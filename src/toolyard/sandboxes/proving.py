@@ -1,9 +1,9 @@
-"""Runs a test statement in a sandbox of its own, where the names that it lacks stand for those of a program elsewhere.
+"""Runs a test statement in its own sandbox. Names that it does not define stand for those of a program elsewhere.
 
-Imports nothing but the standard library and its neighbours here: sandboxes load the text of this file.
+Imports only the standard library and its neighbours here: sandboxes load the text of this file.
 
-Built-in names, and modules, are always those of this sandbox: a program that defines `abs`, `set` or a module `math`
-forges nothing. The one exception is the function that an assertion is about, as in `assert sum(10, 15) == 6`.
+Built-in names and modules are always those of this sandbox: a program that defines `abs`, `set` or a module `math`
+forges nothing. The one exception is the function that an assertion tests, as in `assert sum(10, 15) == 6`.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ HELPERS = {
     **dict.fromkeys(("Decimal",), "decimal"),
     **dict.fromkeys(("Fraction",), "fractions"),
 }
-"""Names that tests compare with, and that some take from the program's imports: these come from the library instead."""
+"""Names that tests compare with, and that some tests take from the program's imports. They come from the library."""
 MATCH = "Match"
-"""What `re.match` gives is true. A program that says so of something else could give True as well."""
+"""The result of `re.match` counts as true. A program that claims this class could as well return True."""
 _BUILTINS = vars(builtins)
 _REHEARSALS = 20
-"""More than it takes Python to see what is done often."""
+"""Enough for Python to specialise hot code."""
 _ALIASES = {"np": "numpy", "pd": "pandas", "sp": "sympy"}
 _BINDING = (*(ast.Name, ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias, ast.ExceptHandler),)
 _JUDGES = {
     *("math", "cmath", "numpy", "scipy", "sympy", "pandas", "decimal", "fractions", "statistics", "operator"),
     *("collections", "itertools", "functools", "re", "copy", "json", "unittest", "pytest", *_ALIASES),
 }
-"""Modules that tests judge by. `math.isclose` is the library's, even where the program calls something else `math`."""
+"""Modules that tests judge by. `math.isclose` is the library's, even where the program binds `math` to another
+object."""
 
 
 class Names(dict[str, Any]):
-    """The built-in names of a test. It looks here last; what is not here is the program's."""
+    """The built-in names of a test, which it looks up last. Names not found here are the program's."""
 
     def __init__(self, side: Side, only_called: set[str], only_read: set[str]) -> None:
         super().__init__({name: _BUILTINS[name] for name in ("__import__", "__build_class__", "__debug__")})
@@ -53,7 +54,7 @@ class Names(dict[str, Any]):
         self._judges = _JUDGES & only_read
 
     def __missing__(self, name: str) -> Any:
-        if name in _BUILTINS:  # looked up there: a copy of all would have a new process copy their memory
+        if name in _BUILTINS:  # not copied here: that would make a fork copy their memory
             return _BUILTINS[name]
         if name.startswith(OWN):
             return Named(self._side, name.removeprefix(OWN))
@@ -72,7 +73,7 @@ class Names(dict[str, Any]):
 
 
 class Named:
-    """A function of the program that the test only calls: one message fewer than to look at it first."""
+    """A function of the program that the test only calls: calling it directly saves the message that loads it."""
 
     def __init__(self, side: Side, name: str) -> None:
         self._side = side
@@ -86,7 +87,7 @@ class Named:
 
 
 def _whole(side: Side, value: Any) -> Any:
-    """What an `assert` is about. A value of the program's that is no plain data is true by its own say, if at all."""
+    """The value that an `assert` tests. A value that is not plain data would be true only by the program's claim."""
     if type(value) is Proxy and value._kind == f"o{MATCH}":
         return True
     if type(value) is Proxy:
@@ -95,8 +96,8 @@ def _whole(side: Side, value: Any) -> Any:
 
 
 def begin(source: str, requests: Sequence[Sequence[str]], answers: Sequence[str], everything: bool) -> Said:
-    """Run the test until it asks something of the program, or ends. The requests are those that it is certain to begin
-    with; if they are everything, it needs no thread that can wait for an answer."""
+    """Run the test until it requests something of the program, or ends. It certainly begins with these requests; if
+    they are everything, it needs no thread that can wait for an answer."""
     program: Any = sys.modules["toolyard_program"]
     side = Side({}, lambda error: program.told(error, ("test.py",)), wary=True)
     side.knows_stops = "StopIteration" in source
@@ -114,7 +115,7 @@ def _proven(side: Side, source: str, told: Callable[..., str]) -> Said:
         _run(side, source)
     except KeyboardInterrupt:
         if side.is_alone:
-            raise  # the interpreter is told to stop
+            raise  # the host interrupts the interpreter
         sys.stderr.write(f"{UNTESTED}\n")
     except SystemExit:
         sys.stderr.write(f"{UNTESTED}\n")
@@ -138,19 +139,19 @@ def _run(side: Side, source: str) -> None:
     names = Names(side, only_called, _only_read(nodes))
     variables = {"__name__": "__main__", "__builtins__": names}
     exec(compile(tree, "test.py", "exec", dont_inherit=True), variables)
-    variables.clear()  # another test may run here: its memory is not to be taken by what this one has passed with
+    variables.clear()  # free the memory for the next test in this process
 
 
 def prepare(nodes: Sequence[ast.AST], bound: set[str]) -> set[str]:
-    """Mark what is the program's own, and have assertions checked for what they are about. Returns the names that are
-    only called."""
+    """Mark the program's names, and make assertions check the values that they test. Returns the names that are only
+    called."""
     called: set[ast.AST] = set()
     others: set[str] = set()
     for node in nodes:
         match node:
             case ast.Assert():
                 _own_the_function(node, bound)
-                if not isinstance(node.test, ast.Compare):  # which gives no value of the program's
+                if not isinstance(node.test, ast.Compare):  # a comparison returns no value of the program
                     call = ast.Call(ast.Name(_HOLDS, ast.Load()), [node.test], [])
                     node.test = ast.fix_missing_locations(ast.copy_location(call, node.test))
             case ast.Call(func=ast.Name(id=name) as function):
@@ -164,14 +165,14 @@ def prepare(nodes: Sequence[ast.AST], bound: set[str]) -> set[str]:
 
 
 def _only_read(nodes: Sequence[ast.AST]) -> set[str]:
-    """Names that the test has nowhere but in `name.attribute`."""
+    """Names that occur in the test only as `name.attribute`."""
     names = [node for node in nodes if isinstance(node, ast.Name)]
     read = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     return {node.id for node in names if id(node) in read} - {node.id for node in names if id(node) not in read}
 
 
 def bound_names(nodes: Sequence[ast.AST]) -> set[str]:
-    """Names that the test itself gives a meaning."""
+    """Names that the test itself binds."""
     return {name for node in nodes if isinstance(node, _BINDING) for name in _bound(node)}
 
 
@@ -188,8 +189,8 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def _own_the_function(node: ast.Assert, bound: set[str]) -> None:
-    """In an assertion that calls nothing of the program's by a name of its own, the first call of a built-in name with
-    nothing but literals is of the function that the program was to write."""
+    """If an assertion uses only built-in names, its first call of one with literals alone calls the function that the
+    program was asked to write."""
     names = [one for one in ast.walk(node.test) if isinstance(one, ast.Name)]
     if all(name.id in _BUILTINS and name.id not in bound for name in names):
         for call in ast.walk(node.test):
@@ -204,13 +205,13 @@ def _is_literal(call: ast.Call) -> bool:
 
 
 def _with_the_other_side(error: BaseException, told: Callable[..., str]) -> str:
-    """The test's own frames, and then the program's, if the exception comes from there."""
+    """The test's own frames, then the program's if the exception comes from there."""
     here, there = told(error, ("test.py",)), error.__dict__.get(TEXT, "")
     return joined(here, there) if there else here
 
 
 def joined(here: str, there: str) -> str:
-    """Two tracebacks of the same exception as one."""
+    """Join two tracebacks of one exception."""
     head = "Traceback (most recent call last):\n"
     frames = [line for line in here.splitlines(keepends=True)[1:] if line.startswith(" ")]
     kept = "".join(frames[: next((at for at, line in enumerate(frames) if '"<toolyard>"' in line), len(frames))])
@@ -219,7 +220,7 @@ def joined(here: str, there: str) -> str:
 
 
 def rehearse() -> None:
-    """In a template: do what copies of it will do, so that they find it done and have less memory to copy."""
+    """In a template: do what its copies will do, so that they inherit the results and copy less memory."""
     program: Any = sys.modules["toolyard_program"]
     for _ in range(_REHEARSALS):
         theirs = Side({"f": list}, program.told)

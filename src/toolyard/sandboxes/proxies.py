@@ -1,10 +1,10 @@
-"""Stands in one sandbox for an object that lives in another: calls, attributes and operators go there.
+"""Stands in one sandbox for an object in another: it forwards calls, attributes and operators.
 
-Imports nothing but the standard library: sandboxes load the text of this file.
+Imports only the standard library: sandboxes load the text of this file.
 
-In a test, a stand-in never makes an assertion hold by its own say. It equals nothing and is ordered with nothing: a
-test that compares it, or computes with it and plain data, has failed, whatever it does next. What a program makes of
-its own objects (calls, attributes, items, `len()`, `str()`, sums) comes back as plain data, and the test compares that.
+In a test, a stand-in can never make an assertion hold by its own claim. It equals nothing and has no order: a test that
+compares it, or computes with it and plain data, fails, whatever it does next. Operations on the program's own objects
+(calls, attributes, items, `len()`, `str()`, sums) return plain data, and the test compares that.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _ITEMS_AT_ONCE = 256
 TEXT = "_toolyard_text"
 """The attribute of an exception that holds its traceback on the other side."""
 ITEMS_MOST = 100_000
-"""That a test may take of one iterator."""
+"""The most items that a test may take from one iterator."""
 
 
 class Unproven(BaseException):
-    """Ends a test that asks a stand-in what only plain data can answer."""
+    """Ends a test that asks of a stand-in what only plain data can answer."""
 
 
 class Proxy:
@@ -139,8 +139,8 @@ def _operated(name: str) -> Callable[..., Any]:
 
 
 def _computed(name: str, *, reflected: bool = False) -> Callable[[Any, Any], Any]:
-    """Of two objects of the program's. In `abs(f(x) - 3.2)` the other operand is what the test expects: an object that
-    sees it chooses the difference."""
+    """An operator for two objects of the program. In `abs(f(x) - 3.2)` the other operand is what the test expects: an
+    object that sees it could choose the difference."""
 
     def compute(self: Any, other: Any) -> Any:
         if self._side.wary and type(other) is not Proxy:
@@ -164,7 +164,7 @@ for _name in ("round", "reversed", "dir", "index", "format"):
     setattr(Proxy, f"__{_name}__", _operated(_name))
 
 
-# Exceptions. Built-in ones cross by name, and a class of the program's own has a twin here with the same ancestry.
+# Exceptions. Built-in ones cross by name; a class of the program has a twin here with the same ancestry.
 
 
 def twin(side: Any, lineage: str) -> type[BaseException]:
@@ -188,22 +188,22 @@ def twin_of(item: Any) -> int | None:
 
 
 def raised(side: Any, lineage: str, args: tuple[Any, ...], text: str) -> BaseException:
-    """The exception of the other side, as one to be raised here."""
+    """The other side's exception, to raise it here."""
     kind = twin(side, lineage)
     try:
         error = kind(*args)
-    except Exception:  # its constructor wants something else
+    except Exception:  # its constructor takes other arguments
         error = kind.__new__(kind)
         error.args = args
     error.__dict__[TEXT] = text
     return error
 
 
-# Arguments that the other side has changed.
+# Arguments changed by the other side.
 
 
 def restore(given: Any, changed: Any) -> None:
-    """Make positional and keyword arguments like what they have become, each in place."""
+    """Update positional and keyword arguments in place to their new values."""
     (args, keywords), (new_args, new_keywords) = given, changed
     for old, new in [*zip(args, new_args, strict=True), *((keywords[name], new_keywords[name]) for name in keywords)]:
         _become(old, new)

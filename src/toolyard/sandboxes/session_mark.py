@@ -1,7 +1,7 @@
-"""Which session a process belongs to: a mark that it hands down to everything it starts, and that nobody else uses.
+"""Marks which session a process belongs to. Every process that it starts inherits the mark, and no one else uses it.
 
-It is a limit for a process that the kernel keeps, inherits and shows, but has not enforced since Linux 2.4. Neither a
-new process group nor the loss of a parent nor exec() takes it away, as they do with everything else that could tell.
+The mark is a resource limit that the kernel keeps, inherits and shows, but has not enforced since Linux 2.4. Process
+groups, reparenting and exec() do not remove it, as they do every other sign of origin.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ _LOCKS = 10
 
 
 def mark(number: int) -> None:
-    """From now on this process, and what it starts, belongs to that number."""
+    """Mark this process, and those that it starts from now on, with the number."""
     resource.setrlimit(_LOCKS, (number, _most()))
 
 
 def unmark() -> None:
-    """For helpers that clean up after a session when it is over, and then end by themselves."""
+    """For helpers that clean up after a session and then exit."""
     resource.setrlimit(_LOCKS, (_most(), _most()))
 
 
 def mark_of(pid: int) -> int:
-    """0 if it has none, or is gone, or somebody else's."""
+    """0 if the process has no mark, is gone, or belongs to another user."""
     try:
         found, most = resource.prlimit(pid, _LOCKS)
     except (ProcessLookupError, PermissionError):

@@ -1,7 +1,7 @@
 """The host's side of a session's shell: one command after the other to a bash that keeps its state.
 
-Where a command's output ends is marked by the shell with a number that is drawn for each command. Only programs of the
-same sandbox can find it out and write it themselves; what they gain is a wrong exit code for their own command.
+A random number for each command marks the end of its output. Only programs of the same sandbox can find out the number
+and write it; all they gain is a wrong exit code for their own command.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ ARGV = ("bash", "--noprofile", "--norc")
 COMMAND_BYTES = 4 * 1024 * 1024
 """The longest command. Bash reads its input byte by byte, about a million of them in a second."""
 OUT, ERR = 62, 63
-"""Where the shell keeps its real output: commands have it as 1 and 2 and may send their own elsewhere, and what the
-shell itself says between commands (traps, set -x) goes nowhere. `Limits.open_files` has to be larger."""
+"""The descriptors of the shell's real output. Commands have it as 1 and 2 and may redirect theirs; what the shell
+itself writes between commands (traps, set -x) is dropped. `Limits.open_files` must be larger."""
 ABANDON = int(signal.SIGRTMAX)
-"""Makes the shell give up its command with everything that is left of it, as soon as no program runs in it. Send it
-before you end the programs of the command: bash handles a signal when the program that it waits for has ended."""
-ENDED_CODE = 128 + signal.SIGKILL
-"""Of a command that was ended: what bash says of a program that is killed."""
+"""Makes the shell abandon the rest of its command as soon as no program runs in it. Send it before you end the programs
+of the command: bash handles a signal when the program that it waits for has ended."""
 _GIVE_UP = "[[ ${FUNCNAME-} ]] && { \\builtin trap - EXIT; \\builtin exit 143; }; \\builtin break 1000"
-"""Each command stands in a loop of ours, so that `break` skips the rest of it, down to the last subshell and
-redirection, and keeps the shell. In a function `break` does not reach so far, and the shell ends."""
+"""Each command runs in our loop, so that `break` skips the rest of it, through all subshells and redirections, and
+keeps the shell. Inside a function `break` does not reach that far, and the shell exits."""
 _NO_SUBSHELL = re.compile(
     r"""\$'(?P<quoted>(?:\\.|[^'\\])*)'|\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?:^|\s)\#[^\n]*"""
     r"""|\$\(\(?|[<>=@?*+!]\(|\(\(|\(\s*\)|\(\\builtin\ exit\ \d+\)""",
@@ -38,7 +36,7 @@ _NO_SUBSHELL = re.compile(
 
 
 class Shell:
-    """A bash that runs, by its pipes. Start it with `ARGV`; ending it, in time or not, is left to who started it."""
+    """A running bash, by its pipes. Start it with `ARGV`; the caller ends it."""
 
     def __init__(self, stdin: int, stdout: Capture, stderr: Capture) -> None:
         self._stdin = stdin
@@ -47,10 +45,10 @@ class Shell:
         self._prelude = f"exec {OUT}>&1 {ERR}>&2 >/dev/null 2>&1; trap '{_GIVE_UP}' {ABANDON}\n"
 
     async def run(self, command: str, output_bytes: int) -> int:
-        """Run one command to its end; its output is then in `stdout` and `stderr`. Returns its exit code.
+        """Run one command until it ends; its output is then in `stdout` and `stderr`. Returns its exit code.
 
-        Does not return if the shell ends first, as it does with `exit`, so wait for that too. When this is cancelled,
-        the command goes on, and the shell is of no more use.
+        Does not return if the shell ends first, for example by `exit`, so wait for that too. When this is cancelled,
+        the command goes on, and the shell cannot be used any more.
         """
         mark = secrets.token_hex(16)
         for stream in (self.stdout, self.stderr):
@@ -60,11 +58,12 @@ class Shell:
         return int(status) if len(status) <= 3 and status.isdigit() else 255
 
     def abandoned(self) -> None:
-        """The shell was told to `ABANDON` a command. Should it hear of that only now, it is not to give up the next."""
+        """Call this after sending `ABANDON`: if the signal arrives late, the shell must not abandon the next
+        command."""
         self._prelude = "\\builtin :\n"
 
     def _text(self, command: str, mark: str) -> bytes:
-        """Quoted and evaluated, so that a command ends where it ends, with all its quotes, loops and documents."""
+        """The command, quoted for `eval`, so that open quotes, loops and here-documents end with it."""
         prelude, self._prelude = self._prelude, ""
         redirected = f"</dev/null >&{OUT} 2>&{ERR} {OUT}>&- {ERR}>&-"
         text = (
@@ -75,8 +74,8 @@ class Shell:
 
 
 def may_wait_for_subshell(command: str) -> bool:
-    """Whether there is a `( list )` in it. When that ends, bash begins the next command before it handles a signal: so
-    such a command cannot be given up without the shell. What `eval` and `.` read is not looked at."""
+    """Whether it contains a `( list )`. When that ends, bash begins the next command before it handles a signal: such a
+    command cannot be abandoned without losing the shell. What `eval` and `.` read is not checked."""
     rest, at = [], 0
     for skipped in _NO_SUBSHELL.finditer(command):
         rest.append(command[at : skipped.start()])
@@ -91,7 +90,7 @@ def _unquoted(escape: re.Match[str]) -> str:
 
 
 def refused(command: str) -> str:
-    """What is wrong with a text that no shell could read, if anything is."""
+    """Why no shell could read a text; empty if it can."""
     if "\0" in command:
         return "a command cannot hold a null character"
     try:

@@ -1,12 +1,11 @@
-"""Lets code in one sandbox use what another sandbox has: each of the two runs a `Side`, and the host carries messages.
+"""Lets code in one sandbox use objects of another: each of the two runs a `Side`, and the host carries messages.
 
-Imports nothing but the standard library and its neighbours here: sandboxes load the text of this file. A side performs
-what the other asks, and answers with plain data. What is not plain stays where it is, and the other side gets a handle.
-A side speaks only when the host asks it to: work that may have a question of its own runs in a thread, and the host
-waits.
+Imports only the standard library and its neighbours here: sandboxes load the text of this file. A side performs what
+the other requests, and answers with plain data. Other objects stay where they are, and the other side gets a handle. A
+side speaks only when the host calls it: work that may ask something back runs in a thread, and the host waits.
 
-The program's side shares its process with the program, so its messages are the program's own word. The test's side is
-`wary`: it lets the program call, iterate and read what the test has passed to it, and nothing else.
+The program's side shares its process with the program, which can forge its messages. The test's side is `wary`: the
+program may call, iterate and read what the test has passed to it, and nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 
 class Said:
-    """A message: the interpreter tells the host the repr() of the last expression."""
+    """A message: the interpreter sends the host the repr() of the last expression."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -51,11 +50,11 @@ class Side:
         self.is_alone = False
         """No thread waits for answers."""
         self.knows_stops = False
-        """The test names StopIteration, and so looks out for it."""
+        """The test names StopIteration, so it expects it."""
         self.doom = ""
         """Why a test has failed, whatever else it does."""
         self.buffers: dict[int, Any] = {}
-        """Of iterators, what has come and was not asked for yet."""
+        """For iterators: items fetched and not yet used."""
         self._mine: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._theirs: dict[int, Any] = {}
@@ -69,14 +68,14 @@ class Side:
     # What the host calls.
 
     def serve(self, chunks: Sequence[str]) -> Said:
-        """Do what the other side asks."""
+        """Perform a request of the other side."""
         request = self._read(chunks)
-        if self._theirs or self.wary:  # then it may have something to ask in turn
+        if self._theirs or self.wary:  # it may ask something back
             return self.aside(lambda: self._done(request))
         return self._done(request)
 
     def resume(self, kind: str, chunks: Sequence[str]) -> Said:
-        """Give the answer to the thread that asked last, and wait for what is said next."""
+        """Pass the answer to the thread that asked last, and wait for the next message."""
         waiting = self._waiting.pop()
         waiting[1:] = [kind, chunks]
         waiting[0].release()
@@ -90,7 +89,7 @@ class Side:
         return self._heard()
 
     def expect(self, requests: Sequence[Sequence[str]], chunks: Sequence[str]) -> None:
-        """Note answers to what is certain to be asked. What cannot be read is asked for again."""
+        """Store the answers to requests that are certain to come. Unreadable ones are requested again."""
         try:
             answers, _, _ = self._read(chunks)
             if type(answers) is list:
@@ -103,7 +102,7 @@ class Side:
         return bool(self._theirs)
 
     def ask(self, *request: Any) -> Any:
-        """Have the other side do something. To be called in a thread of `aside`."""
+        """Request something of the other side. Call it in a thread of `aside`."""
         if self.expected:
             asked, *answer = self.expected.pop(0)
             if asked == write(request, self.refer):
@@ -125,7 +124,7 @@ class Side:
         return self._taken(request, *((None, None, answer) if kind == "raised" else answer))
 
     def _taken(self, request: Any, *answer: Any) -> Any:
-        """An answer of the other side's, which may be anything: a value, changed arguments and an exception."""
+        """Unpack an answer: a value, changed arguments and an exception. The other side may have sent anything."""
         try:
             result, changed, error = answer
             failure = raised(self, *error) if error is not None else None
@@ -138,7 +137,7 @@ class Side:
         return result
 
     def _loud(self, failure: BaseException) -> BaseException:
-        """`map` and `for` of a test take a StopIteration for their own end, and assert nothing more."""
+        """`map` and `for` of a test would take a StopIteration as their own end, and assert nothing more."""
         if self.wary and not self.knows_stops and isinstance(failure, StopIteration):
             return RuntimeError("the program raised StopIteration")
         return failure
@@ -150,7 +149,7 @@ class Side:
     # Handles.
 
     def refer(self, item: Any) -> str:
-        """The token of something that stays here, or that is the other side's own."""
+        """The token of an object that stays here, or of one that the other side owns."""
         if type(item) is Proxy:
             return f"r{item._number}"
         if (number := twin_of(item)) is not None:
@@ -174,7 +173,7 @@ class Side:
         return f"o{_named(kind)}"
 
     def lineage(self, error: type[BaseException]) -> str:
-        """The built-in exception that it comes from, and the classes between."""
+        """The name of the nearest built-in exception, and the classes between."""
         between: list[str] = []
         for kind in _mro(error):
             if kind in _BUILTIN_ERRORS:
@@ -233,12 +232,12 @@ class Side:
             return self.message("raised", (lineage, (), text))
 
     def described(self, error: BaseException) -> tuple[str, tuple[Any, ...], str]:
-        """A test keeps its traceback to itself: the lines that it shows say what is expected."""
+        """A test does not reveal its traceback: its lines show what is expected."""
         text = "" if self.wary else self._told(error)[-_TEXT_MOST:]
         return self.lineage(type(error)), error.args, text
 
     def _state(self, given: Any) -> Sequence[str]:
-        """Of arguments that can be changed in place."""
+        """A snapshot of arguments that can be changed in place."""
         if not given or not any(type(one) in _CONTAINERS for one in (*given[0], *given[1].values())):
             return ()
         try:
@@ -265,7 +264,7 @@ class Side:
 
 
 def _array(kind: str, nested: Any) -> Any:
-    """A numpy array again, where there is a numpy."""
+    """Rebuild a numpy array if numpy is installed."""
     try:
         import numpy  # noqa: PLC0415  # slow to load, and seldom needed
     except ImportError:
@@ -280,13 +279,13 @@ def _named(kind: type) -> str:
 
 _CONTAINERS = (list, dict, set, tuple, deque)
 _ANY_LENGTH = 2**40
-"""What a sandbox may read: its memory is limited, and the host has limited what the other side may say."""
+"""A sandbox may read any length: its memory is limited, and the host limits what the other side sends."""
 _TEXT_MOST = 20_000
 """Characters of a traceback."""
 
 
 def begin(source: str, stdin: bytes, chunks: Sequence[str]) -> Said:
-    """Run a program to its end, and then do the first thing that is asked of it."""
+    """Run a program, then perform the first request."""
     program: Any = sys.modules["toolyard_program"]
     main = program.prepare(stdin)
     ending, _ = program.attempt(source, main)

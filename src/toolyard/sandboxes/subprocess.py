@@ -1,13 +1,12 @@
-"""Programs as they are, without any walls: for development where there is nothing better, and for nothing else.
+"""Programs without any walls: only for development where there is nothing better.
 
-Programs run as the server's own user, can read and change whatever that user can, and use the network. What is kept
-apart is a directory for each sandbox and the environment. Limits are those that the kernel keeps for a process, and
-what the server sees when it looks.
+Programs run as the server's own user, can read and change everything that this user can, and use the network. Each
+sandbox has only its own directory and environment. The limits are those that the kernel keeps for a process, and those
+that the server checks now and then.
 
-Ending a program ends its process group, and on Linux also everything that still descends from it or has its
-environment. A process that leaves the group, loses its parents and clears its environment is not found, and on other
-systems it is enough to leave the group. If the server is killed, its programs live on until another one starts and
-finds them by their environment.
+Ending a program ends its process group and, on Linux, everything that still descends from it or has its environment. A
+process that leaves the group, loses its parents and clears its environment escapes; on other systems leaving the group
+is enough. If the server is killed, its programs live on until the next server finds them by their environment.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from toolyard.sandboxes.view import View
 _log = logging.getLogger("toolyard.sandbox")
 
 _MARK = "TOOLYARD_SANDBOX"
-"""In the environment of each program: its sandbox and its own name."""
+"""A variable in the environment of each program: its sandbox and its own name."""
 _ROUNDS_MOST, _ROUND_SECONDS = 100, 0.002
 
 
@@ -64,7 +63,7 @@ class SubprocessRoom:
     watched = True
 
     def __init__(self, directory: Path, view: View, owner: int = -1) -> None:
-        """`owner` is the user that programs are, if not the server's."""
+        """`owner` is the user that programs run as; default: the server's."""
         self.python: Sequence[str] = (view.python.executable, "-I")
         self._directory = directory
         self._work = directory / "work"
@@ -103,7 +102,7 @@ class SubprocessRoom:
         return f"{self._directory.name}/{secrets.token_hex(8)}"
 
     def _marked(self, env: Mapping[str, str], name: str) -> Mapping[str, str]:
-        """An environment by which what a program leaves behind can be found."""
+        """An environment by which to find processes that a program leaves behind."""
         return {**env, _MARK: name}
 
     async def interrupt(self, program: HelperProcess) -> None:
@@ -126,13 +125,13 @@ class SubprocessRoom:
         return usage_below(program.pid) if not program.ended.done() else (0.0, 0)
 
     async def lost(self) -> str:
-        return ""  # there is nothing to it that could end
+        return ""  # the room runs no process of its own
 
     async def read(self, path: str, most: int) -> bytes:
         return await asyncio.to_thread(self._workspace.read, path, most)
 
-    async def write(self, path: str, data: bytes, most: int) -> None:
-        await asyncio.to_thread(self._workspace.write, path, data, most)
+    async def write(self, path: str, data: bytes, most: int, mode: int | None = None) -> None:
+        await asyncio.to_thread(self._workspace.write, path, data, most, mode)
 
     async def list(self, path: str) -> Sequence[tuple[str, str, int]]:
         return await asyncio.to_thread(self._workspace.list, path)
@@ -146,7 +145,7 @@ class SubprocessRoom:
 
 
 async def end_marked(name: str) -> None:
-    """End what has this name in its environment, and what that starts meanwhile."""
+    """End processes with this name in their environment, until none is left."""
     for _ in range(_ROUNDS_MOST):
         marked = _marked(name)
         if not marked:
@@ -162,7 +161,7 @@ def _marked(name: str) -> set[int]:
 
 
 def _sweep() -> None:
-    """Clear up after servers that were killed."""
+    """Remove what servers that were killed left behind."""
     for directory in origin.forsaken_directories(SubprocessBackend.name):
         asyncio.run(end_marked(directory.name))
         origin.remove(directory)

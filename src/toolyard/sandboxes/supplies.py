@@ -1,4 +1,4 @@
-"""`supply`: the files that an author wants in a workspace before anybody works there."""
+"""`supply`: writes an author's files into a workspace before the agent works there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from toolyard.sandboxes.base import Sandbox
 from toolyard.sandboxes.paths import inside
 
 _USUAL = 0o644
-_AT_ONCE = 200
-"""Files that one chmod is given."""
 _LEFT_OUT = {"__pycache__"}
 
 
@@ -25,23 +23,13 @@ class Supply:
 
 
 async def supply(sandbox: Sandbox, files: Files) -> None:
-    """Lay files into a fresh sandbox. A failure here is a mistake of the author, and none of the agent."""
+    """Write files into a fresh sandbox. A failure here is the author's mistake, not the agent's."""
     try:
         supplies = await asyncio.to_thread(_read, files)
         for path, one in supplies.items():
-            await sandbox.write(path, one.data)
-    except WorkspaceError as error:  # which a tool would tell the agent
+            await sandbox.write(path, one.data, mode=one.mode)
+    except WorkspaceError as error:  # a tool would show it to the agent
         raise ValueError(f"the files of the task cannot be laid into the workspace: {error}") from error
-    for mode in {one.mode for one in supplies.values()} - {_USUAL}:
-        await _set_mode(sandbox, mode, [path for path, one in supplies.items() if one.mode == mode])
-
-
-async def _set_mode(sandbox: Sandbox, mode: int, paths: list[str]) -> None:
-    for start in range(0, len(paths), _AT_ONCE):
-        ran = await sandbox.run(["chmod", f"{mode:o}", "--", *paths[start : start + _AT_ONCE]])
-        if ran.exit_code != 0:
-            said = ran.stderr.decode(errors="replace").strip()
-            raise ValueError(f"modes of the files of the task cannot be set in the workspace: {said[-1000:]}")
 
 
 def _read(files: Files) -> Mapping[str, Supply]:
@@ -66,7 +54,7 @@ def _of_host(path: str, source: Path) -> Iterator[tuple[str, Supply]]:
 
 
 def _file(source: Path) -> Supply:
-    """Everybody may do with it what its owner may, except to write it."""
+    """Give every user the owner's permissions, except to write."""
     owner = source.stat().st_mode & 0o700
     executable = 0o111 if owner & 0o100 else 0
     return Supply(source.read_bytes(), 0o444 | executable | (owner & 0o200))

@@ -1,8 +1,8 @@
-"""Sandboxes in one process of ours, made with the templates of another: a session's process has none of its own.
+"""Sandboxes in one process of ours, made with another's templates: a session's process has no templates of its own.
 
-The process that has the templates tells the other one how to reach them, and which numbers its sandboxes have. The
-sandboxes themselves belong to whoever asked for them, and end with it. Whatever makes the sandboxes, all processes of a
-server share its places: it is one machine that they run on.
+The process with the templates sends the other one their sockets, and the numbers for its sandboxes. The sandboxes
+belong to the process that opened them, and end with it. All processes of a server share its places, whichever of them
+makes the sandboxes: they run on one machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from toolyard.sandboxes.provider import Provider
 
 
 class Lender:
-    """Answers another process until that hangs up, or `close`."""
+    """Answers another process until that disconnects, or until `close`."""
 
     def __init__(self, sock: socket.socket, provider: Provider | None) -> None:
         self._sock = sock
@@ -38,9 +38,9 @@ class Lender:
         self._answering: set[asyncio.Task[None]] = set()
         self._places = None if provider is None else provider.places
         self._taking: dict[int, asyncio.Task[None]] = {}
-        """Who waits for a place, by the number of the question."""
+        """Waits for a place, by the number of the request."""
         self._taken: set[int] = set()
-        """The questions that were answered with one."""
+        """The requests that got a place."""
         sock.setblocking(False)
         self._loop.add_reader(sock, self._read)
 
@@ -56,10 +56,10 @@ class Lender:
             question, payload, _ = wire.receive(self._sock)
         except BlockingIOError:
             return
-        except (wire.Closed, OSError, ValueError):  # what is no message is not ours: an author's code runs there, too
+        except (wire.Closed, OSError, ValueError):  # an author's code runs there too, and may send anything
             self.close()
             return
-        if question["op"] == "give_back":  # at once, and in the order of what it asks
+        if question["op"] == "give_back":  # at once, in the order of requests
             self._give_back(int(payload))
         answering = self._loop.create_task(self._answer(question))
         if question["op"] == "take":
@@ -71,18 +71,18 @@ class Lender:
         lines: Sequence[socket.socket] = ()
         try:
             told, lines = await self._asked(question)
-        except Exception as error:  # whatever it is, somebody waits to hear of it
+        except Exception as error:  # the other process waits for an answer
             told = {"failed": str(error) if isinstance(error, SandboxError) else describe(error)}
         try:
             wire.send(self._sock, {"id": question["id"], **told}, fds=[line.fileno() for line in lines])
-        except OSError:  # it has gone meanwhile, or does not listen
+        except OSError:  # it has ended, or does not read
             self.close()
         finally:
             for line in lines:
                 line.close()
 
     def _give_back(self, number: int) -> None:
-        """A place, or the wait for it."""
+        """Give back a place, or end the wait for one."""
         if (taking := self._taking.pop(number, None)) is not None:
             taking.cancel()
         elif number in self._taken and self._places is not None:
@@ -115,7 +115,7 @@ class Lender:
 
 
 async def borrow(kin: socket.socket, limits: Limits) -> tuple[Places, Backend | None]:
-    """The places of the process at the other end, and a backend with its templates; None if it has none to lend."""
+    """The places of the process at the other end, and a backend with its templates; None if it lends none."""
     ours, theirs = pair()
     with theirs:
         socket.send_fds(kin, [b"."], [theirs.fileno()])
@@ -129,7 +129,7 @@ async def borrow(kin: socket.socket, limits: Limits) -> tuple[Places, Backend | 
 
 
 class LentPlaces:
-    """The places of the process at the other end, which are those of all its processes."""
+    """The places of the process at the other end, which all its processes share."""
 
     def __init__(self, lender: Channel) -> None:
         self._lender = lender
@@ -145,11 +145,11 @@ class LentPlaces:
         self._taken.append(number)
 
     def give_back(self) -> None:
-        self._return(self._taken.popleft())  # one is as good as another
+        self._return(self._taken.popleft())  # any place will do
 
     def _return(self, number: int) -> None:
         told = self._lender.begin("give_back", b"%d" % number)
-        told.add_done_callback(lambda done: done.cancelled() or done.exception())  # who has gone has it back already
+        told.add_done_callback(lambda done: done.cancelled() or done.exception())  # a lender that ended needs none
 
 
 class Borrowed(NativeBackend):
@@ -181,7 +181,7 @@ class Borrowed(NativeBackend):
         told, fds = await self._ask("lend", profile=profile)
         if not fds:
             raise without_room(os.strerror(errno.EMFILE))
-        if told["groups"] != [[*one] for one in self._groups.describe()]:  # of another broker than before
+        if told["groups"] != [[*one] for one in self._groups.describe()]:  # from a different broker than before
             self._groups.close()
             self._groups = Groups.at(told["groups"])
         self._support, self._own_users = told["support"], told["own_users"]

@@ -1,4 +1,4 @@
-"""What `run_tests` tells an author: which tests passed, which did not, and whether any of it may be believed."""
+"""The result of `run_tests`: which tests passed, which did not, and whether to believe any of it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class TestReport:
-    """The hidden tests as the host counts them. Trouble of ours is an exception, and never one of these."""
+    """The hidden tests as the host counts them. Trouble of the host raises an exception instead."""
 
-    __test__: ClassVar[bool] = False  # or pytest takes the class for a test, for its name
+    __test__: ClassVar[bool] = False  # its name would make pytest collect the class
 
     passed: Sequence[str] = ()
-    """By id, as pytest has it: `tests/test_x.py::TestIt::test_that[1-2]`."""
+    """Ids as in pytest: `tests/test_x.py::TestIt::test_that[1-2]`."""
     failed: Mapping[str, str] = field(default_factory=dict)
-    """By id, what pytest says of them. The code under test can put anything there: it is for people to read."""
+    """By id, pytest's message. The code under test can put anything there: show it only to people."""
     missing: Sequence[str] = ()
-    """Expected tests of which nothing was reported: their process ended early, or ran out of time. They count as
-    failed."""
+    """Expected tests without a result: their process ended early, or ran out of time. They count as failed."""
     voided: str = ""
-    """Why nothing in this report may be believed, if that is so: a test passed that no honest program can pass, or
-    somebody tampered with the report. Then no test counts."""
+    """Why nothing in this report may be believed; empty if it may. Either a test passed that no honest program can
+    pass, or the program tampered with the report. Then no test counts."""
     output: str = ""
-    """What pytest says of tests that failed and of files that could not be loaded, cut."""
+    """pytest's output about failed tests and files that could not be loaded, cut."""
 
     @property
     def ok(self) -> bool:

@@ -1,4 +1,4 @@
-"""What programs in sandboxes see of this host beside its system programs: one Python, without what is hidden."""
+"""The parts of this host that programs in sandboxes see beside its system programs: one Python, minus hidden paths."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The same for every sandbox of a server, and known before the first one is made."""
+    """One view for every sandbox of a server, fixed before the first one is made."""
 
     python: Installation
     hidden: Sequence[str] = ()
     """Real paths of the host that no sandbox may show."""
     closed: Sequence[str] = ()
-    """Where the server's own packages lie, if those of sandboxes are others: hidden too, but not from our own code."""
+    """The server's own packages, if sandboxes have another Python: hidden too, but not from our own code."""
     lost: Sequence[str] = ()
     """Libraries of profiles that are hidden."""
     told: bool = False
-    """The operator knows that a backend without walls shows what is hidden."""
+    """The operator accepts that a backend without walls shows hidden paths."""
 
     @classmethod
     def of(cls, python: str = "", hidden: Iterable[str | os.PathLike[str]] = (), *, told: bool = False) -> View:
-        """`python` is a path, or nothing for that of the server."""
+        """`python` is a path; default: the server's own."""
         installation = Installation.at(python)
         paths = _outermost(os.path.realpath(path) for path in hidden if os.path.exists(path))
         for path in paths:
@@ -66,7 +66,7 @@ class View:
 
     @property
     def words(self) -> str:
-        """For a report."""
+        """A phrase for a report."""
         count = len(self.hidden)
         return f", {count} path{'s' * (count > 1)} hidden" if count else ""
 
@@ -75,7 +75,7 @@ class View:
         return os.pathsep.join([*(self.python.bins if bins is None else bins), *_PATH])
 
     def check(self, profile: Profile) -> None:
-        """Raises `SandboxUnavailable` if this Python lacks what the profile needs."""
+        """Raise `SandboxUnavailable` if this Python lacks what the profile needs."""
         if absent := profiles.missing(profile, self.python):
             there = ", ".join(name for name in absent if name in self.lost)
             how = f", and {there} is hidden from sandboxes" if there else f": {self._installing(absent)}"
@@ -87,11 +87,11 @@ class View:
         return f"{self.python.executable} -m pip install {' '.join(absent)}"
 
     def stamps(self) -> Sequence[tuple[int, int, int] | None]:
-        """By which one sees that something hidden was replaced."""
+        """Stamps that change when a hidden path is replaced."""
         return [_stamp(path) for path in self.hidden]
 
     def places(self, shown: Iterable[str]) -> Sequence[str]:
-        """Where what is hidden would be found inside, if these paths of the host are shown at the same place."""
+        """Where hidden paths would appear inside, if these paths of the host are shown at the same place."""
         roots = [(root, os.path.realpath(root)) for root in shown if not os.path.islink(root)]
         return _outermost(
             root + path.removeprefix(real) for path in self.covered for root, real in roots if is_below(path, real)
@@ -99,7 +99,7 @@ class View:
 
 
 def _outermost(paths: Iterable[str]) -> Sequence[str]:
-    """Without those that lie in another one: nothing can be mounted over what is covered."""
+    """Drops paths that lie in another one: nothing can be mounted below a cover."""
     kept: list[str] = []
     for path in sorted(set(paths), key=lambda path: path.split("/")):
         if not (kept and is_below(path, kept[-1])):
@@ -132,7 +132,7 @@ def _check_harmless(path: str, python: Installation) -> None:
 
 
 def _closed(python: Installation) -> Sequence[str]:
-    """Where only the server has packages. The prefix of a Python that both share would show them."""
+    """The folders of packages that only the server uses. A shared Python's folders stay visible."""
     shared = {os.path.realpath(path) for path in python.packages}
     ours = (os.path.realpath(path) for path in own().installed)
     return [path for path in dict.fromkeys(ours) if path not in shared and os.path.isdir(path)]

@@ -1,7 +1,7 @@
-"""Watch one program of any backend: the first limit that it exceeds, by clocks that are fair to it.
+"""Watches one program of any backend for the first limit that it exceeds, by clocks that are fair to it.
 
-The time that counts is the program's own. While this server stands still, its programs go on: so a result that is there
-wins over a timer that is late, and what took too long is told by the clock beside the program, if it has one.
+Only the program's own time counts. While this server stalls, its programs go on. So a result wins over a late timer,
+and where a clock runs beside the program, that clock decides whether it took too long.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from toolyard.sandboxes.endings import HostExhausted, host_kills
 
 MEASURE_SECONDS = 0.1
 _CPU_SHORT = 0.5
-"""The kernel enforces a limit by the ticks in which it saw a program run. Afterwards it reports what the program really
-took: at least this part of the limit, also where many programs share a tick."""
+"""The kernel enforces the limit by counting the ticks in which it saw a program run. Afterwards it reports the real
+time: at least this part of the limit, even where many programs share a tick."""
 PIPE_BYTES = 64 * 1024
-"""What a pipe holds. A program that reads and writes less than that never has to wait for this server."""
+"""The capacity of a pipe. A program that reads and writes less than that never has to wait for this server."""
 
 Measure = Callable[[], Awaitable[tuple[float, int]]]
-"""Seconds of processor time and bytes of memory that a program uses, with everything that it started. Raises OSError if
-that cannot be said just now."""
+"""Returns the seconds of processor time and bytes of memory that a program and all its processes use. Raises OSError if
+they cannot be measured now."""
 
 
 class Watch:
-    """Waits for one thing to end, and notes the first limit that it exceeds."""
+    """Waits for one program to end, and notes the first limit that it exceeds."""
 
     def __init__(
         self, limits: Limits, timeout: float | None, *, memory_enforced: bool, every: float = MEASURE_SECONDS
@@ -59,7 +59,7 @@ class Watch:
         return self._over.done() and self._over.result() == "wall"
 
     def begin(self) -> None:
-        """To be called before something is begun that had to wait for its turn: its time counts from here."""
+        """Call this before starting work that had to wait for its turn: its time counts from here."""
         if self._over.done():
             raise SandboxLost("it was given up before it was begun")
         self._began = time.monotonic()
@@ -68,11 +68,11 @@ class Watch:
         self._end(limit)
 
     def fill(self) -> None:
-        """It has written more than is kept."""
+        """The program has written more than is kept."""
         self._end("output")
 
     async def wait(self, measure: Measure, *ends: asyncio.Future[Any]) -> Limit | None:
-        """Until one of the ends is done (None), or the program exceeds a limit."""
+        """Wait until one of `ends` is done (None), or the program exceeds a limit."""
         countdown = Countdown(self._wall_seconds, self._end_late)
         for end in ends:
             end.add_done_callback(self._ended)
@@ -87,9 +87,9 @@ class Watch:
             countdown.cancel()
 
     def overran(self, own_seconds: float, *, moved_bytes: int) -> Limit | None:
-        """Whether a program that has ended took too long by its own clock, which this server noticed too late because
-        it stood still itself. One that read and wrote more than a pipe holds (`moved_bytes`, the most through one of
-        them) may have had to wait for us: then our stall does not count."""
+        """Whether a program that has ended took too long by its own clock, when this server stalled and noticed too
+        late. A program that moved more than a pipe holds (`moved_bytes`, the most through one pipe) may have waited for
+        us: then our stall does not count against it."""
         if self.seconds <= self._wall_seconds:
             return None
         excused = self._stalled_seconds if moved_bytes >= PIPE_BYTES else 0.0
@@ -106,8 +106,8 @@ class Watch:
         return "cpu" if cpu_seconds >= part * most else None
 
     def check_killed(self, code: int) -> None:
-        """Of a program that nobody here has ended. Raises HostExhausted if it was killed while the kernel ended
-        processes for want of memory, and no control group tells which ones."""
+        """For a program that this server did not kill. Raises HostExhausted if it was killed while the kernel freed
+        memory by killing processes, and no control group says which ones."""
         if code == -signal.SIGKILL and not self._memory_enforced and host_kills.now() > self._host_kills:
             raise HostExhausted.of("memory")
 
@@ -123,8 +123,7 @@ class Watch:
 
     @contextlib.asynccontextmanager
     async def _measured(self, measure: Measure) -> AsyncIterator[None]:
-        """Look now and then at the processor time of all of its processes together, and at their memory where no
-        cgroup does."""
+        """Check now and then the processor time of all its processes, and their memory where no cgroup limits it."""
         measuring = asyncio.ensure_future(self._measure(measure))
         try:
             yield
@@ -137,7 +136,7 @@ class Watch:
         while True:
             try:
                 cpu, memory = await measure()
-            except OSError:  # nobody could look just now; next time, perhaps
+            except OSError:  # it cannot be measured now; try again later
                 await asyncio.sleep(self._every)
                 continue
             before = cpu if before is None else before

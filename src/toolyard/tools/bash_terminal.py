@@ -122,8 +122,7 @@ class BashTerminal(SandboxedToolset):
             return replace(finished, exit_code=self._status, stdout=parts[0] + parts[5])
         if not finished.state_lost and command != ":":  # it wrote so much that the rest was not read
             await self._run(":")
-        code = finished.exit_code
-        return replace(finished, stdout=parts[0], exit_code=code if code >= 0 else 128 - code)
+        return replace(finished, stdout=parts[0])
 
     def _marked(self, command: str, mark: str) -> str:
         """The command as bash is given it: at the top level, with `$?` as the last one left it.

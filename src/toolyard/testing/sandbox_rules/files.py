@@ -28,6 +28,24 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "files")
 async def _(box: Sandbox, case: Case) -> None:
+    """A file gets the permissions asked for, and keeps them when it is written again."""
+    await box.write("bin/hello", b"#!/bin/sh\necho hello\n", mode=0o755)
+    case.same("what it says", (await box.run(["bin/hello"])).stdout, b"hello\n")
+    await box.write("bin/hello", b"#!/bin/sh\necho again\n")
+    case.same("what it says then", (await box.run(["bin/hello"])).stdout, b"again\n")
+    await box.write("kept", os.urandom(600_000), mode=0o400)
+    await box.write("usual", b"")
+    modes = await box.run(["stat", "-c", "%a", "bin/hello", "kept", "usual"])
+    case.same("the modes", modes.stdout.split(), [b"755", b"400", b"644"])
+    for mode in (0o4755, 0o1777, -1):
+        await case.refused(box.write("special", b"", mode=mode), "special")
+    case.same(
+        "what a mode that is refused leaves", [entry.name for entry in await box.list()], ["bin", "kept", "usual"]
+    )
+
+
+@rule_of(RULES, "files")
+async def _(box: Sandbox, case: Case) -> None:
     """When several write one file at once, it holds the whole of one; so does each read meanwhile."""
     wanted = [bytes([number]) * 1_000_000 for number in range(4)]
     await box.write("shared", wanted[0])

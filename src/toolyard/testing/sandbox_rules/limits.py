@@ -14,7 +14,7 @@ RULES: list[Rule] = []
 async def _(box: Sandbox, case: Case) -> None:
     """A program that takes too long ends, and its output so far is kept."""
     done = await box.run(sh("echo begun; sleep 50; echo ended"), timeout=0.7)
-    case.same("how it ended", (done.killed_by, done.timed_out, done.exit_code), ("wall", True, -9))
+    case.same("how it ended", (done.killed_by, done.timed_out, done.exit_code), ("wall", True, 124))
     case.same("its output", done.stdout, b"begun\n")
     if not 0.6 <= done.usage.wall_seconds <= 6:
         case.problem(f"it reports {done.usage.wall_seconds:.2f} s")
@@ -28,7 +28,8 @@ async def _(box: Sandbox, case: Case) -> None:
 async def _(box: Sandbox, case: Case) -> None:
     """A program that uses too much processor time ends."""
     busy = "while :; do :; done"
-    case.same("of a program", (await box.run(sh(busy))).killed_by, "cpu")
+    done = await box.run(sh(busy))
+    case.same("of a program", (done.killed_by, done.exit_code), ("cpu", 124))
     await box.exec("kept = 1")
     case.same("of Python", (await box.exec("while True: pass")).killed_by, "cpu")
     case.same("of the shell", (await box.shell(busy)).killed_by, "cpu")
@@ -42,6 +43,8 @@ async def _(box: Sandbox, case: Case) -> None:
     for program, streams in ("yes ab", "stdout"), ("yes ab >&2", "stderr"):
         done = await box.run(sh(program))
         case.same(f"the limit of {streams}", done.killed_by, "output")
+        if done.exit_code in (0, 124):
+            case.problem(f"the exit code of one that wrote without end is {done.exit_code}")
         case.same(f"what is kept of {streams}", getattr(done, streams), b"ab\n" * 3333 + b"a")
     executed = await box.exec("while True: print('ab')")
     case.same("the limit of Python", executed.killed_by, "output")
@@ -75,6 +78,8 @@ async def _(box: Sandbox, case: Case) -> None:
         case.problem("a program had twice as much")
     if done.killed_by not in (None, "memory"):
         case.problem(f"the result names the limit {done.killed_by}")
+    if done.killed_by == "memory" and done.exit_code != 137:
+        case.problem(f"the exit code is {done.exit_code}")
     executed = await box.exec("x = bytearray(400 * 2**20)")
     if executed.error is None and executed.killed_by is None:
         case.problem("Python had twice as much")

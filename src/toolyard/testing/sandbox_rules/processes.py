@@ -36,7 +36,7 @@ async def _(box: Sandbox, case: Case) -> None:
 @rule_of(RULES, "process")
 async def _(box: Sandbox, case: Case) -> None:
     """Its end reads as that of run(), also for a program that cannot start."""
-    wanted = {"kill -9 $$": -9, "kill -15 $$": -15, "exit 137": 137, "printf last; exit 4": 4, "no-such-program": 127}
+    wanted = {"kill -9 $$": 137, "kill -15 $$": 143, "exit 137": 137, "printf last; exit 4": 4, "no-such-program": 127}
     for text, code in wanted.items():
         process = await box.start(sh(text))
         await process.wait(_SECONDS)
@@ -81,7 +81,7 @@ async def _(box: Sandbox, case: Case) -> None:
     endless = await box.start(["yes"])
     case.same("wait() for one that never ends", await endless.wait(0.5), False)
     await asyncio.wait_for(endless.kill(), _SECONDS)
-    case.same("its end", (endless.exit_code, endless.killed_by), (-9, None))
+    case.same("its end", (endless.exit_code, endless.killed_by), (137, None))
 
 
 @rule_of(RULES, "process")
@@ -114,7 +114,7 @@ async def _(box: Sandbox, case: Case) -> None:
     await asyncio.sleep(0.2)
     await asyncio.wait_for(box.stop_programs(), _SECONDS)
     await asyncio.wait((running, code), timeout=_SECONDS)
-    case.same("what ended", (process.exit_code, running.done(), code.done()), (-9, True, True))
+    case.same("what ended", (process.exit_code, running.done(), code.done()), (137, True, True))
     listed = await box.run(["sh", "-c", f"grep -l '^sleep.{number}' /proc/*/cmdline 2>/dev/null | wc -l"])
     case.same("how many are left", listed.stdout.strip(), b"0")
     case.same("the file", await box.read("file"), b"kept")
@@ -156,13 +156,13 @@ async def _(box: Sandbox, case: Case) -> None:
     case.same("wait()", await ended.wait(_SECONDS), True)
     await case.nothing_left(numbers[0])
     await asyncio.wait_for(killed.kill(), _SECONDS)
-    case.same("the exit code of the one that was killed", (killed.exit_code, killed.killed_by), (-9, None))
+    case.same("the exit code of the one that was killed", (killed.exit_code, killed.killed_by), (137, None))
     await case.nothing_left(numbers[1])
     waiting = asyncio.ensure_future(closed.read(_SECONDS))
     await asyncio.sleep(0)
     await box.close()
     case.same("what waited for the one that was closed", await asyncio.wait_for(waiting, 1), (b"", b""))
-    case.same("its exit code", closed.exit_code, -9)
+    case.same("its exit code", closed.exit_code, 137)
     await case.nothing_left(numbers[2])
     try:
         await box.start(["true"])
@@ -185,11 +185,11 @@ async def _(box: Sandbox, case: Case) -> None:
     case.same("the file in the branch", await branch.read("lines"), b"one\n")
     own = await branch.start(["cat"])
     await box.close()
-    case.same("its exit code when its sandbox is closed", process.exit_code, -9)
+    case.same("its exit code when its sandbox is closed", process.exit_code, 137)
     await own.write(b"own\n")
     case.same("one of the branch's own", (await _read(own, 4))[0], b"own\n")
     await branch.close()
-    case.same("its exit code", own.exit_code, -9)
+    case.same("its exit code", own.exit_code, 137)
 
 
 @rule_of(RULES, "process", limits=replace(Limits(), cpu_seconds=1.0, file_bytes=10_000))

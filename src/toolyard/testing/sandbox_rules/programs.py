@@ -22,10 +22,13 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "run")
 async def _(box: Sandbox, case: Case) -> None:
-    """If a signal ends a program, the exit code is minus its number."""
+    """If a signal ends a program, the exit code is 128 plus its number, as in a shell, and the result names it."""
     for number in (9, 15, 6):
-        case.same("the exit code", (await box.run(sh(f"kill -{number} $$"))).exit_code, -number)
-    case.same("of one that gives it itself", (await box.run(sh("exit 137"))).exit_code, 137)
+        done = await box.run(sh(f"kill -{number} $$"))
+        case.same("the exit code and the signal", (done.exit_code, done.signal), (128 + number, number))
+    done = await box.run(sh("exit 137"))
+    case.same("of one that gives it itself", (done.exit_code, done.signal), (137, None))
+    case.same("of a command in the shell", (await box.shell("sh -c 'kill -11 $$'")).exit_code, 139)
 
 
 @rule_of(RULES, "run")
