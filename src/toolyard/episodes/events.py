@@ -20,10 +20,10 @@ class Open:
         *("closed", "file", "finished", "last", "number", "prompt", "rewards", "rowid", "total", "why"),
     )
 
-    def __init__(self, episode_id: str, spec: SessionSpec, task: bytes, keep: Keep) -> None:
+    def __init__(self, episode_id: str, spec: SessionSpec, task: bytes, keep: Keep | None = None) -> None:
         self.id = episode_id
         self.keep = keep
-        """Takes each call when it is over, with its result."""
+        """Takes each call when it is over, with its result. None if its steps do not come from a journal."""
         self.spec = spec
         self.task = task
         """The task as JSON, before the author's code could change it."""
@@ -82,7 +82,8 @@ class Deed:
         self.at = time.time()
 
     def ended(self, result: Reply, waited: float, ran: float | None) -> None:
-        self.of.keep(self, result, waited, ran)
+        if self.of.keep is not None:
+            self.of.keep(self, result, waited, ran)
 
 
 Keep: TypeAlias = Callable[[Deed, Reply, float, float | None], None]
