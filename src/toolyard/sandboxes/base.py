@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
 
+from toolyard.core.workspace import Files
 from toolyard.sandboxes.verdicts import TestReport
 
 Level: TypeAlias = Literal["L0", "L1", "L2", "L3-nolimit", "L3", "L4"]
@@ -384,6 +385,32 @@ class Sandbox(Protocol):
 
     async def list(self, path: str = ".") -> Sequence[Entry]:
         """The names in a directory of the workspace, sorted."""
+
+    async def put(self, source: Files, path: str = ".") -> Sequence[str]:
+        """Copy a folder of the host into a folder of the workspace, or a file to a path there, or files by their path.
+
+        Contents, permissions, empty folders and links that stay inside are copied. Returns what was left out: pipes,
+        sockets, devices and links that lead out. Files that exist are replaced, others are kept.
+        """
+
+    async def get(self, path: str, target: Path) -> Sequence[str]:
+        """Copy a file or a folder of the workspace to a path of the host where nothing is yet, or an empty folder.
+
+        Nothing of what a program has put there can reach beyond `target`. Returns what was left out: links that lead
+        out of the folder and names that no file of the host can have; pipes, sockets and devices are never there.
+        Raises `WorkspaceError` if it is more than `disk_bytes` or `disk_files` of the sandbox's limits; then nothing is
+        copied.
+        """
+
+    async def pack(self, path: str = ".") -> bytes:
+        """The same as a tar archive, which any tool can unpack without harm."""
+
+    async def unpack(self, archive: bytes, path: str = ".") -> None:
+        """Unpack a tar archive, compressed or not, into a folder of the workspace.
+
+        Raises `WorkspaceError` if it has something other than files, folders and links, a name that leads out of that
+        folder, or more than `disk_bytes` or `disk_files` of the limits. What came before that in the archive is there.
+        """
 
     async def fork(self, count: int = 1) -> Sequence[Sandbox]:
         """Open as many branches, each with its own copy of the session's variables and workspace.
