@@ -8,16 +8,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 _LEFT_OUT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.ENAMETOOLONG}
 """It is gone or has become something else meanwhile, such as no link any more, or its path is too long to be used."""
 _BLOCK = 256 * 1024
+_TIME_MOST = 2**33
 
 
 class Steady:
@@ -122,6 +124,12 @@ def _opened(path: str) -> BinaryIO:
     return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
 
 
+def _if_allowed(change: Callable[..., None], *about: Any) -> None:
+    """Some walls keep modes and times of files as they are."""
+    with contextlib.suppress(PermissionError):
+        change(*about)
+
+
 class Unpacking:
     """`strict` refuses an archive that has anything else than files, folders and links below the folder that we are
     in. Otherwise such things are left out."""
@@ -131,27 +139,42 @@ class Unpacking:
         self._entries_left = self._entries_most = entries_most
         self._strict = strict
         self._root = os.getcwd()
+        self._folders: list[tuple[str, int, float]] = []
 
     def unpack(self, packed: BinaryIO) -> None:
+        os.umask(0)
         with tarfile.open(fileobj=packed, bufsize=_BLOCK, **_format("r|*")) as tar:
-            # Not one of the library's filters: they refuse links that lead out, and nothing of ours follows those.
-            tar.extraction_filter = lambda member, _: member
-            tar.extractall(members=self._wanted(tar))
+            for member in tar:
+                self._count(member)
+                if problem := self._problem(member):
+                    if self._strict:
+                        raise Refused(f"{member.name[:200]!r} {problem}")
+                else:
+                    self._unpack_one(tar, member)
+        for path, mode, mtime in reversed(self._folders):  # or nothing could be put into some of them
+            if stat.S_IMODE(os.stat(path).st_mode) != mode:
+                _if_allowed(os.chmod, path, mode)
+            _if_allowed(os.utime, path, (mtime, mtime))
 
-    def _wanted(self, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-        """Each is looked at just before it is unpacked: what came before it may be a link."""
-        for member in tar:
-            self._count(member)
-            if problem := self._problem(member):
-                if self._strict:
-                    raise Refused(f"{member.name[:200]!r} {problem}")
-                continue
-            if os.path.islink(member.name) or (os.path.lexists(member.name) and not os.path.isdir(member.name)):
-                os.unlink(member.name)  # or it would be written through
-            member.mode &= 0o777
-            member.uid, member.gid, member.uname, member.gname = os.geteuid(), os.getegid(), "", ""
-            member.mtime = min(max(member.mtime, 0), 2**33)
-            yield member
+    def _unpack_one(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        path = os.path.normpath(member.name)
+        mode, mtime = member.mode & 0o777, min(max(member.mtime, 0), _TIME_MOST)
+        os.makedirs(os.path.dirname(path) or ".", 0o755, exist_ok=True)
+        if os.path.islink(path) or (os.path.lexists(path) and not os.path.isdir(path)):
+            os.unlink(path)  # or it would be written through
+        if member.isdir():
+            os.makedirs(path, mode | 0o700, exist_ok=True)
+            self._folders.append((path, mode, mtime))
+        elif member.issym():
+            os.symlink(member.linkname, path)
+        elif member.islnk():
+            os.link(member.linkname, path, follow_symlinks=False)
+        else:
+            content = tar.extractfile(member)
+            assert content is not None
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                shutil.copyfileobj(content, file, _BLOCK)
+            _if_allowed(os.utime, path, (mtime, mtime))
 
     def _count(self, member: tarfile.TarInfo) -> None:
         self._entries_left -= 1

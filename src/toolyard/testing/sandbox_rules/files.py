@@ -7,6 +7,7 @@ import io
 import os
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from toolyard.core.errors import WorkspaceError
@@ -14,6 +15,28 @@ from toolyard.sandboxes.base import WORKSPACE, Entry, Limits, Sandbox
 from toolyard.testing.sandbox_rules.rule import Case, Rule, rule_of, sh
 
 RULES: list[Rule] = []
+
+
+def _names(folder: str | Path, *, deep: bool = False) -> list[str]:
+    """What is in a folder of the host."""
+    found = Path(folder).rglob("*") if deep else Path(folder).iterdir()
+    return sorted(str(path.relative_to(folder)) for path in found)
+
+
+def _lay(folder: str | Path, files: Mapping[str, bytes]) -> Path:
+    """Make a folder of the host, with files."""
+    for path, data in files.items():
+        Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
+        Path(folder, path).write_bytes(data)
+    return Path(folder)
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def _mode(path: Path) -> int:
+    return path.stat().st_mode
 
 
 @rule_of(RULES, "files")
@@ -115,13 +138,12 @@ async def _(box: Sandbox, case: Case) -> None:
 async def _(box: Sandbox, case: Case) -> None:
     """Folders come in and go out, with permissions, empty folders and links that stay inside."""
     with tempfile.TemporaryDirectory() as here:
-        source = Path(here, "source")
-        (source / "a/empty").mkdir(parents=True)
-        (source / "a/hello").write_text("#!/bin/sh\necho hello\n")
-        (source / "a/hello").chmod(0o755)
-        (source / "ä").write_bytes(large := os.urandom(2_000_000))
-        (source / "link").symlink_to("a/hello")
-        (source / "out").symlink_to("/etc/passwd")
+        hello, large = b"#!/bin/sh\necho hello\n", os.urandom(2_000_000)
+        source = _lay(Path(here, "source"), {"a/hello": hello, "ä": large})
+        os.mkdir(source / "a/empty")
+        os.chmod(source / "a/hello", 0o755)
+        os.symlink("a/hello", source / "link")
+        os.symlink("/etc/passwd", source / "out")
         case.same("what put() left out", list(await box.put(source, "in")), ["out"])
         await box.put(source / "a/hello", "single")
         await box.put({"x/y": "text", "z": source / "a"}, "named")
@@ -129,13 +151,12 @@ async def _(box: Sandbox, case: Case) -> None:
         case.same("what is there", done.stdout.split(), [b"hello", b"textempty", b"hello", b"hello"])
         case.same("what get() left out", list(await box.get("in", Path(here, "target"))), [])
         target = Path(here, "target")
-        found = sorted(str(path.relative_to(target)) for path in target.rglob("*"))
-        case.same("what came back", found, ["a", "a/empty", "a/hello", "link", "ä"])
-        case.same("the mode", (target / "a/hello").stat().st_mode & 0o777, 0o755)
-        if (target / "ä").read_bytes() != large or (target / "link").resolve() != (target / "a/hello").resolve():
+        case.same("what came back", _names(target, deep=True), ["a", "a/empty", "a/hello", "link", "ä"])
+        case.same("the mode", _mode(target / "a/hello") & 0o777, 0o755)
+        if _content(target / "ä") != large or _content(target / "link") != hello:
             case.problem("it came back changed")
         await box.get("in/a/hello", Path(here, "one"))
-        case.same("one file", Path(here, "one").read_text(), "#!/bin/sh\necho hello\n")
+        case.same("one file", _content(Path(here, "one")), hello)
         for taken in target, Path(here, "one"):
             try:
                 await box.get("in", taken)
@@ -147,7 +168,8 @@ async def _(box: Sandbox, case: Case) -> None:
 @rule_of(RULES, "files")
 async def _(box: Sandbox, case: Case) -> None:
     """Archives are packed and unpacked, and refused if they lead out or hold devices."""
-    await box.run(sh("mkdir -p d/e; echo x > d/e/f; chmod 750 d/e/f; ln -s e/f d/g; ln d/e/f d/h; echo one > file"))
+    await box.write("d/e/f", b"x\n", mode=0o750)
+    await box.run(sh("ln -s e/f d/g; ln d/e/f d/h; echo one > file"))
     packed = await box.pack("d")
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         kinds = {member.name: member.type for member in tar}
@@ -183,8 +205,7 @@ async def _(box: Sandbox, case: Case) -> None:
 async def _(box: Sandbox, case: Case) -> None:
     """Whatever lies in the workspace, nothing that comes out of it leads out of where it is put."""
     with tempfile.TemporaryDirectory() as here:
-        outside = Path(here, "outside")
-        outside.mkdir()
+        os.mkdir(outside := Path(here, "outside"))
         await box.run(
             sh(
                 f"mkdir -p d/e; cd d; ln -s {outside} out; ln -s ../../x up; ln -s e/../../x round; mkfifo pipe; "
@@ -193,13 +214,12 @@ async def _(box: Sandbox, case: Case) -> None:
         )
         left_out = await box.get("d", Path(here, "target"))
         case.same("what is left out", sorted(left_out), ["far", "out", "round", "up"])
-        found = sorted(path.name for path in Path(here, "target").rglob("*"))
-        case.same("what came out", found, ["dot", "e", "file", "in"])
-        case.same("the mode", Path(here, "target/file").stat().st_mode & 0o7022, 0)
+        case.same("what came out", _names(Path(here, "target")), ["dot", "e", "file", "in"])
+        case.same("the mode", _mode(Path(here, "target/file")) & 0o7022, 0)
         await case.refused(box.get("root", Path(here, "root")), "root")
         await case.refused(box.get("d/pipe", Path(here, "pipe")), "d/pipe")
-        case.same("what is beside it", sorted(path.name for path in Path(here).iterdir()), ["outside", "target"])
-        case.same("what is outside", list(outside.iterdir()), [])
+        case.same("what is beside it", _names(here), ["outside", "target"])
+        case.same("what is outside", _names(outside), [])
 
 
 @rule_of(RULES, "files", limits=Limits(disk_bytes=4 * 2**20, disk_files=100))
@@ -209,12 +229,13 @@ async def _(box: Sandbox, case: Case) -> None:
         await box.run(sh("mkdir holes; for i in 1 2 3; do truncate -s 3000000 holes/$i; done"))
         await case.refused(box.get("holes", Path(here, "target")), "holes")
         await case.refused(box.pack("holes"), "holes")
-        Path(here, "large").mkdir()
-        Path(here, "large/file").write_bytes(bytes(5 * 2**20))
-        for source in Path(here, "large"), {f"many/{number}": b"" for number in range(200)}:
+        for source in (
+            _lay(Path(here, "large"), {"file": bytes(5 * 2**20)}),
+            {f"many/{number}": b"" for number in range(200)},
+        ):
             try:
                 await box.put(source, "in")
                 case.problem("too much could be put")
             except WorkspaceError:
                 pass
-        case.same("what is on the host", sorted(path.name for path in Path(here).iterdir()), ["large"])
+        case.same("what is on the host", _names(here), ["large"])
