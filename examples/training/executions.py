@@ -67,18 +67,26 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
+def row(cores: int, gateways: int, seconds: float, log: Path) -> dict[str, float]:
+    """Measure one server, and print what came out."""
+    everything = os.sched_getaffinity(0)
+    theirs, ours = processors(cores)
+    options = ["--gateways", str(gateways), "--log-level", "warning"]
+    with served("remainder.py", *options, log=log, cores=theirs) as url:
+        os.sched_setaffinity(0, ours)
+        try:
+            measured = {"cores": cores, "gateways": gateways, **measure(url, seconds)}
+        finally:
+            os.sched_setaffinity(0, everything)
+    print(measured, flush=True)
+    return measured
+
+
 def main() -> None:
     args = arguments().parse_args()
-    everything = os.sched_getaffinity(0)
     rows = []
     for cores, gateways in cases(args.cores):
-        theirs, ours = processors(cores)
-        options = ["--gateways", str(gateways), "--log-level", "warning"]
-        with served("remainder.py", *options, log=args.out.with_suffix(".server.log"), cores=theirs) as url:
-            os.sched_setaffinity(0, ours)
-            rows.append({"cores": cores, "gateways": gateways, **measure(url, args.seconds)})
-            os.sched_setaffinity(0, everything)
-        print(rows[-1], flush=True)
+        rows.append(row(cores, gateways, args.seconds, args.out.with_suffix(".server.log")))
         args.out.with_suffix(".json").write_text(json.dumps(rows, indent=1))
 
 

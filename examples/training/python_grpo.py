@@ -1,7 +1,8 @@
 """A transformer learns from nothing to run Python: thousands of trajectories through one server.
 
-    python examples/training/python_grpo.py --scale small
-    python examples/training/python_grpo.py --scale large --out large
+    python examples/training/python_grpo.py --size small
+    python examples/training/python_grpo.py --size base --seconds 60 --out base
+    python examples/training/python_grpo.py --size base --seconds 40 --rates 1e-4 2e-4 4e-4
 
 It uses a GPU if there is one. The environment is remainder.py, the wire verl-tool's. The policy writes programs with a
 few tokens (guided decoding keeps them in the form of a call), reads what `python_code` printed, and answers. Groups of
@@ -9,23 +10,27 @@ trajectories of one task are compared, as in GRPO. While programs run in their s
 half of the batch and learns from the batch before.
 
 Each seed is played twice: by the policy that learns and, for control, by one that never does. Curves are written as
-JSON and PNG, episodes into a store that `toolyard episodes` and Studio read.
+JSON and PNG, episodes into a store that `toolyard episodes` and Studio read. With `--rates` it tries rates of learning
+instead, and prints a table.
 """
 
 import argparse
+import math
 import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
-from curves import FROZEN, LEARNS, Curve, report
+from curves import FROZEN, LEARNS, Curve, end_of, report
+from machine import machine
 from remainder import DIVISOR, LETTERS, OPERATIONS, SIGNS, TASKS, make_task
 from serving import served
 from transformer import Policy, Size, group_relative
@@ -38,6 +43,7 @@ DIGITS = [str(digit) for digit in range(DIVISOR)]
 OPERATORS = [f" {sign} " for sign in SIGNS.values()]
 TOKENS = [PAD, FAILED, OPEN, CLOSE, ANSWER, *DIGITS, *LETTERS, *SIGNS, *OPERATORS]
 NUMBER = {token: number for number, token in enumerate(TOKENS)}
+WAITING = "waiting for tools"
 HALVES = 2
 """Parts of a batch. While programs of one run, the trainer writes the other."""
 
@@ -59,8 +65,14 @@ class Scale:
 SCALES = {
     "small": Scale("short", Size(layers=2, width=64, heads=4, rate=2e-3), tasks=16, group=8, steps=40, rounds=2),
     "medium": Scale("long", Size(layers=6, width=384, heads=6, rate=5e-4), tasks=64, group=16, steps=60, rounds=4),
-    "large": Scale("long", Size(layers=24, width=1024, heads=16, rate=1e-4), tasks=64, group=16, steps=60, rounds=4),
+    "base": Scale(
+        "long", Size(layers=12, width=768, heads=12, rate=2e-4, warm_up=80), tasks=64, group=16, steps=80, rounds=4
+    ),
+    "large": Scale(
+        "long", Size(layers=24, width=1024, heads=16, rate=1e-4, warm_up=80), tasks=64, group=16, steps=80, rounds=4
+    ),
 }
+"""By `--size`: 0.1, 11, 85 and 302 million parameters."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +153,20 @@ class Part:
     programs: int = 0
 
 
+@dataclass(frozen=True)
+class Step:
+    """What came of one batch, and since the one before."""
+
+    reward: float
+    seconds: float
+    waiting: float
+    """Seconds of it in which the trainer had nothing to do until tools were ready."""
+    trajectories: int
+    executions: int
+    tokens: int
+    lost: int
+
+
 class Trainer:
     def __init__(
         self, policy: Policy, wire: VerlWire, scale: Scale, *, run: str, learning: bool, overlap: bool
@@ -150,14 +176,21 @@ class Trainer:
         self.columns = Columns(2 * OPERATIONS[scale.split] + 1)
         self.clock = Clock(policy.device)
         self.curve = Curve()
-        self.executions = self.tokens = self.trajectories = self.lost = 0
+        self.steps: list[Step] = []
+        self.tokens = 0
 
-    def train(self) -> None:
-        """Write and send a batch, learn from the one before while its programs run, then let it answer."""
+    def train(self, seconds: float = math.inf) -> None:
+        """Write and send a batch, learn from the one before while its programs run, then let it answer.
+
+        Begin no step after so many seconds.
+        """
         self.policy.warm(self.scale.tasks * self.scale.group // self.scale.parts)
+        self.began = time.perf_counter()
         with self.clock("all"):
             before: list[Part] = []
             for step in range(self.scale.steps):
+                if time.perf_counter() - self.began > seconds:
+                    break
                 parts = [self.begin(step, half) for half in range(HALVES)]
                 self.learn(before)
                 for part in parts:
@@ -214,7 +247,7 @@ class Trainer:
 
     def wait(self, part: Part) -> list[Observation]:
         assert part.asked is not None
-        with self.clock("waiting for tools"):
+        with self.clock(WAITING):
             return part.asked.result()
 
     def learn(self, parts: Sequence[Part]) -> None:
@@ -235,26 +268,42 @@ class Trainer:
                 self.policy.learn(rows, said, advantages, rounds=self.scale.rounds, parts=self.scale.parts)
 
     def count(self, parts: Sequence[Part], rewards: torch.Tensor) -> None:
-        programs = sum(part.programs for part in parts)
-        self.executions += programs
-        self.trajectories += len(rewards)
-        self.lost += int(rewards.isnan().sum())
         self.curve.add(float(rewards.nanmean()))
-        print(f"{self.run} {self.curve.last} programs {programs / len(rewards):.2f}", flush=True)
+        step = Step(
+            reward=self.curve.rewards[-1],
+            seconds=round(time.perf_counter() - self.began - sum(step.seconds for step in self.steps), 4),
+            waiting=round(self.clock.seconds[WAITING] - sum(step.waiting for step in self.steps), 4),
+            trajectories=len(rewards),
+            executions=sum(part.programs for part in parts),
+            tokens=self.tokens - sum(step.tokens for step in self.steps),
+            lost=int(rewards.isnan().sum()),
+        )
+        self.steps.append(step)
+        print(
+            f"{self.run} {self.curve.last} programs {step.executions / len(rewards):.2f} "
+            f"seconds {step.seconds:.2f} waiting {step.waiting:.2f}",
+            flush=True,
+        )
 
-    def table(self) -> dict[str, Any]:
+    def totals(self) -> dict[str, Any]:
         seconds = self.clock.seconds
         whole = seconds["all"]
+        executions = sum(step.executions for step in self.steps)
         return {
-            "rewards": self.curve.rewards,
+            "parameters": self.policy.parameters,
+            "rate": self.scale.size.rate,
             "seconds": round(whole, 2),
-            "trajectories": self.trajectories,
-            "lost": self.lost,
+            "trajectories": sum(step.trajectories for step in self.steps),
+            "lost": sum(step.lost for step in self.steps),
             "tokens written per second": round(self.tokens / whole),
-            "executions per second": round(self.executions / whole, 1),
-            "executions": self.executions,
+            "executions": executions,
+            "executions per second": round(executions / whole, 1),
             **{f"part of time {part}": round(seconds[part] / whole, 4) for part in seconds if part != "all"},
         }
+
+    def table(self) -> dict[str, Any]:
+        """The totals, and what came of each step."""
+        return {**self.totals(), "rewards": self.curve.rewards, "steps": [asdict(step) for step in self.steps]}
 
 
 def rewarded(told: Observation) -> float:
@@ -262,78 +311,151 @@ def rewarded(told: Observation) -> float:
     return float("nan") if told.lost else told.reward or 0.0
 
 
-def play(args: argparse.Namespace, scale: Scale, wire: VerlWire, *, seed: int, learning: bool) -> dict[str, Any]:
-    grammar = Columns(2 * OPERATIONS[scale.split] + 1).grammar()
-    policy = Policy(grammar, scale.size, seed=seed, device=args.device)
-    name = f"{args.run}-{LEARNS if learning else FROZEN}-{seed}"
-    trainer = Trainer(policy, wire, scale, run=name, learning=learning, overlap=args.overlap)
-    trainer.train()
-    table = {"parameters": policy.parameters, **trainer.table()}
-    print({name: value for name, value in table.items() if name != "rewards"}, flush=True)
-    return table
+@dataclass(frozen=True)
+class Player:
+    """Plays one policy after the other through one server."""
+
+    wire: VerlWire
+    device: str
+    run: str = "python"
+    """What the runs of the episodes are named after."""
+
+    def play(
+        self,
+        scale: Scale,
+        *,
+        seed: int,
+        learning: bool,
+        overlap: bool = True,
+        seconds: float = math.inf,
+        run: str = "",
+        trained: Policy | None = None,
+    ) -> Trainer:
+        """Play a policy for all steps of the scale, or until the time is over.
+
+        It begins with the weights of the `trained` one, if there is one, and else with random ones.
+        """
+        grammar = Columns(2 * OPERATIONS[scale.split] + 1).grammar()
+        policy = Policy(grammar, scale.size, seed=seed, device=self.device)
+        if trained is not None:
+            policy.model.load_state_dict(trained.model.state_dict())
+        name = run or f"{self.run}-{LEARNS if learning else FROZEN}-{seed}"
+        trainer = Trainer(policy, self.wire, scale, run=name, learning=learning, overlap=overlap)
+        trainer.train(seconds)
+        print(trainer.totals(), flush=True)
+        return trainer
+
+    def seeds(
+        self, scale: Scale, seeds: Sequence[int], *, control: int, seconds: float, overlap: bool = True
+    ) -> Iterator[dict[str, dict[str, dict[str, Any]]]]:
+        """Play each seed with a policy that learns and with a frozen one, in groups of `control`.
+
+        After each policy, give the tables of all until then. No control is played if its groups have no members.
+        """
+        tables: dict[str, dict[str, dict[str, Any]]] = {LEARNS: {}, FROZEN: {}}
+        for seed in seeds:
+            learns = self.play(scale, seed=seed, learning=True, overlap=overlap, seconds=seconds)
+            tables[LEARNS][str(seed)] = learns.table()
+            yield tables
+            if control:
+                smaller = replace(scale, group=control)
+                frozen = self.play(smaller, seed=seed, learning=False, overlap=overlap, seconds=seconds)
+                tables[FROZEN][str(seed)] = frozen.table()
+                yield tables
+
+    def rates(self, scale: Scale, rates: Sequence[float], *, seed: int, seconds: float) -> Iterator[dict[str, Any]]:
+        """Play the same seed once for each rate of learning."""
+        for rate in rates:
+            other = replace(scale, size=replace(scale.size, rate=rate))
+            name = f"{self.run}-rate-{rate:g}"
+            yield self.play(other, seed=seed, learning=True, seconds=seconds, run=name).table()
+
+
+def print_rates(tables: Iterable[dict[str, Any]]) -> None:
+    """A line for each rate: the mean reward of each tenth of its steps, and how much of the time it waited."""
+    lines = [f"{'rate':>8} {'steps':>5} {'s/step':>6} {'waiting':>7} {'end':>5}  reward of each tenth of the steps"]
+    for table in tables:
+        rewards = table["rewards"]
+        tenths = [rewards[i * len(rewards) // 10 : max((i + 1) * len(rewards) // 10, 1)] for i in range(10)]
+        lines.append(
+            f"{table['rate']:>8g} {len(rewards):>5} {table['seconds'] / len(rewards):>6.2f} "
+            f"{table[f'part of time {WAITING}']:>7.1%} {end_of(rewards):>5.2f}  "
+            + " ".join(f"{fmean(tenth):.2f}" for tenth in tenths if tenth)
+        )
+        print("\n".join(lines), flush=True)
+
+
+def use_device(device: str, threads: int) -> None:
+    """Leave the other processors to the tools, and let a GPU take the short way for what is not in bfloat16."""
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision("high" if device == "cuda" else "highest")
 
 
 def chosen(args: argparse.Namespace) -> Scale:
     """The scale with what the flags change of it."""
-    scale = SCALES[args.scale]
+    scale = SCALES[args.size]
     size = {name: getattr(args, name) for name in ("layers", "width", "heads", "rate") if getattr(args, name)}
     rest = {name: getattr(args, name) for name in ("split", "tasks", "group", "steps", "rounds") if getattr(args, name)}
     return replace(scale, size=replace(scale.size, **size), **rest)
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--scale", choices=list(SCALES), default="small")
+def size_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", choices=list(SCALES), default="small")
     for name in ("layers", "width", "heads", "tasks", "group", "steps", "rounds"):
-        parser.add_argument(f"--{name}", type=int, help=f"other {name} than the scale has")
-    parser.add_argument("--rate", type=float, help="of learning, other than the scale's")
+        parser.add_argument(f"--{name}", type=int, help=f"other {name} than this size has")
+    parser.add_argument("--rate", type=float, help="of learning, other than the size's")
     parser.add_argument("--split", choices=list(OPERATIONS), help="short or long questions")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--control", action=argparse.BooleanOptionalAction, default=True, help="play the frozen policy")
-    parser.add_argument("--control-group", type=int, help="of the frozen policy; a smaller one saves time")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch on the CPU; tools need the others")
+    parser.add_argument("--control-group", type=int, help="of the frozen policy; a smaller one saves time")
     parser.add_argument("--gateways", type=int, default=max(1, (os.cpu_count() or 1) // 4))
-    parser.add_argument("--overlap", action=argparse.BooleanOptionalAction, default=True, help="learn while tools run")
-    parser.add_argument("--url", default="", help="of a server that serves remainder.py; without it, one is started")
     parser.add_argument("--run", default="python", help="what the runs of these episodes are named after")
     parser.add_argument("--record", default="episodes.db", help="where a server that is started records")
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    size_arguments(parser)
+    parser.add_argument("--control", action=argparse.BooleanOptionalAction, default=True, help="play the frozen policy")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after which a policy begins no further step")
+    parser.add_argument("--rates", type=float, nargs="+", help="try these rates with the first seed, print a table")
+    parser.add_argument("--overlap", action=argparse.BooleanOptionalAction, default=True, help="learn while tools run")
+    parser.add_argument("--url", default="", help="of a server that serves remainder.py; without it, one is started")
     parser.add_argument("--out", type=Path, default=Path("python_grpo"), help="of OUT.json and OUT.png")
     return parser
 
 
 def main() -> None:
     args = arguments().parse_args()
+    use_device(args.device, args.threads)
     options = ["--gateways", str(args.gateways), "--record", args.record, "--log-level", "warning"]
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     log = args.out.with_suffix(".server.log")
     with served("remainder.py", *options, url=args.url, log=log) as url, closing(VerlWire(url)) as wire:
-        sys.exit(not compare(args, wire))
+        player = Player(wire, args.device, args.run)
+        if args.rates:
+            print_rates(player.rates(chosen(args), args.rates, seed=args.seeds[0], seconds=args.seconds))
+        else:
+            sys.exit(not compare(args, player))
 
 
-def compare(args: argparse.Namespace, wire: VerlWire) -> bool:
-    """Play each seed with a policy that learns and with a frozen one; after each, report all until then."""
+def compare(args: argparse.Namespace, player: Player) -> bool:
+    """Play all seeds. After each policy, report all until then; the last verdict counts."""
     scale = chosen(args)
-    control = replace(scale, group=args.control_group or scale.group)
-    tables: dict[str, dict[str, dict[str, Any]]] = {LEARNS: {}, FROZEN: {}}
+    control = (args.control_group or scale.group) if args.control else 0
     verdict = False
-    for seed in args.seeds:
-        tables[LEARNS][str(seed)] = play(args, scale, wire, seed=seed, learning=True)
-        if args.control:
-            tables[FROZEN][str(seed)] = play(args, control, wire, seed=seed, learning=False)
+    for tables in player.seeds(scale, args.seeds, control=control, seconds=args.seconds, overlap=args.overlap):
         learns, frozen = ({seed: one["rewards"] for seed, one in tables[name].items()} for name in (LEARNS, FROZEN))
-        more = {"scale": asdict(scale), "tables": tables, "machine": machine(args)}
-        verdict = report(args.out, f"Running Python to answer ({args.scale})", learns, frozen, more)
+        more = {
+            "scale": asdict(scale),
+            "machine": machine(args.device),
+            "gateways": args.gateways,
+            "overlap": args.overlap,
+            "tables": tables,
+        }
+        verdict = report(args.out, f"Running Python to answer ({args.size})", learns, frozen, more)
     return verdict
-
-
-def machine(args: argparse.Namespace) -> dict[str, Any]:
-    device = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
-    return {
-        "device": device,
-        "cores": len(os.sched_getaffinity(0)),
-        "gateways": args.gateways,
-        "overlap": args.overlap,
-        "torch": torch.__version__,
-    }
 
 
 if __name__ == "__main__":

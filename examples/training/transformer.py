@@ -25,6 +25,8 @@ class Size:
     heads: int
     rate: float
     """Of learning, for Adam."""
+    warm_up: int = 20
+    """Updates in which the rate grows to its full height. Large policies that begin faster unlearn to explore."""
 
 
 class Block(nn.Module):
@@ -50,7 +52,10 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Decoder only, with the same weights for reading and for writing a token, so that copying is easy to learn."""
+    """Decoder only, with the same weights for reading and for writing a token, so that copying is easy to learn.
+
+    At first a block adds nothing, so that what the model reads reaches its end, however deep it is.
+    """
 
     def __init__(self, tokens: int, columns: int, size: Size) -> None:
         super().__init__()
@@ -58,15 +63,17 @@ class Transformer(nn.Module):
         self.places = nn.Embedding(columns, size.width)
         self.blocks = nn.Sequential(*(Block(size) for _ in range(size.layers)))
         self.norm = nn.LayerNorm(size.width)
+        self.scale = math.sqrt(size.width)
         for weights in self.parameters():
             if weights.dim() > 1:
                 nn.init.normal_(weights, std=0.02)
         for block in self.blocks:
-            nn.init.normal_(block.joins.weight, std=0.02 / math.sqrt(2 * size.layers))
-            nn.init.normal_(block.thinks[2].weight, std=0.02 / math.sqrt(2 * size.layers))
+            nn.init.zeros_(block.joins.weight)
+            nn.init.zeros_(block.thinks[2].weight)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        seen = self.tokens(rows) + self.places(torch.arange(rows.shape[1], device=rows.device))
+        places = torch.arange(rows.shape[1], device=rows.device)
+        seen = self.scale * (self.tokens(rows) + self.places(places))
         logits: torch.Tensor = self.norm(self.blocks(seen)) @ self.tokens.weight.T
         return logits
 
@@ -83,8 +90,8 @@ class Policy:
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=size.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=device == "cuda"
         )
-        self.warmed = 0
-        self.rate = size.rate
+        self.size = size
+        self.updates = 0
 
     def warm(self, rows: int) -> None:
         """Let the device load what it computes with, before time is measured."""
@@ -133,9 +140,9 @@ class Policy:
         return ((worth + ENTROPY * entropy) * chosen).sum() / chosen.sum()
 
     def climb(self, goal: torch.Tensor) -> None:
-        self.warmed += 1
+        self.updates += 1
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * min(1.0, self.warmed / 20)
+            group["lr"] = self.size.rate * min(1.0, self.updates / self.size.warm_up)
         self.optimizer.zero_grad(set_to_none=True)
         (-goal).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

@@ -154,6 +154,6 @@ async def test_classes_that_cannot_be_served_are_refused_with_a_reason(served_py
     assert said["Warned"] is None
     assert sorted(said["warnings"]) == [
         "SecondShelf.take is not served: Shelf has a tool of that name",
-        "Warned.list_tools() is not asked: tools are read off the class",
+        "Warned.list_tools() is not called: Toolyard reads tools from the class",
         "Warned.unhinted is not served: a tool takes one pydantic model and is hinted -> ToolOutput",
     ]

@@ -58,7 +58,7 @@ async def test_a_store_that_is_deleted_while_it_is_in_use_is_begun_again(path, c
             assert "toolyard_episodes_left_out_total 1" in (await wire.get("/metrics")).text
     (kept,) = episodes(path)
     assert (kept.task, kept.steps, kept.complete) == ({"n": 2}, 1, True)
-    assert "runs.db was deleted or replaced while it was in use; it is begun again" in caplog.text
+    assert "runs.db was deleted or replaced while it was in use; the server makes it anew" in caplog.text
 
 
 async def test_a_folder_that_is_gone_for_a_while_delays_no_call_and_is_said_once(tmp_path, caplog):

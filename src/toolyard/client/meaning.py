@@ -138,11 +138,11 @@ def _result(said: JsonObject) -> ToolOutput | ClientError:
 # Refusals.
 
 _OUR_REASON = {"not_found": "no_such_tool", "input_validation": "bad_arguments"}
-"""Our names of reasons that have another name on the wire."""
+"""Toolyard's names of reasons that have another name on the wire."""
 
 
 def _reason_in(message: str) -> str:
-    """The reason by the words of a message: not every server sends a reason, but all use these words."""
+    """Find the reason in the words of a message: not every server sends a reason, but all use these words."""
     if message.endswith(" is not a valid tool"):
         return "no_such_tool"
     return "bad_arguments" if message.startswith("Tool input validation error: ") else "tool_failed"

@@ -1,4 +1,4 @@
-"""Makes the calls of an episode again, in a fresh session of its task, and compares what comes back."""
+"""Repeats the calls of an episode in a fresh session of its task, and compares the results."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Verdict: TypeAlias = Literal["same", "differs", "cannot"]
 
 _ORIGIN = Origin("replay")
 _DIFF_MOST = 40
-"""Lines of a difference."""
+"""The most lines of a difference to show."""
 
 
 class Cannot(Exception):
-    """An episode cannot be replayed. `step` is 0 if none of its steps is the reason."""
+    """An episode cannot be replayed. `step` names the step that prevents it; 0 if none does."""
 
     def __init__(self, why: str, step: int = 0) -> None:
         super().__init__(why)
@@ -51,7 +51,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """A call to make again. Its result is that of `expected`, a later step if the client had to ask again for it."""
+    """A call to repeat. Its result is that of `expected`, a later step if the client had to ask again for it."""
 
     first: Step
     expected: Step
@@ -64,7 +64,7 @@ class Replay:
         self._rewards_only = rewards_only
 
     async def all(self, episodes: Iterator[Episode], at_once: int) -> AsyncIterator[Replayed]:
-        """Replay so many at once. They come out as they end."""
+        """Replay episodes, `at_once` at a time. Yields them as they end."""
         running: set[asyncio.Task[Replayed]] = set()
         try:
             for episode in episodes:
@@ -95,7 +95,7 @@ class Replay:
             return Replayed(episode.id, "cannot", episode.total, step=error.step or None, difference=str(error))
 
     def _before(self, episode: Episode) -> Sequence[Deed]:
-        """The calls of the episodes that it was forked from, until then."""
+        """The earlier calls of the episodes that it was forked from."""
         if episode.parent is None:
             return ()
         try:
@@ -114,7 +114,7 @@ class Replay:
             session = await self._runtime.open(spec)
         except RequestError as error:
             raise Cannot(str(error)) from None
-        except Exception as error:  # ours, or the author's constructor
+        except Exception as error:  # the runtime's, or the author's constructor
             raise Cannot(f"its session cannot be opened: {describe(error)}") from error
         try:
             await session.ready()
@@ -124,7 +124,7 @@ class Replay:
         return session
 
     async def _task(self, episode: Episode, environment: type[Environment]) -> Task:
-        """That of the list, if it is still the same one; else the recorded one."""
+        """The task in the list, if it is still the same; else the recorded one."""
         if episode.split is not None and episode.index is not None:
             try:
                 listed = await self._runtime.tasks(environment).at(episode.split, episode.index)
@@ -158,7 +158,7 @@ class Replay:
 
 
 def deeds_of(steps: Sequence[Step]) -> Sequence[Deed]:
-    """The calls to make again. Raises `Cannot` for one that cannot be."""
+    """The calls to repeat. Raises `Cannot` for one that cannot be repeated."""
     deeds: list[Deed] = []
     asked: Step | None = None
     for step in steps:
@@ -186,7 +186,7 @@ def _check_step(step: Step) -> None:
 
 
 def difference(step: Step, returned: Returned, *, rewards_only: bool) -> str:
-    """What differs from the recorded step, for people; empty if nothing does."""
+    """How the result differs from the recorded step, in words; empty if it does not."""
     failure = returned if isinstance(returned, ToolFailure) else None
     output = ToolOutput() if isinstance(returned, ToolFailure) else as_output(returned)
     if step.reward != output.reward:

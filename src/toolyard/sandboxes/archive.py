@@ -1,7 +1,6 @@
-"""Archives of a workspace, on the host's side. Nothing that comes out of a sandbox is believed.
+"""Archives of a workspace on the host's side. They may come from untrusted code, so nothing in them is trusted.
 
-What remains of an archive that untrusted code may have made is files, folders, and links that stay inside, under names
-that any tool unpacks below the folder that it is given.
+The host keeps files, folders, and links that stay inside, under names that any tool unpacks below its target folder.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ _IMPOSSIBLE = {errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ENOENT}
 
 @dataclass(slots=True)
 class Contents:
-    """What an archive holds that may leave the sandbox, in an order in which it can be unpacked."""
+    """The entries of an archive that may leave the sandbox, in an order in which they can be unpacked."""
 
     tar: bytes
     members: list[Member] = field(default_factory=list)
-    """By plain names; that of a single file is empty."""
+    """They have plain names. A single file has an empty one."""
     left_out: list[str] = field(default_factory=list)
 
     @property
     def is_file(self) -> bool:
-        """It is one file, and no folder."""
+        """Whether the archive holds a single file and no folder."""
         return any(not member.name for member in self.members)
 
     def data(self, member: Member) -> memoryview:
@@ -67,7 +66,7 @@ def contents_of(tar: bytes, most: int) -> Contents:
 
 
 def _is_sound(name: bytes, member: Member) -> bool:
-    """A path below anything, of something that harms nobody."""
+    """Whether the entry stays below any target folder by itself."""
     parts = name.split(b"/")
     if member.name.startswith(b"/") or b".." in parts or len(name) > _PATH_MOST:
         return False
@@ -79,7 +78,7 @@ def _is_sound(name: bytes, member: Member) -> bool:
 
 
 def _fits(name: bytes, member: Member, kinds: dict[bytes, bytes]) -> bool:
-    """Nothing has that name yet, and it lies in folders that are no links."""
+    """Whether the name is free and lies in real folders, not behind links."""
     if name in kinds or (member.kind == HARD_LINK and kinds.get(plain(member.target)) not in (FILE, HARD_LINK)):
         return False
     above, at = [], name
@@ -92,9 +91,9 @@ def _fits(name: bytes, member: Member, kinds: dict[bytes, bytes]) -> bool:
 
 
 def stays_inside(target: bytes, depth: int) -> bool:
-    """Whether a link that lies in so many folders leads to something beside or below these, wherever other links lead.
+    """Whether a link stays inside, wherever other links lead. The link itself lies `depth` folders deep.
 
-    It may go up only at its beginning: behind another link, `..` is not the folder that the text says it is.
+    `..` may stand only at its beginning: behind another link, it is another folder than the text says.
     """
     if not target or target.startswith(b"/") or len(target) > _PATH_MOST:
         return False
@@ -104,7 +103,7 @@ def stays_inside(target: bytes, depth: int) -> bool:
 
 
 def clean(contents: Contents, name: str) -> bytes:
-    """The same as an archive that any tool can unpack. `name` is that of a single file."""
+    """Write the contents as an archive that any tool can unpack. `name` is for a single file."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
         for member in contents.members:
@@ -120,10 +119,10 @@ def clean(contents: Contents, name: str) -> bytes:
 
 
 def lay_out(contents: Contents, target: Path) -> Sequence[str]:
-    """Write everything to a new path of the host, or into an empty folder, and say what was left out.
+    """Write the contents to a new path of the host, or into an empty folder. Return the names that were left out.
 
-    Files belong to this user, who alone may write them; what could be run there can be run here. If it fails, nothing
-    is left of it. Raises OSError for what is wrong with this host, `FileExistsError` if something is there already.
+    Only this user may write the files; programs can be run. A copy that fails leaves nothing. Raises `FileExistsError`
+    if the path is taken, and other OSErrors for trouble of this host.
     """
     target = Path(os.path.abspath(target))
     if contents.is_file:
@@ -149,7 +148,7 @@ def _remove(target: Path, *, keep: bool) -> None:
 
 
 def _write_folder(contents: Contents, root: bytes) -> None:
-    """Links last: until they are there, no path leads through one."""
+    """Write the links last, so that no path leads through one."""
     for member in sorted(contents.members, key=lambda one: one.kind == LINK):
         path = os.path.join(root, member.name)
         try:
@@ -179,9 +178,9 @@ def _write_file(path: bytes, contents: Contents, member: Member) -> None:
 
 
 def packed_files(files: Files, most: int) -> tuple[bytes, Sequence[str]]:
-    """Files of this host as an archive, and what was left out: pipes, sockets, devices, and links that lead out.
+    """Pack files of this host. Return the archive and what was left out: pipes, sockets, devices, links that lead out.
 
-    Raises `WorkspaceError` if they have more than so many bytes, before they are read.
+    Raises `WorkspaceError` if they have more than `most` bytes, before reading them.
     """
     packed = io.BytesIO()
     left_out: list[str] = []
@@ -231,7 +230,7 @@ def _one(
 
 
 def _about(kind: bytes, mode: int) -> tarfile.TarInfo:
-    """Everybody may do with it what its owner may, except to write it."""
+    """An entry of this kind, with permissions of `shared_mode`."""
     about = tarfile.TarInfo()
     about.type = kind
     about.mode = shared_mode(mode)
@@ -239,6 +238,6 @@ def _about(kind: bytes, mode: int) -> tarfile.TarInfo:
 
 
 def shared_mode(mode: int) -> int:
-    """Permissions of a file of the host's in a workspace: everybody may do what its owner may, except to write it."""
+    """The permissions in a workspace of a file of the host: others may do what its owner may, but not write it."""
     owner = mode & 0o700
     return 0o444 | (0o111 if owner & 0o100 else 0) | (owner & 0o200)

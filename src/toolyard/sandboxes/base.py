@@ -389,27 +389,27 @@ class Sandbox(Protocol):
     async def put(self, source: Files, path: str = ".") -> Sequence[str]:
         """Copy a folder of the host into a folder of the workspace, or a file to a path there, or files by their path.
 
-        Contents, permissions, empty folders and links that stay inside are copied. Returns what was left out: pipes,
-        sockets, devices and links that lead out. Files that exist are replaced, others are kept.
+        Contents, permissions, empty folders and links that stay inside are copied. Returns the names that were
+        left out: pipes, sockets, devices and links that lead out. Replaces existing files and keeps all others.
         """
 
     async def get(self, path: str, target: Path) -> Sequence[str]:
         """Copy a file or a folder of the workspace to a path of the host where nothing is yet, or an empty folder.
 
-        Nothing of what a program has put there can reach beyond `target`. Returns what was left out: links that lead
-        out of the folder and names that no file of the host can have; pipes, sockets and devices are never there.
-        Raises `WorkspaceError` if it is more than `disk_bytes` or `disk_files` of the sandbox's limits; then nothing is
-        copied.
+        Nothing of what a program has put there can reach beyond `target`. Returns the names that were left
+        out: links that lead out of the folder, and names that the host's file system refuses. Pipes, sockets and devices
+        are never copied. Raises `WorkspaceError`, and copies nothing, if there is more than the sandbox's limits
+        `disk_bytes` and `disk_files` allow.
         """
 
     async def pack(self, path: str = ".") -> bytes:
-        """The same as a tar archive, which any tool can unpack without harm."""
+        """Return a file or a folder as a tar archive that any tool can unpack without harm. Otherwise like `get`."""
 
     async def unpack(self, archive: bytes, path: str = ".") -> None:
         """Unpack a tar archive, compressed or not, into a folder of the workspace.
 
-        Raises `WorkspaceError` if it has something other than files, folders and links, a name that leads out of that
-        folder, or more than `disk_bytes` or `disk_files` of the limits. What came before that in the archive is there.
+        Raises `WorkspaceError` at the first entry that is no file, folder or link, that leads out of that folder, or
+        that exceeds the limits `disk_bytes` and `disk_files`. Earlier entries stay in the workspace.
         """
 
     async def fork(self, count: int = 1) -> Sequence[Sandbox]:

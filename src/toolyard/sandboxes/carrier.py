@@ -1,7 +1,7 @@
-"""`Carrier`: how files travel between a workspace and the host, for every sandbox that can run a program.
+"""`Carrier` moves folders and archives between a workspace and the host, for every sandbox that can run a program.
 
-A program in the sandbox packs and unpacks, so that nothing of the host's is in reach of it. What it hands out may be
-forged by other programs in there: the host reads it as such.
+A program inside the sandbox packs and unpacks, so an archive cannot touch anything else. Other programs in there may
+forge what it hands out, so the host does not trust that.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from toolyard.sandboxes.paths import inside
 
 PACKING_SECONDS = 60.0
 _BYTES_PER_SECOND = 10 * 2**20
-"""That a busy machine packs or unpacks."""
+"""The slowest that a busy machine packs or unpacks."""
 _PACKING = resources.files("toolyard.sandboxes").joinpath("packing.py").read_text(encoding="utf-8")
 _HEADER_MOST = 8 * 1024
-"""What an archive needs for one file beside its content: a path can take 4 KiB, and what a link leads to as well."""
+"""Bytes in an archive for one file beside its content: a path can take 4 KiB, and a link's target as much."""
 
 
 class Runs(Protocol):
-    """A sandbox, as far as this needs one."""
+    """The methods of a sandbox that this needs."""
 
     @property
     def limits(self) -> Limits: ...
@@ -41,7 +41,7 @@ class Runs(Protocol):
 
 
 class Carrier:
-    """The methods of a sandbox that move more than one file. They work by its `run` and `write`."""
+    """The methods of a sandbox that move folders and archives, built on its `run` and `write`."""
 
     async def pack(self: Runs, path: str = ".") -> bytes:
         contents = await _taken(self, path)
@@ -78,14 +78,14 @@ async def _taken(sandbox: Runs, path: str) -> Contents:
 
 
 async def pack(sandbox: Runs, path: str = ".") -> bytes:
-    """A file or a folder as a tar archive, just as untrusted code has made it."""
+    """Pack a file or a folder. Untrusted code makes the archive."""
     files_most = sandbox.limits.disk_files
     bytes_most = sandbox.limits.disk_bytes + files_most * _HEADER_MOST
     return (await _run(sandbox, "pack", path, str(files_most), bytes_most=bytes_most)).stdout
 
 
 async def unpack(sandbox: Runs, archive: bytes, path: str, how: str) -> None:
-    """Unpack an archive in the sandbox: whatever is in it touches nothing else. `how` is `unpack` or `restore`."""
+    """Unpack an archive inside the sandbox. `how` is `unpack`, or `restore`, which skips what it cannot unpack."""
     most = sandbox.limits.disk_bytes
     await _run(sandbox, how, path, str(sandbox.limits.disk_files), str(most), stdin=archive, bytes_most=most)
 

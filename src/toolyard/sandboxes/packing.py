@@ -1,6 +1,6 @@
 """Packs a file or a folder of the current directory into a tar archive, or unpacks one there. Run in a sandbox.
 
-It is run by its text and by whichever Python the sandbox has, so it imports nothing but the standard library.
+The host passes the text of this file to whichever Python the sandbox has, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 _LEFT_OUT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.ENAMETOOLONG}
-"""It is gone or has become something else meanwhile, such as no link any more, or its path is too long to be used."""
+"""The file has vanished or changed its kind meanwhile, or its path is too long."""
 _BLOCK = 256 * 1024
 _TIME_MOST = 2**33
 
@@ -33,7 +33,7 @@ class Steady:
 
 
 class Refused(Exception):
-    """What is wrong with a path or an archive."""
+    """A path or an archive that cannot be used."""
 
 
 def place(path: str, *, make: bool = False) -> str:
@@ -131,8 +131,8 @@ def _if_allowed(change: Callable[..., None], *about: Any) -> None:
 
 
 class Unpacking:
-    """`strict` refuses an archive that has anything else than files, folders and links below the folder that we are
-    in. Otherwise such things are left out."""
+    """Unpacks into the current directory. `strict` refuses an archive that has anything but files, folders and links
+    below it; otherwise such entries are left out."""
 
     def __init__(self, bytes_most: int, entries_most: int, *, strict: bool) -> None:
         self._bytes_left = self._bytes_most = bytes_most

@@ -1,6 +1,7 @@
-"""Reads a tar archive that untrusted code may have made: each step goes forward, and nothing in it is believed.
+"""Reads a tar archive that untrusted code may have made, and trusts nothing in it.
 
-It knows no more than it must: files, folders, links, and long names in the two ways that are in use.
+It moves forward with each step and knows no more than it must: files, folders, links, and long names in the two usual
+forms.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ FILE, HARD_LINK, LINK, FOLDER = b"0", b"1", b"2", b"5"
 _BLOCK = 512
 _DIGITS_MOST = 20
 _LONGER_MOST = 1024 * 1024
-"""Bytes of a header that gives a longer name, or anything else about the next member."""
+"""The most bytes of a header that describes the next member, such as its long name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Something in a tar archive, and where its content is."""
+    """An entry of a tar archive, and where its content is."""
 
     name: bytes
     kind: bytes
@@ -63,7 +64,7 @@ def members(tar: bytes) -> Iterator[Member]:
 
 
 def _longer(kind: bytes, content: bytes) -> Mapping[bytes, bytes]:
-    """What a header says of the next one: GNU's long name (L) or long link (K), or the fields of POSIX (x)."""
+    """What a header says about the next one: GNU's long name (L) or long link (K), or the fields of POSIX (x)."""
     if kind != b"x":
         return {b"path" if kind == b"L" else b"linkpath": _text(content)}
     fields: dict[bytes, bytes] = {}
@@ -86,7 +87,7 @@ def _text(field: bytes) -> bytes:
 
 
 def _number(field: bytes, base: int = 8) -> int:
-    """0 if it is none: a size that is wrong shows in what follows it."""
+    """The number in a field, 0 if it is malformed: what follows reveals a wrong size."""
     digits = field.strip(b" \0")
     try:
         return int(digits, base) if digits.isdigit() and len(digits) <= _DIGITS_MOST else 0

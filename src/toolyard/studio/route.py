@@ -11,10 +11,10 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from toolyard.asgi import Disconnected, HttpError, Request, explain
-from toolyard.core.errors import DefinitionError, ToolyardError
+from toolyard.core.errors import DefinitionError, NotSupported, Overloaded, RequestError, SessionClosed, ToolyardError
 from toolyard.runtime.names import owned_as
 from toolyard.runtime.runtime import Runtime
-from toolyard.studio import environments, episodes, overview, sessions
+from toolyard.studio import environments, episodes, overview, play, sessions
 from toolyard.studio.parts import Options, Parts
 from toolyard.studio.visit import Page, Visit
 
@@ -38,7 +38,7 @@ class Studio(BaseRoute):
         self.parts = Parts(runtime, options)
         self._behind = behind
         self._pages = [
-            page for module in (overview, environments, sessions, episodes) for page in module.pages(self.parts)
+            page for module in (overview, environments, play, sessions, episodes) for page in module.pages(self.parts)
         ]
 
     # What it takes.
@@ -158,12 +158,27 @@ class Studio(BaseRoute):
     async def _refuse(self, visit: Visit, error: HttpError | ToolyardError) -> None:
         if visit.request.started:
             raise error
-        status = error.status if isinstance(error, HttpError) else 404
+        status = status_of(error)
         words = error.body["detail"] if isinstance(error, HttpError) and error.body else str(error)
         if visit.request.scope["path"].startswith(_API):
             await visit.json({"error": words}, status)
         else:
             await visit.page("error.html", status=status, words=str(words))
+
+
+def status_of(error: HttpError | ToolyardError) -> int:
+    match error:
+        case HttpError():
+            return error.status
+        case NotSupported():
+            return 409
+        case RequestError():
+            return 404
+        case Overloaded():
+            return 503
+        case SessionClosed():
+            return 410
+    return 409
 
 
 def wants_page(scope: Scope) -> bool:
