@@ -396,10 +396,10 @@ class Sandbox(Protocol):
     async def get(self, path: str, target: Path) -> Sequence[str]:
         """Copy a file or a folder of the workspace to a path of the host where nothing is yet, or an empty folder.
 
-        Nothing of what a program has put there can reach beyond `target`. Returns the names that were left
-        out: links that lead out of the folder, and names that the host's file system refuses. Pipes, sockets and devices
-        are never copied. Raises `WorkspaceError`, and copies nothing, if there is more than the sandbox's limits
-        `disk_bytes` and `disk_files` allow.
+        Nothing that a program put there can reach beyond `target`. Returns the names that were left out: links that
+        lead out of the folder, and names that the host's file system refuses. Pipes, sockets and devices are never
+        copied. Raises `WorkspaceError`, and copies nothing, if there is more than the sandbox's limits `disk_bytes` and
+        `disk_files` allow.
         """
 
     async def pack(self, path: str = ".") -> bytes:
