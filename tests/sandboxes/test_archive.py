@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from toolyard.archives import clean, contents_of, lay_out, packed_files
 from toolyard.core.errors import WorkspaceError
-from toolyard.sandboxes.archive import clean, contents_of, lay_out, packed_files
 from toolyard.sandboxes.base import Limits
 from toolyard.sandboxes.native.backend import NativeBackend
 
@@ -126,7 +126,7 @@ def test_links_that_stay_inside_are_kept(tmp_path):
 
 
 def test_the_first_of_two_with_one_name_counts(tmp_path):
-    check(tar_of(("a", b"first"), ("./a", b"second"), ("b/c", b"12"), ("b", (LINK, "a")), ("a", FOLDER)), tmp_path)
+    check(tar_of(("a", b"first"), ("a/.", b"second"), ("b/c", b"12"), ("b", (LINK, "a")), ("a", FOLDER)), tmp_path)
     assert (tmp_path / "target/a").read_bytes() == b"first"
     assert (tmp_path / "target/b/c").read_bytes() == b"12"
 
