@@ -198,7 +198,7 @@ FIRST = ": #/paths/~1q/get/parameters/0"
         ({"swagger": "2.0"}, ": this is OpenAPI '2'; 3.0 and 3.1 can be read"),
         (document([]), ": #/paths: an object is expected here, not list"),  # type: ignore[arg-type]
         (document({"q": get()}), ": #/paths/q: a path begins with a slash"),
-        (document({"/a/../b": get()}), ": #/paths/~1a~1..~1b: '/a/../b' goes up"),
+        (document({"/a/../b": get()}), ": #/paths/~1a~1..~1b: '/a/../b' has '.' or '..' as one of its steps"),
         (document({"/{a": get()}), ": #/paths/~1{a: a brace"),
         (document({"/q": get({"name": "a"})}), f"{FIRST}/in: a text is expected here, not None"),
         (document({"/q": get(parameter("a", "moon"))}), f"{FIRST}/in: 'moon' is none of path"),
