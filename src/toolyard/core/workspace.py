@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 Files: TypeAlias = Mapping[str, str | bytes | Path] | Path
-"""Files by their path in a workspace: text, bytes, or where the host has a file or a folder of them. Or one folder."""
+"""Files by their path in a workspace: text, bytes, or the path of a file or folder on the host. Or one folder for
+all."""
 
 
 class Entry(Protocol):

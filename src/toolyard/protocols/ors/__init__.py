@@ -193,7 +193,7 @@ class Ors(BaseRoute):
         await request.answer_json(listed.model_dump())
 
     async def search_tools(self, request: Request, env: str) -> None:
-        """Our extension of ORS: the tools that fit a question, including those that are not listed."""
+        """Toolyard's extension of ORS: the tools that fit a question, including those that are not listed."""
         body = bodies.parse(bodies.Search, await request.body())
         found = await asyncio.to_thread(search, self._runtime.environment(env), body.question, body.top_k)
         await request.answer_json({"tools": [spec.model_dump() for spec in found]})
@@ -310,7 +310,7 @@ class Ors(BaseRoute):
         await self._follow(request, call, result)
 
     async def fork(self, request: Request, env: str) -> None:
-        """Our extension of ORS: open more sessions that continue from where this one is."""
+        """Toolyard's extension of ORS: open more sessions that continue from this one."""
         session = await self._session(session_id(request), env)
         body = bodies.parse(bodies.Fork, await request.body() or b"{}")
         family = session.id.partition(".")[0]  # by which a balancer finds that they are on the same server
