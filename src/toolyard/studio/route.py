@@ -14,7 +14,7 @@ from toolyard.asgi import Disconnected, HttpError, Request, explain
 from toolyard.core.errors import DefinitionError, ToolyardError
 from toolyard.runtime.names import owned_as
 from toolyard.runtime.runtime import Runtime
-from toolyard.studio import environments, episodes, overview, sessions
+from toolyard.studio import environments, episode, episodes, overview, play_from, sessions
 from toolyard.studio.parts import Options, Parts
 from toolyard.studio.visit import Page, Visit
 
@@ -38,7 +38,9 @@ class Studio(BaseRoute):
         self.parts = Parts(runtime, options)
         self._behind = behind
         self._pages = [
-            page for module in (overview, environments, sessions, episodes) for page in module.pages(self.parts)
+            page
+            for module in (overview, environments, sessions, episodes, episode, play_from)
+            for page in module.pages(self.parts)
         ]
 
     # What it takes.
