@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from toolyard.core.frames import traceback_of
 from toolyard.placement.base import SessionSpec
 from toolyard.runtime.grants import hide_tokens
 from toolyard.runtime.journal import Journal, Outcome, Why
@@ -35,7 +36,7 @@ class TextLines(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # as logging has it: three values, or three times None
-        return "\n".join(map(visible, super().formatException(ei).split("\n")))
+        return "\n".join(map(visible, _traceback(ei).split("\n")))
 
 
 def visible(text: str) -> str:
@@ -57,8 +58,12 @@ class JsonLines(logging.Formatter):
             **getattr(record, "about", {}),
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = _traceback(record.exc_info)
         return hide_tokens(json.dumps(line))
+
+
+def _traceback(info: Any) -> str:
+    return "NoneType: None" if info[1] is None else traceback_of(info[1])  # the first, as Python writes it
 
 
 def configure(style: Literal["text", "json"], level: str) -> None:

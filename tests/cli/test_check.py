@@ -97,6 +97,10 @@ def test_a_class_that_cannot_be_served_is_an_error_not_an_exception():
         def list_splits(cls):
             return ["train"]
 
+        @classmethod
+        def list_tasks(cls, split):
+            return []
+
         def get_prompt(self):
             return "x"
 
@@ -152,7 +156,7 @@ def test_tasks_that_are_not_objects_or_not_json_are_named():
         def list_tasks(cls, split):
             return [{"n": object()}]
 
-    assert "train[1]: it is of type list" in only(check_environment(Lists), "error", "tasks")
+    assert "list_tasks('train') is [1, 2], a list; a task is a dict" in only(check_environment(Lists), "error", "tasks")
     assert "not plain JSON" in only(check_environment(NotJson), "warning", "tasks")
     assert "cannot be sent as JSON" in only(check_environment(NotAtAll), "error", "tasks")
 
@@ -213,6 +217,7 @@ def test_an_environment_with_more_tasks_than_can_be_listed_is_sampled():
 def test_constructor_setup_and_prompt_that_raise_are_told_apart():
     class Constructor(Good):
         def __init__(self, task_spec={}, secrets={}):
+            super().__init__(task_spec, secrets)
             raise ValueError("constructor boom")
 
     class Setup(Good):

@@ -303,6 +303,10 @@ class Plain(Environment):
     def list_splits(cls):
         return ["train"]
 
+    @classmethod
+    def list_tasks(cls, split):
+        return []
+
     def get_prompt(self):
         return ""
 

@@ -216,7 +216,7 @@ async def test_a_program_that_cannot_be_ended_is_a_lost_sandbox_and_no_timeout_o
     async with started(SubprocessBackend()) as backend, await backend.open() as box:
         monkeypatch.setattr(room, "_END_SECONDS", 0.05)
         monkeypatch.setattr(box._room, "kill", leave)
-        with pytest.raises(SandboxLost, match="it does not end what it is to end"):
+        with pytest.raises(SandboxLost, match="it does not end its programs"):
             await box.run(["sleep", "60"], timeout=0.1)
         monkeypatch.undo()
 

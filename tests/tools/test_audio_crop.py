@@ -123,7 +123,7 @@ async def test_a_window_that_goes_on_beyond_the_end_ends_there(trainer, end):
         (call(float("nan"), 2), "Audio crop arguments error: time_window must be a list of two numbers."),
         (call(0, float("inf")), "Audio crop arguments error: time_window must be a list of two numbers."),
         (call(20, 30), "Audio crop failed: the recording is only 10.00s long"),
-        (call(9.5, 12), "Audio crop failed: only 0.50s of it are there, less than 1.00s"),
+        (call(9.5, 12), "Audio crop failed: the recording has only 0.50s of it, less than 1.00s"),
         (call("soon", 2), "time_window"),
         ('<tool_call>{"name": "audio_crop", "arguments": {"target_audio": 1}}</tool_call>', "time_window"),
     ],

@@ -255,7 +255,7 @@ async def test_errors_are_told_without_colours_after_what_was_written(book: Pyth
             ("open('f', 'wb').write(b'x' * 10**8)", "it wrote a larger file than it may"),
             ("for n in range(30): open(f'f{n}', 'wb').write(b'x' * 10**7)", "No space left on device"),
             ("files = []\nwhile True: files.append(open('/dev/null'))", "OSError: [Errno 24] Too many open files"),
-            ("class R:\n  def __repr__(self): 1/0\nfor n in range(300): display(R())", "more things were shown]"),
+            ("class R:\n  def __repr__(self): 1/0\nfor n in range(300): display(R())", "more outputs were shown]"),
             ("import builtins\ndel builtins.len", "NameError: name 'len' is not defined"),
             ("get_ipython().events = None", "NoneType"),
         ]
@@ -309,9 +309,9 @@ async def test_too_much_is_cut_and_costs_nothing_else(book: PythonNotebook):
     (text,) = await shown(book, "class R:\n  def __repr__(self): return 'z' * 10**7\nR()")
     assert text.endswith("z\n[cut here: 10,000,000 characters]")
     *some, note = await shown(book, "for n in range(1000): display(n)")
-    assert (some[-1], note) == ("199", "[cut here: 800 more things were shown]\n")
+    assert (some[-1], note) == ("199", "[cut here: 800 more outputs were shown]\n")
     text = await failed(book, "for n in range(250): display(n)\n1/0")
-    assert text.endswith("division by zero\n[cut here: 50 more things were shown]\n")
+    assert text.endswith("division by zero\n[cut here: 50 more outputs were shown]\n")
     assert await shown(book, "x") == ["1"]
 
 
@@ -391,7 +391,7 @@ def json_answer(items: object, **more: object) -> str:
     return ANSWERS.replace("{0}", f"f'{{token}} {len(text)} ' + {text!r}")
 
 
-UNTELLABLE = "what the cell showed cannot be told: it has changed how IPython shows things"
+UNTELLABLE = "the output of the cell cannot be read: the code has changed how IPython shows values"
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ async def test_a_server_that_answers_badly_costs_the_agent_no_reward(trainer, mo
             *((PlainTextResponse("no", status), f"it answered {status}: no") for status in (401, 403, 404, 429, 500)),
             (PlainTextResponse("no JSON"), "its answer is not JSON: 'no JSON'"),
             (JSONResponse([1]), "its answer is not an object: [1]"),
-            (JSONResponse({"detail": "?"}), "its answer has the status 'None', and not Success or Failed"),
+            (JSONResponse({"detail": "?"}), "its answer has the status 'None', not Success or Failed"),
         ]:
             replies[:] = [reply]
             assert (

@@ -263,7 +263,7 @@ async def test_a_trainer_names_no_file_where_the_operator_named_no_directory(
         output = (await stranger.call(sid, "sql", {"sql": "SELECT name FROM people"}, env="toolbox")).output
         assert output["blocks"][0]["text"].endswith(refused)
     told = [record.getMessage() for record in caplog.records if record.name == "toolyard.sql"]
-    assert len([line for line in told if f"in {tmp_path}, and is refused" in line]) == 1
+    assert len([line for line in told if f"refused a trainer a database in {tmp_path}" in line]) == 1
 
 
 async def test_a_path_may_be_below_the_folder_of_databases(

@@ -136,6 +136,10 @@ class Echo(Environment):
     def list_splits(cls):
         return ["train"]
 
+    @classmethod
+    def list_tasks(cls, split):
+        return []
+
     def get_prompt(self):
         return "?"
 
@@ -630,6 +634,10 @@ class Odd(Environment):
     @classmethod
     def list_splits(cls):
         return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return []
 
     def get_prompt(self):
         return "?"

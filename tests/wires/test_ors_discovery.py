@@ -328,6 +328,10 @@ def test_an_environment_with_only_task_specific_tools_may_start():
         def list_splits(cls):
             return ["train"]
 
+        @classmethod
+        def list_tasks(cls, split):
+            return []
+
         def get_prompt(self):
             return "?"
 

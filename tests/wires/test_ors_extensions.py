@@ -30,6 +30,10 @@ class Chat(Environment):
     def list_splits(cls):
         return ["train"]
 
+    @classmethod
+    def list_tasks(cls, split):
+        return []
+
     def get_messages(self):
         return [
             Message(role="system", blocks=[TextBlock(text="be kind")]),
@@ -72,6 +76,10 @@ class Farewell(Environment):
     @classmethod
     def list_splits(cls):
         return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return []
 
     def get_prompt(self):
         return "hello"

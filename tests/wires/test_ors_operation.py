@@ -157,6 +157,10 @@ class Leaving(Environment):
     def list_splits(cls):
         return ["train"]
 
+    @classmethod
+    def list_tasks(cls, split):
+        return []
+
     def get_prompt(self):
         return "?"
 

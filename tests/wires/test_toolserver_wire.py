@@ -368,6 +368,10 @@ def test_an_environment_cannot_be_called_as_a_path_of_this_wire():
         def list_splits(cls):
             return ["train"]
 
+        @classmethod
+        def list_tasks(cls, split):
+            return []
+
         def get_prompt(self):
             return ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from toolyard.core.environment import Split
@@ -19,7 +19,9 @@ def same(answer: Any) -> Any:
     return answer
 
 
-def splits(answer: Foreign) -> list[Split | str]:
+def splits(answer: Foreign) -> Any:
+    if isinstance(answer, str) or not isinstance(answer, Iterable):
+        return answer  # the runtime says what is wrong with it
     return [split if isinstance(split, str) else Split(name=split.name, type=split.type) for split in answer]
 
 

@@ -133,10 +133,7 @@ class ValueOutput(ToolOutput):
 
     @classmethod
     def of(cls, value: object) -> Self:
-        if isinstance(value, bytes):
-            text = _DATA + base64.b64encode(value).decode()
-        else:
-            text = json.dumps(value, ensure_ascii=False)
+        text = _DATA + base64.b64encode(value).decode() if isinstance(value, bytes) else _as_json(value)
         output = cls(blocks=[TextBlock(text=text)])
         output.came_as = "bytes" if isinstance(value, bytes) else "tuple" if isinstance(value, tuple) else "json"
         return output
@@ -227,7 +224,16 @@ def as_blocks(value: object) -> Blocks:
         case _ if is_image(value):
             return (image_block(value),)
         case _:
-            return (TextBlock(text=json.dumps(value, ensure_ascii=False)),)
+            return (TextBlock(text=_as_json(value)),)
+
+
+def _as_json(value: object) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{type(value).__name__} where text, blocks, an image or another JSON value is expected: {error}"
+        ) from None
 
 
 _DATA = "data:application/octet-stream;base64,"

@@ -26,6 +26,7 @@ from toolyard.core.environment import (
 )
 from toolyard.core.errors import (
     BrowserError,
+    DefinitionError,
     NotSupported,
     SandboxError,
     ServiceUnavailable,
@@ -35,6 +36,7 @@ from toolyard.core.errors import (
     WorkspaceError,
     describe,
 )
+from toolyard.core.hooks import without_super
 from toolyard.core.messages import GroupCandidate, GroupScore, Message, flatten
 from toolyard.core.output import (
     AskAgain,
@@ -63,6 +65,8 @@ T = TypeVar("T")
 
 _DISCARD_SECONDS = 10.0
 """How long `stop` waits for the teardowns of environments that nobody waited for."""
+_SET_BY_US = ("task_spec", "secrets")
+"""What the constructor of `Environment` sets."""
 _WORDS_MOST = 10_000
 """Characters of an error about the arguments of a call."""
 
@@ -83,7 +87,7 @@ class LocalPlacement:
     async def place(self, spec: SessionSpec) -> LocalEnvironment:
         made, task, secrets = spec.environment, spec.task.spec, spec.secrets
         if overrides(made, "__init__"):
-            build = partial(made, task_spec=task, secrets=secrets)
+            build = partial(_construct, made, task, secrets)
             env = await self.construct(build, lambda env: LocalEnvironment(env, self).teardown())
         else:  # the constructor of Environment itself only stores two values, which is not worth a thread
             env = made(task, secrets)
@@ -161,6 +165,19 @@ class LocalPlacement:
         """Let the threads end. Later calls get new threads."""
         self._threads.close()
         self._threads = Threads(self._most_threads)
+
+
+def _construct(made: type[Environment], task: JsonObject, secrets: Mapping[str, str]) -> Environment:
+    """Call the author's constructor, and see that it called ours."""
+    try:
+        env = made(task_spec=task, secrets=secrets)
+    except AttributeError as error:
+        if error.name in _SET_BY_US and type(error.obj) is made:
+            raise DefinitionError(without_super(made)) from error
+        raise
+    if not all(hasattr(env, name) for name in _SET_BY_US):
+        raise DefinitionError(without_super(made))
+    return env
 
 
 async def contained(work: Awaitable[T]) -> T:
@@ -409,7 +426,11 @@ def failure(tool: str, error: BaseException) -> ToolFailure:
         _forget_cancelling()
     if (reason := blame_of(error)) is not None:  # a service that the author's tool uses
         return _unanswered(tool, reason, error)
-    return raised(tool, error if isinstance(error, Exception) else outside(error))
+    if isinstance(error, Exception):
+        return raised(tool, error)
+    usual = outside(error)
+    usual.__cause__ = error
+    return raised(tool, usual)
 
 
 def _unanswered(tool: str, reason: Blame, error: BaseException) -> ToolFailure:

@@ -14,6 +14,7 @@ import jinja2
 from toolyard.asgi import HttpOptions
 from toolyard.episodes.store import Store
 from toolyard.runtime.runtime import Runtime
+from toolyard.studio.feed import Feed
 from toolyard.studio.key import Key
 from toolyard.version import __version__
 
@@ -34,6 +35,7 @@ class Parts:
         self.runtime = runtime
         self.options = options
         self.key = Key(options.api_key)
+        self.feed = Feed(runtime.journal)
 
     @cached_property
     def layout(self) -> jinja2.Environment:

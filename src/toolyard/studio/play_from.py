@@ -1,4 +1,4 @@
-"""Makes the recorded calls of an episode again in a new session, and leaves the session to a person: "Play from here"."""
+"""Plays from a step: makes the recorded calls of an episode again in a new session, and leaves it to a person."""
 
 from __future__ import annotations
 

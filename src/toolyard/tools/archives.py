@@ -1,7 +1,7 @@
-"""A workspace as people want it: a zip archive, or a tree of names. Nothing that comes out of it is believed.
+"""Shows a workspace to people, as a zip archive or a tree of names. It trusts nothing that comes out of the workspace.
 
-The tar archive comes from a place where untrusted code runs. So it is read by a reader that goes forward with each step
-and knows no more than it must: files, folders, hard links, and long names in the two ways that are in use.
+Untrusted code may have made the tar archive. So its reader moves forward with each step and knows no more than it must:
+files, folders, hard links, and long names in the two usual forms.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from toolyard.core.errors import WorkspaceError
 from toolyard.core.workspace import Entry
 
 ROOT = "workspace"
-"""What the workspace is called where a name is needed for all of it."""
+"""The name of the workspace as a whole."""
 OURS = ".toolyard"
-"""In the workspace, a folder for what Toolyard itself keeps there. People are not shown it."""
+"""Toolyard's own folder in the workspace. It is hidden from people."""
 
 ZIP_MOST = 2**30
-"""Bytes of all files in an archive together, before they are compressed. Only hard links can make so many."""
+"""The most bytes of all files in an archive, uncompressed. Only hard links can exceed it."""
 ZIP_FILES_MOST = 100_000
 ENTRIES_MOST = 20_000
 DEPTH_MOST = 100
-"""Folders in folders. JSON of it is twice as deep, and parsers do not take much more."""
+"""The deepest nesting of folders. Its JSON is twice as deep, near the limit of parsers."""
 
 _BLOCK = 512
 _DIGITS_MOST = 20
 _NAME_MOST = 4096
 _DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|clock\$|(com|lpt)[0-9¹²³])[ ]*(\.|$)", re.IGNORECASE)
-"""Names that Windows takes for a device, whatever comes after a dot."""
+"""Names that Windows takes for a device, with any suffix after a dot."""
 _YEARS = range(1980, 2108)
-"""That a zip archive can tell."""
+"""The years that a zip archive can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Something in a tar archive, and where its content is."""
+    """An entry of a tar archive, and where its content is."""
 
     name: bytes
     kind: bytes
@@ -53,7 +53,7 @@ class Member:
 
 
 def write_zip(tar: bytes, packed: IO[bytes]) -> None:
-    """Its files and folders, as a zip archive that can be unpacked anywhere without harm. Links are left out."""
+    """Write the files and folders as a zip archive that is safe to unpack on any system. Leaves out links."""
     files: dict[bytes, Member] = {}
     written: set[str] = set()
     size = 0
@@ -77,7 +77,7 @@ def write_zip(tar: bytes, packed: IO[bytes]) -> None:
 
 
 def zip_name(name: bytes) -> str:
-    """A path below where it is unpacked, whatever system does that; empty if it is none, or ours."""
+    """A path that stays below the target folder on any system; empty if there is none, or if it is Toolyard's own."""
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
     if name.startswith(b"/") or b".." in parts or parts[:1] == [OURS.encode()] or len(name) > _NAME_MOST:
         return ""
@@ -85,8 +85,8 @@ def zip_name(name: bytes) -> str:
 
 
 def _harmless_part(part: str) -> str:
-    """What no system takes for a device, or for another name: Windows drops dots and spaces at the end, so that `.. `
-    would lead up there."""
+    """Make a name that no system takes for a device or another name. Windows drops dots and spaces at the end, so that
+    `.. ` would lead up."""
     name = "".join(map(_harmless, part))
     if name.endswith((".", " ")):
         name = name[:-1] + _escaped(name[-1])
@@ -94,7 +94,8 @@ def _harmless_part(part: str) -> str:
 
 
 def _harmless(character: str) -> str:
-    """Itself, or else `%0A`: what is not text, cannot be seen, or is a separator elsewhere, as the colon of a drive."""
+    """The character, or its escape such as `%0A` if it is invisible or separates paths somewhere, as the colon of a
+    drive."""
     return character if character.isprintable() and character not in "\\:" else _escaped(character)
 
 
@@ -131,7 +132,7 @@ def members(tar: bytes) -> Iterator[Member]:
 
 
 def _longer(kind: bytes, content: bytes) -> Mapping[bytes, bytes]:
-    """What a header says of the next one: GNU's long name (L) or long link (K), or the fields of POSIX (x)."""
+    """What a header says about the next one: GNU's long name (L) or long link (K), or the fields of POSIX (x)."""
     if kind != b"x":
         return {b"path" if kind == b"L" else b"linkpath": _text(content)}
     fields: dict[bytes, bytes] = {}
@@ -149,7 +150,7 @@ def _text(field: bytes) -> bytes:
 
 
 def _number(field: bytes, base: int = 8) -> int:
-    """0 if it is none: a size that is wrong shows in what follows it."""
+    """The number in a field, 0 if it is malformed: what follows reveals a wrong size."""
     digits = field.strip(b" \0")
     try:
         return int(digits, base) if digits.isdigit() and len(digits) <= _DIGITS_MOST else 0
@@ -167,7 +168,7 @@ def _date(mtime: int) -> tuple[int, int, int, int, int, int]:
 
 
 async def structure_of(listing: Callable[[str], Awaitable[Sequence[Entry]]]) -> dict[str, Any]:
-    """All names in a workspace as nested objects, as many as an answer can hold, those near the top first."""
+    """The names in a workspace as nested objects, as many as an answer can hold, those near the top first."""
     root = _folder(ROOT)
     waiting = deque([(".", root, 1)])
     left = ENTRIES_MOST
@@ -185,7 +186,7 @@ async def structure_of(listing: Callable[[str], Awaitable[Sequence[Entry]]]) -> 
 
 
 async def _entries(listing: Callable[[str], Awaitable[Sequence[Entry]]], path: str) -> Sequence[Entry]:
-    """Files, links and folders. A folder that is gone meanwhile, or cannot be listed, looks empty."""
+    """Files, links and folders. A folder that has vanished, or cannot be listed, looks empty."""
     try:
         found = await listing(path)
     except WorkspaceError:

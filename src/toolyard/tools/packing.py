@@ -1,6 +1,6 @@
 """Packs the current directory into a tar archive, or unpacks one into it. Run in a sandbox, by its text.
 
-Imports nothing but the standard library, because it is run by whichever Python the sandbox has.
+It imports only the standard library, because any Python that the sandbox has may run it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 _LEFT_OUT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.ENAMETOOLONG}
-"""It is gone or has become something else meanwhile, such as no link any more, or its path is too long to be used."""
+"""The file has vanished or changed its kind meanwhile, or its path is too long."""
 _BLOCK = 256 * 1024
 
 
 class Steady:
-    """A file that keeps the length it had when we looked. If it shrinks, the missing end reads as zeros."""
+    """A file with a fixed length: if it shrinks meanwhile, the missing end reads as zeros."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -30,7 +30,7 @@ class Steady:
 
 
 def pack(out: BinaryIO) -> None:
-    """Files, folders and links, and whether they can be written or run. Pipes, sockets and devices are left out."""
+    """Pack files, folders and links, with their modes. Leaves out pipes, sockets and devices."""
     sys.setrecursionlimit(10_000)  # a path has at most half as many folders
     with tarfile.open(fileobj=out, bufsize=_BLOCK, **_format("w|")) as tar:
         _pack_folder(tar, "")
@@ -52,10 +52,10 @@ def _pack_one(tar: tarfile.TarFile, path: str, mode: int) -> None:
             about = tar.gettarinfo(arcname=path, fileobj=file)
             about.mode = stat.S_IMODE(mode)
             if about.isreg() or about.islnk():
-                tar.addfile(about, Steady(file))  # type: ignore[arg-type]  # it only reads
+                tar.addfile(about, Steady(file))  # type: ignore[arg-type]  # tarfile only reads it
     elif stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
         about = tar.gettarinfo(path)
-        if about is not None and (about.isdir() or about.issym()):  # and not something else by now
+        if about is not None and (about.isdir() or about.issym()):  # unless it has changed its kind by now
             tar.addfile(about)
         if stat.S_ISDIR(mode):
             with _readable(path, mode, stat.S_IRUSR | stat.S_IXUSR):
@@ -64,7 +64,7 @@ def _pack_one(tar: tarfile.TarFile, path: str, mode: int) -> None:
 
 @contextlib.contextmanager
 def _readable(path: str, mode: int, needed: int) -> Iterator[None]:
-    """Lets us in, for the moment, where the owner has shut out even itself."""
+    """Make a file readable for the moment, if its owner has removed that right."""
     if mode & needed == needed:
         yield
         return
@@ -81,7 +81,7 @@ def _opened(path: str) -> BinaryIO:
 
 def unpack(packed: BinaryIO) -> None:
     with tarfile.open(fileobj=packed, bufsize=_BLOCK, **_format("r|")) as tar:
-        # Not one of the library's filters: they refuse links that lead out, and the sandbox is what keeps us in.
+        # None of the library's filters: they refuse links that lead out, but the sandbox confines this program.
         tar.extraction_filter = lambda member, _: member
         tar.extractall(members=filter(_is_wanted, tar))
 

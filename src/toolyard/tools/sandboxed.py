@@ -1,4 +1,4 @@
-"""What toolsets that keep state in a sandbox share: one sandbox for each session, opened when first needed."""
+"""The shared base of toolsets with state in a sandbox: one sandbox for each session, opened when first needed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from toolyard.sandboxes.provider import open_sandbox
 PACKING_SECONDS = 60.0
 _PACKING = resources.files("toolyard.tools").joinpath("packing.py").read_text(encoding="utf-8")
 _HEADER_MOST = 8 * 1024
-"""What an archive needs for one file beside its content: a path can take 4 KiB, and what a link leads to as well."""
+"""Bytes in an archive for one file beside its content: a path can take 4 KiB, and a link's target as much."""
 
 
 class SessionSandbox:
-    """The sandbox of one session, in which all its toolsets work: what one writes, another can read."""
+    """The sandbox of one session. All its toolsets work there: one can read what another writes."""
 
     def __init__(self, profile: Profile, files: Files | None = None) -> None:
         self._profile = profile
         self._files = files
         self._opening: asyncio.Future[Sandbox] | None = None
         self._is_over = False
-        """The session is closed. A late call gets no sandbox, which would never be closed."""
+        """The session is closed. A late call gets no sandbox, since nothing would close it."""
 
     @classmethod
     def of(cls, env: Environment) -> SessionSandbox:
@@ -43,7 +43,7 @@ class SessionSandbox:
 
     @property
     def is_open(self) -> bool:
-        """Whether anything in the session has needed it yet."""
+        """Whether the sandbox is open, because something in the session needed it."""
         return self._opening is not None
 
     async def get(self) -> Sandbox:
@@ -55,7 +55,7 @@ class SessionSandbox:
         return await asyncio.shield(self._opening)
 
     async def fork_for(self, env: Environment) -> None:
-        """Give another environment a sandbox that goes on from where this one is."""
+        """Give another environment a sandbox that continues from this one."""
         made = vars(env)["_session_sandbox"] = SessionSandbox(self._profile, self._files)
         if self._opening is not None:
             (branch,) = await (await self.get()).fork(1)
@@ -87,16 +87,16 @@ class SessionSandbox:
             await (await self.get()).stop_programs()
 
     async def save(self) -> bytes:
-        """Everything in the workspace, as a tar archive; nothing if no sandbox was ever needed.
+        """The whole workspace as a tar archive; empty if the session never needed a sandbox.
 
-        Programs that still run can change files meanwhile: each file is then saved as it was when we came to it.
+        Programs that still run can change files meanwhile: each file is saved as it is when its turn comes.
         """
         if self._opening is None and not self._is_over:
             return b""
         return (await self._pack("pack")).stdout
 
     async def restore(self, saved: bytes) -> None:
-        """Unpack what was saved, in the sandbox: whatever is in the archive touches nothing else."""
+        """Unpack a saved workspace inside the sandbox, so that the archive can touch nothing else."""
         if saved:
             await self._pack("unpack", saved)
 

@@ -410,7 +410,7 @@ def as_http(error: ToolyardError, verbosity: Verbosity) -> HttpError:
             return HttpError(400, str(error))
         case CannotFork():
             return HttpError(409, str(error))
-        case SessionFailed() if verbosity == "none":
+        case SessionFailed() | DefinitionError() if verbosity == "none":
             return HttpError(500, explain(error, verbosity))
         case _:
             return HttpError(500, str(error))

@@ -24,7 +24,7 @@ function problem(said) {
 
 /** @param {any} one @param {string} name */
 function head(one, name) {
-  return make("section", { class: "side", "aria-label": name }, make("h2", {}, `${name}: `, make("a", { href: `/studio/episodes/${encodeURIComponent(one.id)}` }, make("bdi", {}, plain(one.environment)), " ", make("bdi", {}, taskOf(one)))), make("p", "facts", chipOf(one.outcome), make("span", "strong-fact", one.return === null ? "no return" : `return ${number(one.return)}`), make("span", "soft", `${one.steps.toLocaleString("en")} steps`), make("span", "soft", when(one.opened)), one.run ? make("bdi", "soft", plain(one.run)) : null));
+  return make("section", { class: "one-of-two", "aria-label": name }, make("h2", {}, `${name}: `, make("a", { href: `/studio/episodes/${encodeURIComponent(one.id)}` }, make("bdi", {}, plain(one.environment)), " ", make("bdi", {}, taskOf(one)))), make("p", "outline", chipOf(one.outcome), make("span", "strong-fact", one.return === null ? "no return" : `return ${number(one.return)}`), make("span", "soft", `${one.steps.toLocaleString("en")} steps`), make("span", "soft", when(one.opened)), one.run ? make("bdi", "soft", plain(one.run)) : null));
 }
 
 /** In which ways two steps differ, in one word each. @param {any} one @param {any} other */

@@ -7,7 +7,7 @@ const TOKEN = document.querySelector('meta[name="toolyard-token"]')?.getAttribut
 /** @param {HTMLDialogElement} dialog @param {any} one @param {string} api @param {number} step @param {boolean} served */
 export function offerPlay(dialog, one, api, step, served) {
   const title = make("h2", { id: "play-title" }, `Play from step ${step.toLocaleString("en")}`);
-  const close = () => make("button", { type: "button", class: "quiet", click: () => dialog.close() }, "Close");
+  const close = () => make("button", { type: "button", class: "plain", click: () => dialog.close() }, "Close");
   if (!served) {
     dialog.replaceChildren(title, make("p", {}, "This server does not serve the environment ", make("strong", {}, make("bdi", {}, plain(one.environment))), ". Start it with that environment, and the same store, to play from here."), close());
     dialog.showModal();
@@ -17,8 +17,8 @@ export function offerPlay(dialog, one, api, step, served) {
   const bar = /** @type {HTMLProgressElement} */ (make("progress", { max: step, value: 0, hidden: true, "aria-label": "Calls made again" }));
   const buttons = make("p", "buttons");
   const stop = new AbortController();
-  const start = make("button", { type: "button", class: "quiet strong", click: async () => {
-    buttons.replaceChildren(make("button", { type: "button", class: "quiet", click: () => stop.abort() }, "Stop"));
+  const start = make("button", { type: "button", class: "primary", click: async () => {
+    buttons.replaceChildren(make("button", { type: "button", class: "plain", click: () => stop.abort() }, "Stop"));
     bar.hidden = false;
     const ended = await replay(api, step, stop.signal, (done) => {
       bar.value = done;
@@ -33,7 +33,7 @@ export function offerPlay(dialog, one, api, step, served) {
     if (ended.session) {
       said.textContent = `Step ${ended.differs.step} came back otherwise than recorded: this environment, or what it depends on, has changed or is not the same every time. You can go on from what came back now.`;
       dialog.insertBefore(make("pre", { class: "text", tabindex: "0", role: "group", "aria-label": "The difference" }, visible(ended.differs.difference)), buttons);
-      buttons.replaceChildren(make("a", { class: "button strong", href: ended.href }, "Go on anyway"), " ", close());
+      buttons.replaceChildren(make("a", { class: "button primary", href: ended.href }, "Go on anyway"), " ", close());
     } else {
       said.textContent = ended.said;
       buttons.replaceChildren(close());

@@ -60,8 +60,8 @@ export function longText(part, api, step, name, label) {
       said.textContent = /** @type {Error} */ (error).message;
     }
   };
-  const earlier = make("button", { type: "button", class: "quiet", click: () => fetchPart(true) }, "Show what is before");
-  const more = make("button", { type: "button", class: "quiet", click: () => fetchPart(false) }, "Show more");
+  const earlier = make("button", { type: "button", class: "plain", click: () => fetchPart(true) }, "Show what is before");
+  const more = make("button", { type: "button", class: "plain", click: () => fetchPart(false) }, "Show more");
   const file = make("a", { href: `${api}/file?step=${step}&name=${encodeURIComponent(name)}`, download: "" }, "Save all of it");
   const tell = () => {
     const [first, last] = [parts[0].start, /** @type {any} */ (parts.at(-1)).end];
@@ -109,7 +109,7 @@ function argumentsOf(step, api) {
 
 /** @param {any} step */
 export function chipsOf(step) {
-  const chips = make("span", "chips");
+  const chips = make("span", "marks");
   if (step.outcome !== "ok") chips.append(make("span", { class: `chip ${AGENTS.has(step.outcome) ? "warn" : "bad"}`, title: MEANS[/** @type {keyof typeof MEANS} */ (step.outcome)] ?? "" }, plain(step.outcome).replaceAll("_", " ")));
   if (step.reward !== null) chips.append(make("span", `chip ${step.reward > 0 ? "good" : ""}`, `reward ${number(step.reward)}`));
   for (const [name, value] of Object.entries(rewardsOf(step))) chips.append(make("span", "chip named", make("bdi", {}, plain(name)), ` ${typeof value === "number" ? number(value) : plain(String(value))}`));
@@ -133,24 +133,24 @@ export function stepElement(step, api, about = {}) {
   const queued = step.queued > 0.0005 ? `, after ${duration(step.queued)} in the queue` : "";
   const name = `step-${step.number}`;
   const head = make("header", {},
-    make("a", { class: "number", href: `#${name}`, "aria-label": `Step ${step.number}` }, step.number.toLocaleString("en")),
-    make("h3", { class: "tool", id: `${name}-tool` }, make("bdi", {}, plain(step.tool))),
+    make("a", { class: "place", href: `#${name}`, "aria-label": `Step ${step.number}` }, step.number.toLocaleString("en")),
+    make("h3", { class: "recorded-tool", id: `${name}-tool` }, make("bdi", {}, plain(step.tool))),
     chipsOf(step),
     about.differs ? make("span", "chip differs", about.differs) : null,
-    make("span", { class: "time soft", title: new Date(step.at * 1000).toISOString() }, `${time}${queued}`),
-    about.play ? make("button", { type: "button", class: "quiet play", click: () => about.play?.(step.number), "aria-label": `Play from step ${step.number}` }, "Play from here") : null,
+    make("span", { class: "took soft", title: new Date(step.at * 1000).toISOString() }, `${time}${queued}`),
+    about.play ? make("button", { type: "button", class: "play-from", click: () => about.play?.(step.number), "aria-label": `Play from step ${step.number}` }, "Play from here") : null,
   );
-  const body = make("div", "body");
-  if (step.said) body.append(make("div", "said", make("span", "kind soft", "the model wrote"), longText(step.said, api, step.number, "said", "what the model wrote")));
+  const body = make("div", "recorded-body");
+  if (step.said) body.append(make("div", "wrote", make("span", "kind soft", "the model wrote"), longText(step.said, api, step.number, "said", "what the model wrote")));
   const given = argumentsOf(step, api);
   if (given) body.append(given);
   if (step.altered) body.append(make("p", "soft", "Something of this call was not recorded: a secret, or what its author leaves out."));
-  if (step.outcome !== "ok" && MEANS[/** @type {keyof typeof MEANS} */ (step.outcome)]) body.append(make("p", "means soft", `${plain(step.outcome)}: ${MEANS[/** @type {keyof typeof MEANS} */ (step.outcome)]}.`));
+  if (step.outcome !== "ok" && MEANS[/** @type {keyof typeof MEANS} */ (step.outcome)]) body.append(make("p", "meaning soft", `${plain(step.outcome)}: ${MEANS[/** @type {keyof typeof MEANS} */ (step.outcome)]}.`));
   const result = make("div", "result", ...blocksOf(step.blocks, api, step.number, `the result of step ${step.number}`));
   if (!step.blocks.length) result.append(make("p", "soft", "It returned nothing."));
   if (step.more_blocks) result.append(make("p", "soft", `${step.more_blocks.toLocaleString("en")} more blocks are in the saved file.`));
   body.append(result);
   if (step.metadata) body.append(make("details", "meta", make("summary", {}, "Metadata"), longText(step.metadata.end >= step.metadata.of ? { ...step.metadata, text: pretty(step.metadata.text) } : step.metadata, api, step.number, "metadata", "metadata")));
   const failed = step.outcome !== "ok" ? ` failed ${AGENTS.has(step.outcome) ? "" : "ours"}` : "";
-  return make("article", { class: `step${failed}${about.differs ? " unlike" : ""}`, id: about.differs === undefined ? name : false, "data-step": step.number, tabindex: "-1", "aria-labelledby": about.differs === undefined ? `${name}-tool` : false }, head, body);
+  return make("article", { class: `recorded${failed}${about.differs ? " unlike" : ""}`, id: about.differs === undefined ? name : false, "data-step": step.number, tabindex: "-1", "aria-labelledby": about.differs === undefined ? `${name}-tool` : false }, head, body);
 }

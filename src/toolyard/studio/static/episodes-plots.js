@@ -22,7 +22,7 @@ export function svg(tag, attributes = {}, ...children) {
 function asTable(heads, rows) {
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))));
   table.append(make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((cell, place) => make(place ? "td" : "th", place ? {} : { scope: "row" }, make("bdi", {}, cell)))))));
-  return make("details", "as-table", make("summary", {}, "As a table"), make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Table" }, table));
+  return make("details", "as-table", make("summary", {}, "As a table"), make("div", { class: "scrolled", tabindex: "0", role: "group", "aria-label": "Table" }, table));
 }
 
 /** What is below the caption. A table that is open stays open. @param {HTMLElement} figure @param {...Node} children */
@@ -137,11 +137,11 @@ export function drawTasks(figure, tasks, narrow, all) {
   }));
   write(tasks);
   const heads = [["Task", ""], ["", ""], ["Passed", "number"], ["Tries", "number"], ["Mean", "number"]];
-  const table = make("table", "tasks", make("thead", {}, make("tr", {}, ...heads.map(([head, kind]) => (head ? make("th", { scope: "col", class: kind }, head) : make("td"))))), body);
+  const table = make("table", "by-task", make("thead", {}, make("tr", {}, ...heads.map(([head, kind]) => (head ? make("th", { scope: "col", class: kind }, head) : make("td"))))), body);
   const more = make("button", { type: "button", class: "quiet", click: async () => {
     more.hidden = true;
     write(await all());
   } }, "Show more tasks");
   more.hidden = tasks.length < 12;
-  fill(figure, make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Tasks" }, table), more);
+  fill(figure, make("div", { class: "scrolled", tabindex: "0", role: "group", "aria-label": "Tasks" }, table), more);
 }
