@@ -108,7 +108,14 @@ class Replay:
         return [*self._before(parent), *deeds_of(steps)]
 
     async def until(
-        self, episode: Episode, last: int, session_id: str, origin: Origin, on_step: Callable[[int], Awaitable[None]]
+        self,
+        episode: Episode,
+        last: int,
+        *,
+        session_id: str,
+        origin: Origin,
+        on_open: Callable[[Session], object],
+        on_step: Callable[[int], Awaitable[None]],
     ) -> tuple[Session, tuple[int, str] | None]:
         """Make the calls of an episode again up to a step, and leave the session open. Also return the first step
         that came back otherwise than recorded, and how. Memory does not grow with the number of steps.
@@ -117,6 +124,7 @@ class Replay:
         """
         session = await self._open(episode, session_id, origin)
         try:
+            on_open(session)
             for deed in self._before(episode):
                 await self._repeat(session, deed.first)
             first: tuple[int, str] | None = None

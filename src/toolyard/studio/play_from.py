@@ -16,9 +16,9 @@ from toolyard.episodes.store import Store
 from toolyard.placement.base import Origin
 from toolyard.studio.episodes import asked, store_of
 from toolyard.studio.parts import Parts, quoted
+from toolyard.studio.sessions import WIRE
 from toolyard.studio.visit import Page, Visit
 
-_WIRE = "studio"
 _TELL_EVERY = 0.2
 """Seconds between two lines that say how many calls are made."""
 _HEADERS: Headers = [
@@ -67,15 +67,23 @@ async def _replayed(visit: Visit, store: Store, wanted: str, last: int) -> JsonO
             await visit.request.write(encode({"done": number}) + b"\n")
 
     session_id = runtime.owners.draw(lambda: f"studio-{uuid.uuid4()}")
-    origin = Origin(_WIRE, labels={"from": episode.id, "step": str(last)})
+    origin = Origin(WIRE, labels={"from": episode.id, "step": str(last)})
     try:
-        session, differs = await Replay(runtime, store).until(episode, last, session_id, origin, on_step)
+        session, differs = await Replay(runtime, store).until(
+            episode,
+            last,
+            session_id=session_id,
+            origin=origin,
+            on_open=lambda session: visit.parts.feed.follow(session, pinned=True),
+            on_step=on_step,
+        )
     except Cannot as error:
         where = f"Step {error.step} stands in the way" if error.step else "This episode cannot be played from here"
         return {"said": f"{where}: {error}."}
     except ToolyardError as error:
         return {"said": f"This episode cannot be played from here: {error}."}
-    found = {"session": session.id, "href": f"/studio/sessions/{quoted(session.id)}"}
+    name = session.spec.environment.name().lower()
+    found = {"session": session.id, "href": f"/studio/play/{quoted(name)}?session={quoted(session.id)}"}
     if differs is None:
         return found
     return {**found, "differs": {"step": differs[0], "difference": differs[1]}}

@@ -10,9 +10,10 @@ const byId = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.
 const place = byId("compare");
 const [a, b] = [place.dataset.a ?? "", place.dataset.b ?? ""];
 const ahead = Number(place.dataset.ahead);
+/** What both have in common: steps before the one was forked from the other. */
+const shared = Math.max(-ahead, 0);
 const api = (/** @type {string} */ id) => `/studio/api/v1/episodes/${encodeURIComponent(id)}`;
 const field = /** @type {HTMLInputElement} */ (byId("step"));
-let current = 1;
 /** @type {Window} */
 let steps;
 
@@ -73,26 +74,27 @@ async function all(ask, first, count) {
 function element({ number, one, other }) {
   const differs = one && other ? unlike(one, other) : [];
   const words = differs.length ? `differs: ${differs.join(", ")}` : "";
-  const side = (/** @type {any} */ step, /** @type {string} */ id, /** @type {string} */ name) => (step ? stepElement(step, api(id), { differs: words }) : make("p", "absent", `${name} has no such step.`));
+  const side = (/** @type {any} */ step, /** @type {string} */ id, /** @type {string} */ name) => (step
+    ? stepElement(step, api(id), { differs: words }) : make("p", "absent", number <= shared ? "Before the fork." : `${name} has no such step.`));
   return make("div", { class: "pair-of-steps", "data-step": number, tabindex: "-1", role: "group", "aria-label": `Step ${number}${words ? `, ${words}` : ""}` }, side(one, a, "The first"), side(other, b, "The second"));
 }
 
-async function next(from = current) {
+async function next(from = steps.here) {
   byId("said").textContent = "Comparing…";
   try {
     for (let after = from; ;) {
       const found = await get(`${api(a)}/difference?other=${encodeURIComponent(b)}&after=${after}&ahead=${ahead}`);
       if (found.step !== null) {
-        byId("said").textContent = `${from === 0 ? "They first differ" : "They differ"} at step ${found.step.toLocaleString("en")}.`;
-        await steps.go(found.step, from > 0);
+        byId("said").textContent = `${from === shared ? "They first differ" : "They differ"} at step ${found.step.toLocaleString("en")}.`;
+        await steps.go(found.step, from > shared);
         return;
       }
       if (!found.looked) break;
       after = found.looked;
       byId("said").textContent = `The same up to step ${after.toLocaleString("en")}…`;
     }
-    byId("said").textContent = from ? `No difference after step ${from.toLocaleString("en")}.` : "They are the same, step by step.";
-    if (!from) await steps.go(1, false);
+    byId("said").textContent = from > shared ? `No difference after step ${from.toLocaleString("en")}.` : "They are the same, step by step.";
+    if (from === shared) await steps.go(shared + 1, false);
   } catch (error) {
     problem(/** @type {Error} */ (error).message);
   }
@@ -105,12 +107,11 @@ async function begin() {
     const total = Math.max(one.steps, other.steps - ahead);
     byId("of").textContent = `of ${total.toLocaleString("en")}`;
     steps = new Window({ into: byId("timeline"), fetch: joined(), element, moved: (step) => {
-      current = step;
       if (document.activeElement !== field) field.value = String(step);
     }, problem, total });
     const wanted = Number(/^#step-(\d+)$/.exec(location.hash)?.[1] ?? 0);
     if (wanted) await steps.go(wanted);
-    else await next(0);
+    else await next(shared);
   } catch (error) {
     problem(/** @type {Error} */ (error).message);
   }
@@ -121,7 +122,7 @@ byId("start").addEventListener("click", () => steps.go(1));
 field.addEventListener("change", () => steps.go(Number(field.value)));
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || (event.target instanceof Element && event.target.closest("input, pre"))) return;
-  const acts = /** @type {Record<string, () => void>} */ ({ j: () => steps.go(current + 1), k: () => steps.go(current - 1), d: () => next(), Home: () => steps.go(1), End: () => steps.go(steps.total) });
+  const acts = /** @type {Record<string, () => void>} */ ({ j: () => steps.go(steps.here + 1), k: () => steps.go(steps.here - 1), d: () => next(), Home: () => steps.go(1), End: () => steps.go(steps.total) });
   if (!acts[event.key]) return;
   event.preventDefault();
   acts[event.key]();

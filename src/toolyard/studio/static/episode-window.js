@@ -41,7 +41,10 @@ export class Window {
 
   /** How much of the view the bars above cover. */
   get covered() {
-    return Math.max(document.getElementById("tools")?.getBoundingClientRect().bottom ?? 0, 0);
+    const tools = /** @type {HTMLElement} */ (document.getElementById("tools"));
+    const style = getComputedStyle(tools);
+    const bar = document.querySelector("header.bar")?.getBoundingClientRect().height ?? 0;
+    return style.position === "sticky" ? parseFloat(style.top) + tools.offsetHeight : bar;
   }
 
   /** Show a step, with its neighbours. @param {number} step */
@@ -75,6 +78,13 @@ export class Window {
   /** @param {HTMLElement} element */
   align(element) {
     scrollBy({ top: element.getBoundingClientRect().top - this.covered - 10, behavior: "instant" });
+  }
+
+  /** The step that the reader is at: the one that has the focus, if it is in view, or the first in view. */
+  get here() {
+    const focused = /** @type {HTMLElement|null} */ (document.activeElement?.closest("[data-step]"));
+    const box = focused?.getBoundingClientRect();
+    return box && box.top < innerHeight && box.bottom > this.covered ? Number(focused?.dataset.step) : this.current;
   }
 
   /** The step at the top of the view. */

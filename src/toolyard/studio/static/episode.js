@@ -112,7 +112,8 @@ function moved(step) {
 
 /** @param {string} kind @param {boolean} back */
 async function jump(kind, back) {
-  let from = current;
+  const here = steps.here;
+  let from = here;
   const asks = kind === "words" ? `words=${encodeURIComponent(words.value.trim())}` : `kind=${kind}`;
   if (kind === "words" && !words.value.trim()) {
     words.focus();
@@ -131,7 +132,7 @@ async function jump(kind, back) {
       from = found.looked;
       say(`Looked ${back ? "back" : "on"} to step ${from.toLocaleString("en")}…`);
     }
-    say(back ? `There is no ${what} before step ${current.toLocaleString("en")}.` : `There is no ${what} after step ${current.toLocaleString("en")}.`);
+    say(back ? `There is no ${what} before step ${here.toLocaleString("en")}.` : `There is no ${what} after step ${here.toLocaleString("en")}.`);
   } catch (error) {
     say(/** @type {Error} */ (error).message);
   }
@@ -162,7 +163,7 @@ function key(event) {
     N: () => jump("words", true),
     "/": () => words.focus(),
     "?": () => /** @type {HTMLDialogElement} */ (byId("help")).showModal(),
-    p: () => play(current),
+    p: () => play(steps.here),
     Home: () => {
       steps.go(1).then(() => scrollTo(0, 0));
     },
