@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from toolyard.asgi import Disconnected, HttpError, Request, explain
 from toolyard.core.errors import DefinitionError, NotSupported, Overloaded, RequestError, SessionClosed, ToolyardError
+from toolyard.protocols.metrics import Metrics
 from toolyard.runtime.names import owned_as
 from toolyard.runtime.runtime import Runtime
 from toolyard.studio import environments, episode, episodes, overview, play, play_from, sessions
@@ -35,7 +36,8 @@ class Studio(BaseRoute):
     def __init__(self, runtime: Runtime, options: Options, behind: Sequence[BaseRoute]) -> None:
         if "studio" in runtime.environments:
             raise DefinitionError("an environment cannot be called 'studio' beside Studio: start with --no-studio")
-        self.parts = Parts(runtime, options)
+        metrics = next(route for route in behind if isinstance(route, Metrics))
+        self.parts = Parts(runtime, options, metrics)
         self._behind = behind
         self._pages = [
             page

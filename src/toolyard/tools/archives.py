@@ -11,10 +11,10 @@ import stat
 import time
 import zipfile
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from typing import IO, Any
 
+from toolyard.archives.tar_reader import FOLDER, HARD_LINK, LINK, Member, members, plain
 from toolyard.core.errors import WorkspaceError
 from toolyard.core.workspace import Entry
 
@@ -30,26 +30,11 @@ ENTRIES_MOST = 20_000
 DEPTH_MOST = 100
 """The deepest nesting of folders. Its JSON is twice as deep, near the limit of parsers."""
 
-_BLOCK = 512
-_DIGITS_MOST = 20
 _NAME_MOST = 4096
 _DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|clock\$|(com|lpt)[0-9¹²³])[ ]*(\.|$)", re.IGNORECASE)
 """Names that Windows takes for a device, with any suffix after a dot."""
 _YEARS = range(1980, 2108)
 """The years that a zip archive can hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """An entry of a tar archive, and where its content is."""
-
-    name: bytes
-    kind: bytes
-    mode: int
-    mtime: int
-    target: bytes
-    start: int
-    size: int
 
 
 def write_zip(tar: bytes, packed: IO[bytes]) -> None:
@@ -59,16 +44,18 @@ def write_zip(tar: bytes, packed: IO[bytes]) -> None:
     size = 0
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for member in members(tar):
-            content = files.get(_plain(member.target)) if member.kind == b"1" else member
+            if member.kind == LINK:
+                continue
+            content = files.get(plain(member.target)) if member.kind == HARD_LINK else member
             name = zip_name(member.name)
             if content is None or not name or name in written:
                 continue
-            files[_plain(member.name)] = content
+            files[plain(member.name)] = content
             written.add(name)
             size += content.size
             if size > ZIP_MOST or len(written) > ZIP_FILES_MOST:
                 raise WorkspaceError(f"the workspace is more than {ZIP_FILES_MOST} files or {ZIP_MOST} bytes")
-            is_folder = content.kind == b"5"
+            is_folder = content.kind == FOLDER
             about = zipfile.ZipInfo(name + "/" * is_folder, _date(content.mtime))
             kind = stat.S_IFDIR if is_folder else stat.S_IFREG
             about.external_attr = (kind | content.mode & 0o777) << 16 | 0x10 * is_folder
@@ -101,65 +88,6 @@ def _harmless(character: str) -> str:
 
 def _escaped(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogateescape"))
-
-
-def members(tar: bytes) -> Iterator[Member]:
-    """Files (of kind 0), folders (5) and hard links (1), in order. Raises `WorkspaceError` if it is no tar archive."""
-    at = 0
-    longer: dict[bytes, bytes] = {}
-    while at + _BLOCK <= len(tar) and (header := tar[at : at + _BLOCK]).strip(b"\0"):
-        start = at + _BLOCK
-        size = _number(longer.get(b"size", b""), 10) or _number(header[124:136])
-        at = start + -(-size // _BLOCK) * _BLOCK
-        if header[257:262] != b"ustar" or start + size > len(tar):
-            raise WorkspaceError("the workspace cannot be read: it was not saved as a tar archive")
-        kind = header[156:157].replace(b"\0", b"0")
-        if kind in b"LKx":
-            longer.update(_longer(kind, tar[start : start + size]))
-            continue
-        if kind in b"015":
-            prefix = _text(header[345:500]) if header[257:263] == b"ustar\0" else b""
-            yield Member(
-                name=longer.get(b"path") or b"/".join(filter(None, (prefix, _text(header[:100])))),
-                kind=kind,
-                mode=_number(header[100:108]),
-                mtime=_number(header[136:148]),
-                target=longer.get(b"linkpath") or _text(header[157:257]),
-                start=start,
-                size=size if kind == b"0" else 0,
-            )
-        longer = {}
-
-
-def _longer(kind: bytes, content: bytes) -> Mapping[bytes, bytes]:
-    """What a header says about the next one: GNU's long name (L) or long link (K), or the fields of POSIX (x)."""
-    if kind != b"x":
-        return {b"path" if kind == b"L" else b"linkpath": _text(content)}
-    fields: dict[bytes, bytes] = {}
-    at = 0
-    while (space := content.find(b" ", at, at + 20)) > 0 and (length := _number(content[at:space], 10)):
-        key, _, value = content[space + 1 : at + length].partition(b"=")
-        if key in (b"path", b"linkpath", b"size"):
-            fields[key] = _text(value.removesuffix(b"\n"))
-        at += length
-    return fields
-
-
-def _text(field: bytes) -> bytes:
-    return field.partition(b"\0")[0]
-
-
-def _number(field: bytes, base: int = 8) -> int:
-    """The number in a field, 0 if it is malformed: what follows reveals a wrong size."""
-    digits = field.strip(b" \0")
-    try:
-        return int(digits, base) if digits.isdigit() and len(digits) <= _DIGITS_MOST else 0
-    except ValueError:
-        return 0
-
-
-def _plain(name: bytes) -> bytes:
-    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
 
 
 def _date(mtime: int) -> tuple[int, int, int, int, int, int]:

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 from toolyard.core.errors import CannotFork, SandboxError, SandboxLost, WorkspaceError
 from toolyard.sandboxes import paths
 from toolyard.sandboxes.base import Entry, Executed, Finished, Grader, Limits, Process, Report, Sandbox, Usage
+from toolyard.sandboxes.carrier import Carrier
 from toolyard.sandboxes.endings import HostExhausted
 from toolyard.sandboxes.grading.grader import open_grader
 from toolyard.sandboxes.native.agent_client import SECONDS, AgentClient, RemoteProgram, agreed
@@ -37,7 +38,7 @@ _SPENT = "the sandbox is gone: its programs and files used up all of its memory"
 _UNFORKABLE = "the session cannot be forked:"
 
 
-class NativeSandbox:
+class NativeSandbox(Carrier):
     """`end` frees the sandbox's resources. A branch lives inside its parent and starts with an interpreter."""
 
     def __init__(

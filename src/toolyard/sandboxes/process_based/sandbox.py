@@ -22,6 +22,7 @@ from toolyard.sandboxes.base import (
     Report,
     Sandbox,
 )
+from toolyard.sandboxes.carrier import Carrier
 from toolyard.sandboxes.endings import is_short, unstarted
 from toolyard.sandboxes.grading.grader import open_grader
 from toolyard.sandboxes.paths import check_mode, inside
@@ -33,7 +34,7 @@ from toolyard.sandboxes.process_based.python import Python
 from toolyard.sandboxes.process_based.room import Room, RoomWatch, end, naming
 
 
-class RoomSandbox:
+class RoomSandbox(Carrier):
     """`again` makes a fresh sandbox of the same kind, for forks. `check_room` raises `SandboxError` if there is no room
     for so many more."""
 
