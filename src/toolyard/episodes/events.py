@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -15,12 +16,14 @@ class Open:
     """An open episode. The event loop owns the first half of its fields, the writer the second."""
 
     __slots__ = (
-        *("begun", "broken", "id", "parent", "parent_step", "spec", "task"),
+        *("begun", "broken", "id", "keep", "parent", "parent_step", "spec", "task"),
         *("closed", "file", "finished", "last", "number", "prompt", "rewards", "rowid", "total", "why"),
     )
 
-    def __init__(self, episode_id: str, spec: SessionSpec, task: bytes) -> None:
+    def __init__(self, episode_id: str, spec: SessionSpec, task: bytes, keep: Keep | None = None) -> None:
         self.id = episode_id
+        self.keep = keep
+        """Takes each call when it is over, with its result. None if its steps do not come from a journal."""
         self.spec = spec
         self.task = task
         """The task as JSON, before the author's code could change it."""
@@ -77,6 +80,13 @@ class Deed:
         self.said = said
         self.number = of.begun
         self.at = time.time()
+
+    def ended(self, result: Reply, waited: float, ran: float | None) -> None:
+        if self.of.keep is not None:
+            self.of.keep(self, result, waited, ran)
+
+
+Keep: TypeAlias = Callable[[Deed, Reply, float, float | None], None]
 
 
 @dataclass(slots=True)

@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from toolyard.core.encoding import encode
 from toolyard.core.output import Blocks, JsonObject, Reply
 from toolyard.episodes.events import Closed, Deed, Open, Opened, Prompted, Stepped
 from toolyard.episodes.writer import Writer
 from toolyard.placement.base import SessionSpec
-from toolyard.runtime import journal
 from toolyard.runtime.journal import Journal, Why
 
 log = logging.getLogger("toolyard.episodes")
@@ -66,10 +65,12 @@ class Recorder:
         of.opened.append(self._opened)
         of.closed.append(self._closed)
         of.recorder = self
+        of.hear(self)
         try:
             yield
         finally:
             of.recorder = None
+            of.unhear(self)
             of.opened.remove(self._opened)
             of.closed.remove(self._closed)
             self._writer.stop()
@@ -79,7 +80,7 @@ class Recorder:
     def _opened(self, spec: SessionSpec) -> None:
         if self._options.record_fraction < 1 and random.random() >= self._options.record_fraction:
             return
-        one = Open(new_id(), spec, encode(spec.task.spec))
+        one = Open(new_id(), spec, encode(spec.task.spec), self._ended)
         if (parent := self._open.get(spec.forked_from)) is not None:
             one.parent, one.parent_step = parent, parent.begun
         if self._writer.take(Opened(one), len(one.task)):
@@ -100,14 +101,14 @@ class Recorder:
         if one is None or one.broken:
             return None
         one.begun += 1
-        return Deed(one, tool, encode(arguments) if arguments else _EMPTY, encode(given) if given else b"", said)
+        written = encode(arguments) if arguments else _EMPTY
+        return Deed(one, tool, written, encode(given) if given else b"", said)
 
-    def ended(self, deed: journal.Deed, result: Reply, waited: float, ran: float | None) -> None:
-        mine = cast(Deed, deed)  # the journal hands back what `began` returned
-        if mine.of.broken:
+    def _ended(self, deed: Deed, result: Reply, waited: float, ran: float | None) -> None:
+        if deed.of.broken:
             return
-        size = len(mine.arguments) + len(mine.said) + size_of(result)
-        self._take(mine.of, Stepped(mine, result, waited, ran), size)
+        size = len(deed.arguments) + len(deed.said) + size_of(result)
+        self._take(deed.of, Stepped(deed, result, waited, ran), size)
 
     def prompted(self, spec: SessionSpec, prompt: Blocks) -> None:
         one = self._open.get(spec.session_id)

@@ -17,9 +17,8 @@ def workable(environment: type[Environment]) -> type[Environment]:
     same = {name: getattr(environment, name) for name in ("__module__", "__qualname__", "__doc__")}
     kept = [toolset for toolset in environment.toolsets if toolset not in missing]
     without = {_names(toolset): why for toolset, why in missing.items()}
-    made: type[Environment] = type(
-        environment.__name__, (environment,), {**about, "toolsets": kept, "_left_out": without}
-    )
+    members = {**same, "toolsets": kept, "_left_out": without}
+    made: type[Environment] = type(environment.__name__, (environment,), members)
     definition = made._definition
     if not (definition.tools or definition.catalogue or lists_task_tools(made) or kept):
         reasons = "; ".join(f"{names}: {why}" for names, why in without.items())

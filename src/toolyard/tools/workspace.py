@@ -33,7 +33,7 @@ TOOLSETS: Sequence[type[Toolset]] = (
 
 
 class Workspace(ToolsEnvironment):
-    """A machine of one's own: what one tool writes, another can read."""
+    """A machine for each session: one tool can read what another writes."""
 
     uses_sandbox = True
     toolsets = TOOLSETS
