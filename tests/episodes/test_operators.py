@@ -1,4 +1,4 @@
-"""What careless operators and hostile agents do to a store: calls go on, and nothing half is passed off as whole."""
+"""Careless operators and hostile agents against a store: calls go on, and nothing incomplete passes as whole."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def episodes(path: Path) -> list[Episode]:
     try:
         with Store([path]) as store:
             return list(store.episodes())
-    except StoreError:  # it is about to be made
+    except StoreError:  # it does not exist yet
         return []
 
 
@@ -104,7 +104,7 @@ async def test_an_episode_whose_beginning_was_not_written_changes_no_other(path)
             "CREATE TRIGGER no BEFORE INSERT ON steps WHEN NEW.tool = 'refuse' BEGIN SELECT RAISE(ABORT, 'no'); END"
         )
         async with Wire(server.url) as wire:
-            other.execute("BEGIN IMMEDIATE")  # so that all of this is in one batch
+            other.execute("BEGIN IMMEDIATE")  # so that all of this goes into one batch
             lost = await wire.open()
             await wire.call(lost, "refuse", env="quiz")
             other.execute("COMMIT")

@@ -1,4 +1,4 @@
-"""Parts of a store for people who look at it: each list, plot and window beside what reading everything finds."""
+"""Parts of a store for viewers: each list, plot and window, compared with reading everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole episodes on the examples, played by what people evaluate and train with on top of openreward's client."""
+"""Whole episodes on the examples, with evaluation and training tools built on openreward's client."""
 
 from __future__ import annotations
 

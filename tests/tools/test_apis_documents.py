@@ -1,4 +1,4 @@
-"""Reading OpenAPI documents: what becomes a tool, and what is said of documents that are wrong."""
+"""Reading OpenAPI documents: what becomes a tool, and the errors for wrong documents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(said: Any, base_url: str = URL, keys: Any = "") -> dict[str, tuple[Tool
 
 
 def properties(schema: Any, **components: Any) -> JsonObject:
-    """What becomes of a schema, as the one argument of a tool."""
+    """A schema, converted as the one argument of a tool."""
     paths = {"/q": get({"name": "a", "in": "query", "schema": schema}, operationId="q")}
     (spec, _) = read(document(paths, components={"schemas": components}))["q"]
     assert spec.input_schema is not None
@@ -185,7 +185,7 @@ def test_the_server_is_the_first_of_the_document_or_the_one_that_the_operator_na
     assert read(said)["q"][1].request({}).url == "https://api.example/q"
 
 
-# Documents that are wrong
+# Wrong documents
 
 COOKIE = {"securitySchemes": {"k": {"type": "apiKey", "in": "cookie", "name": "a; admin=1"}}}
 FIRST = ": #/paths/~1q/get/parameters/0"
@@ -280,7 +280,7 @@ def test_without_its_package_yaml_is_not_read_and_the_error_names_it(
         collection(tmp_path / "doc.yaml")
 
 
-# Documents that nobody would write
+# Absurd documents
 
 WORDS = [
     "#",

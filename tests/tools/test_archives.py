@@ -1,4 +1,4 @@
-"""Workspaces that are saved, restored and packed for people, among them such as are made to hurt."""
+"""Saving, restoring and packing workspaces, including malicious ones."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import anyio
 import pytest
 
 from tests.sandboxes import backends
+from toolyard.archives.tar_reader import members
 from toolyard.core.encoding import encode
 from toolyard.core.errors import SandboxLost, WorkspaceError
 from toolyard.core.workspace import Workspace
 from toolyard.sandboxes.base import Entry, Limits
 from toolyard.sandboxes.provider import Provider
-from toolyard.sandboxes.tar_reader import members
 from toolyard.tools import archives
 from toolyard.tools.archives import structure_of, write_zip, zip_name
 from toolyard.tools.sandboxed import SessionSandbox
@@ -48,7 +48,7 @@ print(sorted(found.items()))
 @pytest.fixture(scope="module", params=["native", *backends.others("bubblewrap", "subprocess")])
 async def provider(request: pytest.FixtureRequest) -> AsyncIterator[Provider]:
     if request.param == "bubblewrap":
-        backends.bubblewrap()  # installs it, if need be
+        backends.bubblewrap()  # installs it if necessary
     async with Provider(request.param, "L0") as provider:
         yield provider
 
@@ -85,7 +85,7 @@ async def run(workspace: SessionSandbox, code: str) -> str:
     return finished.stdout.decode()
 
 
-# Saved and restored.
+# Saving and restoring.
 
 
 async def test_a_workspace_comes_back_as_it_was(workspace: SessionSandbox, another: SessionSandbox) -> None:
@@ -266,7 +266,7 @@ def zip_names(data: bytes) -> list[str]:
 
 
 def tar_of(*added: tuple[str | bytes, Any], format: int = tarfile.GNU_FORMAT) -> bytes:
-    """Of names and what they are: bytes, a TarInfo's type, or a type and the target of a link."""
+    """An archive of names with their content: bytes, a TarInfo's type, or a type and the target of a link."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=format, errors="surrogateescape") as tar:
         for name, what in added:

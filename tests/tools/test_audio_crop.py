@@ -22,7 +22,7 @@ RATE = 8000
 
 
 def recording(seconds: float = 10, channels: int = 1, rate: int = RATE) -> bytes:
-    """Each sample says in which second it is."""
+    """Each sample encodes its second."""
     written = io.BytesIO()
     with wave.open(written, "wb") as file:
         file.setnchannels(channels)
@@ -135,7 +135,7 @@ async def test_what_cannot_be_cut_is_invalid_and_said_in_words(trainer, text, pr
 
 
 def as_floats() -> bytes:
-    """The same header, but it says that samples are floating point numbers."""
+    """The same header, but with floating point samples."""
     data = bytearray(recording(2))
     data[20:22] = struct.pack("<H", 3)
     return bytes(data)

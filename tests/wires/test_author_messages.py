@@ -1,4 +1,4 @@
-"""What a client and the log say of an author's mistake that shows only when the server asks the environment."""
+"""What a client and the log report of an author's mistake that appears only when the server uses the environment."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Words(OneTask):
 
 @contextmanager
 def lines(formatter: logging.Formatter | None = None) -> Iterator[list[str]]:
-    """What is logged meanwhile, as somebody reads it."""
+    """The lines logged during the block, as a reader sees them."""
     written: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: written.append((formatter or TextLines("%(message)s")).format(record))

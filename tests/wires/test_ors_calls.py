@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 
 def key() -> str:
-    """For `ran`: how often this call, and no other, was executed."""
+    """A key for `ran`, which counts how often just this call ran."""
     return f"key-{uuid.uuid4()}"
 
 
@@ -130,7 +130,7 @@ class Text(BaseModel):
 
 
 class Echo(Environment):
-    """Says what it is told, in every way there is."""
+    """Echoes its input, in every possible way."""
 
     @classmethod
     def list_splits(cls):
@@ -334,7 +334,7 @@ async def test_E61_a_call_made_while_setup_runs_is_executed_once(wire: Wire):
             first = await stream.event()
             told = {"task_id": first.data}
             waited.append(time.monotonic() - started)
-            with anyio.move_on_after(0.6):  # the client loses patience
+            with anyio.move_on_after(0.6):  # the client gives up
                 await stream.event()
             assert stream.pings
     assert max(waited) < 0.5
@@ -488,7 +488,7 @@ async def test_a_dynamic_tool_exists_only_in_its_task(wire: Wire, sid: str):
 
 
 class Guarded(OneTask):
-    """Knows what became of its tools."""
+    """Records what happened to its tools."""
 
     cancelled = threading.Event()
     refused_to_stop = threading.Event()
@@ -629,7 +629,7 @@ async def test_wrong_input_is_quoted_but_not_at_any_length(wire: Wire, sid: str)
 
 
 class Odd(Environment):
-    """Returns what JSON has no words for."""
+    """Returns values that JSON cannot express."""
 
     @classmethod
     def list_splits(cls):

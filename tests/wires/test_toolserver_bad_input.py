@@ -1,4 +1,4 @@
-"""Requests that no client of the ToolServer means to send. Each gets a clear answer, and the node goes on."""
+"""Invalid requests to the ToolServer. Each gets a clear answer, and the node goes on."""
 
 from __future__ import annotations
 

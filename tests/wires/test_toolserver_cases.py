@@ -1,4 +1,4 @@
-"""The conformance cases of the ToolServer's tools, by number, over its wire. Those of the wire itself are beside."""
+"""The conformance cases of the ToolServer's tools, by number, over its wire. Those of the wire are in other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ToolServer's wire, apart from single tools: nodes, names, results, failures, asking again."""
+"""The ToolServer's wire, apart from single tools: nodes, names, results, failures, repeated requests."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ async def test_what_breaks_for_want_of_a_task_says_where_to_name_one(node):
     assert await node.detail("Many_submit", answer=2) == (
         "'answer' (this node has no task of 'Many': name one in the body of /get_cookies)"
     )
-    assert await node.detail("Patience_fail", how="otherwise") == "broken"  # which has nothing to do with tasks
+    assert await node.detail("Patience_fail", how="otherwise") == "broken"  # unrelated to tasks
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which name was meant by one that does not exist: a slip of the hand apart, or the same letters written otherwise."""
+"""Finds the name that a mistyped one meant: one slip away, or the same letters in another spelling."""
 
 from __future__ import annotations
 

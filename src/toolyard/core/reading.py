@@ -135,13 +135,13 @@ def _check_self(fn: Any, doc: str, where: str) -> None:
 
 
 def _shown(parameter: inspect.Parameter) -> str:
-    """As it is written: Python quotes a hint that is not evaluated."""
+    """The parameter as the author wrote it: Python quotes a hint that is not evaluated."""
     hint = parameter.annotation
     return str(parameter).replace(repr(hint), hint, 1) if isinstance(hint, str) else str(parameter)
 
 
 def _is_instance(first: inspect.Parameter, doc: str) -> bool:
-    """Whether this parameter is the instance, whatever the author calls it: nobody annotates or describes that."""
+    """Whether this parameter is the instance, under any name: authors neither annotate nor describe it."""
     if first.name == "self" or "self" in str(first.annotation).lower():
         return True
     described = {param.arg_name for param in docstring_parser.parse(doc).params}

@@ -1,4 +1,4 @@
-"""Tools, blocks and outcomes as MCP writes them."""
+"""Writes tools, blocks and outcomes for MCP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolyard.core.tool import ToolSpec
 from toolyard.protocols.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, UNAVAILABLE, RpcError
 
 LATER = 2
-"""After so many seconds it may be worth asking again, where nobody knows better."""
+"""The default of seconds after which a client should try again."""
 
 _NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 
@@ -39,9 +39,9 @@ def words(text: str, *, is_error: bool = False) -> dict[str, Any]:
 
 
 def told(outcome: Returned, tool: str, errors: Verbosity) -> dict[str, Any]:
-    """What came of a call, for the agent to read; without reward, metadata or the end of the episode.
+    """The result of a call for the agent, without reward, metadata or the end of the episode.
 
-    Raises `RpcError` for what the agent did not do: clients keep that from the model.
+    Raises `RpcError` for failures that the agent did not cause: clients hide those from the model.
     """
     match outcome:
         case str():
