@@ -109,8 +109,9 @@ class Server:
         for route in routes:
             if isinstance(route, OpenEnv):
                 route.tasks = Ors(self.runtime, options)
-        if part.studio:
-            routes.insert(0, Studio(self.runtime, part.pick(StudioOptions), [*routes]))
+        self.studio = Studio(self.runtime, part.pick(StudioOptions), [*routes]) if part.studio else None
+        if self.studio is not None:
+            routes.insert(0, self.studio)
         enter = partial(here.set, self.sandboxes)
         self._tokens = next((route for route in routes if isinstance(route, Tokens)), None)
         behind = [door_of(self._tokens, self.runtime, part)] if self._tokens is not None else []
