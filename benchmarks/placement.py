@@ -48,6 +48,10 @@ class Trivial(Environment):
     def list_splits(cls) -> Sequence[str]:
         return ["train"]
 
+    @classmethod
+    def list_tasks(cls, split: str) -> list[dict[str, object]]:
+        return []
+
     def get_prompt(self) -> str:
         return ""
 

@@ -1,5 +1,8 @@
 import asyncio
+import os
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 from toolyard.core.errors import WorkspaceError
 from toolyard.sandboxes import open_sandbox, usual_limits
@@ -25,6 +28,24 @@ async def tour():
         # One program, from its start to its end.
         finished = await box.run(["sort", "-r"], stdin=b"a\nb\n", env={"LC_ALL": "C"})
         print(finished.exit_code, finished.stdout)
+
+
+def greeting(folder):
+    folder.mkdir()
+    (folder / "greet.sh").write_text("echo hello > out.txt; ln -s /etc/passwd secrets\n")
+
+
+async def folders(here):
+    greeting(here / "source")
+    async with await open_sandbox() as box:
+        await box.put(here / "source", "in")  # a folder of the host, or a file, or {"path": "text"}
+        await box.shell("cd in && sh greet.sh")
+        print("left out:", await box.get("in", here / "target"))
+        print(sorted(os.listdir(here / "target")))
+
+        archive = await box.pack("in")  # tar, as bytes
+        await box.unpack(archive, "copy")  # tar, compressed or not
+        print([entry.name for entry in await box.list("copy")])
 
 
 async def limits():
@@ -56,6 +77,8 @@ async def branches():
 
 async def main():
     await tour()
+    with tempfile.TemporaryDirectory() as here:
+        await folders(Path(here))
     await limits()
     await branches()
 

@@ -64,8 +64,8 @@ __all__ = [  # noqa: RUF022  # two groups
 _LATER = {"Client": "toolyard.client", "AsyncClient": "toolyard.client", "Server": "toolyard.server"}
 
 
-def __getattr__(name: str) -> Any:  # whatever the name stands for
-    """Server and clients are loaded when first used: an environment's module needs neither."""
+def __getattr__(name: str) -> Any:  # the type depends on the name
+    """Load server and clients when they are first used: an environment's module needs neither."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_LATER[name]), name)

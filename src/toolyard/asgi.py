@@ -38,7 +38,7 @@ HEAD = "toolyard.head"
 PASSED = "toolyard.passed"
 """The key in the scope of a request that another gateway has passed on to this one."""
 AGENTS = "/agent/"
-"""What the path of an agent's request begins with, before the token. The token is the key: such requests have a door of
+"""The path of an agent's request begins with this, then the token. The token is the key: such requests have a door of
 their own."""
 _HIDDEN = AGENTS + "-"
 
@@ -224,13 +224,13 @@ class AsksForKey(Protocol):
 
 @runtime_checkable
 class WordsErrors(Protocol):
-    """A route whose clients read errors in a form of their own, also those that come up before it is asked."""
+    """A route whose clients read errors in a form of their own, also those that occur before the route is called."""
 
     def worded(self, error: HttpError) -> HttpError: ...
 
 
 def by_path(routes: Sequence[BaseRoute]) -> Mapping[str, NamesPaths]:
-    """The route of each listed path. Routes after one that lists no paths are left out: it has to be asked first."""
+    """The route of each listed path. Leaves out routes after one that lists no paths: that one must match first."""
     known: dict[str, NamesPaths] = {}
     for route in reversed(routes):
         known = known | dict.fromkeys(route.paths, route) if isinstance(route, NamesPaths) else {}
@@ -305,7 +305,7 @@ class Door:
             await self._open_socket(scope, receive, refusing(scope, send))
             return
         if scope["method"] == "HEAD":
-            scope.pop(ANSWER, None)  # it would send the body
+            scope.pop(ANSWER, None)  # HEAD must not send the body
             scope, send = {**scope, "method": "GET", HEAD: True}, without_body(send)
         entered = self._enter()
         try:
@@ -392,7 +392,7 @@ class Within:
 
 
 def explain(error: BaseException, verbosity: Verbosity) -> str:
-    """The words about an unexpected exception that a client may see."""
+    """What a client may see of an unexpected exception."""
     match verbosity:
         case "none":
             return "Internal Server Error"

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Protocol
 
 _PROGRESS = 16 * 1024
-"""A body or an answer makes progress if so many bytes move, or if it ends, within its time."""
+"""A body or an answer makes progress if this many bytes move, or if it ends, within its time."""
 _LEAVING_SECONDS = 2.0
 """Time for a client that was refused to read why."""
 _PRESSED_SECONDS = 2.0
@@ -41,7 +41,8 @@ class ConnectionLimits:
 
 
 class Phase(IntEnum):
-    """What the client of a connection does. With too many connections, those in the first phases are given up first."""
+    """What the client of a connection does. With too many connections, the server gives up those in the first phases
+    first."""
 
     LEAVING = 0
     """It was refused, and may read why."""
@@ -54,7 +55,7 @@ class Phase(IntEnum):
     IDLE = 4
     """It has its answer, and has sent no new request."""
     QUIET = 5
-    """It is a WebSocket on which nothing was said."""
+    """It is a WebSocket without messages."""
     READING = 6
     """It has to read some of its answer. It is not given up while it reads."""
     WAITING = 7

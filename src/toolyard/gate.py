@@ -1,7 +1,7 @@
 """Keeps web pages out: checks `Host`, `Origin` and `Sec-Fetch-Site` of each request before any route.
 
-Every page that a developer's browser has open can reach a server on the developer's machine. Programs that are no
-browsers do not send the headers that are refused here.
+Every page that a developer's browser has open can reach a server on the developer's machine. Only browsers send the
+headers that this gate refuses.
 """
 
 from __future__ import annotations

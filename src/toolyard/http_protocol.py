@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, made cheaper for every request, and with bounds on what a client can make us hold.
+"""uvicorn's HTTP protocol, made cheaper for every request, and with bounds on what it holds for a client.
 
 A request that is like the one before it is not parsed again. A whole answer goes out as one write instead of two
 messages. `Connections` checks the times of all connections with one timer. A handshake becomes a WebSocket at the paths
@@ -104,11 +104,11 @@ class GatheringProtocol(HttpToolsProtocol):
     _upgrading = False
     """The parser is about to stop behind a head that asks for another protocol."""
     _is_deaf = False
-    """We throw all further bytes away."""
+    """The server discards all further bytes."""
     _is_refused = False
     """The client got an error, and has a moment to read it before we close the connection."""
     _is_turned_away = False
-    """There are too many connections, so we answer a request with 503."""
+    """There are too many connections, so the server answers a request with 503."""
 
     flow: Flow
     transport: Gathering  # type: ignore[assignment]  # a Transport by delegation
@@ -511,5 +511,5 @@ class Gathering:
                 self.written += len(data)
                 self._transport.write(data)
 
-    def __getattr__(self, name: str) -> Any:  # everything else is the transport's own
+    def __getattr__(self, name: str) -> Any:  # delegates the rest to the transport
         return getattr(self._transport, name)

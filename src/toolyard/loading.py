@@ -1,4 +1,4 @@
-"""From what is typed after `toolyard serve` to the classes to serve; what goes wrong on the way is said in words."""
+"""Turns the targets of `toolyard serve` into classes to serve, or into a clear message."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Loaded:
 def load_targets(targets: Sequence[str]) -> Loaded:
     """`file.py`, `file.py:Class`, `package.module` or `package.module:Class`; without any, the built-in examples.
 
-    Of those, only the ones that work on every host: not those that need a sandbox.
+    Without targets, it leaves out examples that need a sandbox, so that every host can serve.
     """
     classes: dict[type, None] = {}
     for target in targets or [str(path) for path in builtin_examples()]:
@@ -46,7 +46,7 @@ def load_targets(targets: Sequence[str]) -> Loaded:
 
 
 def folders_of(targets: Sequence[str]) -> Sequence[Path]:
-    """Where the files of the targets are, without running any of them."""
+    """The folders of the targets' files; runs none of them."""
     folders: dict[Path, None] = {}
     for target in targets or [str(path) for path in builtin_examples()]:
         where = target.partition(":")[0]
@@ -72,14 +72,14 @@ def _load(target: str) -> tuple[ModuleType, str]:
         raise
     except DefinitionError as error:
         raise LoadError(f"{where} cannot be served: {error}") from error
-    except BaseException as error:  # the author's module: whatever it raises when it is loaded
+    except BaseException as error:  # the author's module may raise anything when it is loaded
         raise LoadError(f"{where} could not be loaded: {_innermost(error, where)}{describe(error)}") from error
 
 
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise LoadError(f"there is no file {path} here ({Path.cwd()})")
-    # A file called random.py must not become everybody's `random`.
+    # A file called random.py must not replace the standard library's `random`.
     name = f"{path.stem}_target" if path.stem in sys.stdlib_module_names else path.stem
     if package := verl_tool.home_of(path.read_text(errors="replace")):
         name = f"{package}.{path.stem}"
@@ -128,7 +128,7 @@ def _chosen(module: ModuleType, wanted: str, target: str) -> Iterator[type]:
 
 
 def _served_classes(module: ModuleType) -> Iterator[type]:
-    """Environments and toolsets that the module itself defines; not those it imports or starts with _."""
+    """Environments and toolsets that the module itself defines, without those whose names begin with _."""
     for name, value in vars(module).items():
         own = isinstance(value, type) and value.__module__ == module.__name__ and not name.startswith("_")
         if own and (is_environment(value) or is_toolset(value)):
@@ -136,7 +136,7 @@ def _served_classes(module: ModuleType) -> Iterator[type]:
 
 
 def _innermost(error: BaseException, where: str) -> str:
-    """`line 12: `, the last line of the author's own file on the way to the error."""
+    """`line 12: `, the innermost line of the author's own file in the traceback."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(where)]
     if isinstance(error, SyntaxError) and error.lineno:
         lines.append(error.lineno)

@@ -1,7 +1,7 @@
-"""How log lines look, for people or one JSON object a line for machines; and those about sessions and calls.
+"""Formats log lines, for people or as one JSON object a line, and logs what happens to sessions and calls.
 
-What clients send is never logged: no arguments, no secrets, no keys, no cookies. Of every line,
-agents' tokens are cut out.
+It never logs what clients send: no arguments, no secrets, no keys, no cookies. It cuts agents' tokens out of every
+line.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from toolyard.core.frames import traceback_of
 from toolyard.placement.base import SessionSpec
 from toolyard.runtime.grants import hide_tokens
 from toolyard.runtime.journal import Journal, Outcome, Why
@@ -21,11 +22,11 @@ from toolyard.runtime.journal import Journal, Outcome, Why
 log = logging.getLogger("toolyard.sessions")
 
 _LONGEST = 100
-"""Of a tool's name: a client may send any text as one, and have it logged."""
+"""The most characters of a tool's name: a client may send any text as one."""
 
 
 class TextLines(logging.Formatter):
-    """A message is one line, whatever a client called its session: a line end in it is written as `\\n`."""
+    """Writes a message as one line: a line end, such as in a session's name, becomes `\\n`."""
 
     def format(self, record: logging.LogRecord) -> str:
         return hide_tokens(super().format(record))
@@ -35,18 +36,18 @@ class TextLines(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # as logging has it: three values, or three times None
-        return "\n".join(map(visible, super().formatException(ei).split("\n")))
+        return "\n".join(map(visible, _traceback(ei).split("\n")))
 
 
 def visible(text: str) -> str:
-    """The same, with escapes for control characters and for whatever else is not to be seen."""
+    """The text with escapes for control characters and other invisible characters."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class JsonLines(logging.Formatter):
-    """What a line is about, such as its session, is among its keys: `log.info("…", extra={"about": {…}})`."""
+    """Adds the subject of a line, such as its session, to its keys: `log.info("…", extra={"about": {…}})`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -57,8 +58,12 @@ class JsonLines(logging.Formatter):
             **getattr(record, "about", {}),
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = _traceback(record.exc_info)
         return hide_tokens(json.dumps(line))
+
+
+def _traceback(info: Any) -> str:
+    return "NoneType: None" if info[1] is None else traceback_of(info[1])  # the first, as Python writes it
 
 
 def configure(style: Literal["text", "json"], level: str) -> None:
@@ -75,8 +80,8 @@ def configure(style: Literal["text", "json"], level: str) -> None:
 
 @contextmanager
 def following(journal: Journal) -> Iterator[None]:
-    """Log what happens to sessions, and on level debug all of it, calls too. What is not shown is not listened to."""
-    heard: list[tuple[list[Any], Any]] = []  # lists of the journal, and what is in them: each has its own type
+    """Log what happens to sessions, and at level debug also calls. It listens only to events that the level shows."""
+    heard: list[tuple[list[Any], Any]] = []  # lists of the journal and their listeners: each has its own type
     if log.isEnabledFor(logging.INFO):
         heard += [(journal.closed, _closed), (journal.rebuilt, _rebuilt)]
     if log.isEnabledFor(logging.DEBUG):
@@ -101,7 +106,7 @@ def _opened(spec: SessionSpec) -> None:
 
 def _settled(spec: SessionSpec, problem: str, seconds: float) -> None:
     about = _about(spec, seconds=round(seconds, 6))
-    what = "could not be set up" if problem else "is set up"  # the problem itself has been logged where it came up
+    what = "could not be set up" if problem else "is set up"  # the problem is logged where it occurs
     log.debug("session %s of %s: %s after %.3f s", spec.session_id, _name(spec), what, seconds, extra=about)
 
 
@@ -110,7 +115,7 @@ def _rebuilt(spec: SessionSpec) -> None:
 
 
 def _closed(spec: SessionSpec, why: Why, seconds: float) -> None:
-    level = logging.DEBUG if why == "deleted" else logging.INFO  # the first is what clients do all the time
+    level = logging.DEBUG if why == "deleted" else logging.INFO  # clients delete sessions all the time
     if log.isEnabledFor(level):
         about = _about(spec, reason=why, seconds=round(seconds, 6))
         words = "session %s of %s: closed after %.3f s, %s"

@@ -26,13 +26,13 @@ def origin_of(request: Request, wire: str) -> Origin:
 
 
 def said_in(request: Request) -> str:
-    """What the model wrote beside the call, as its client tells it."""
+    """What the model wrote beside the call, from the client's header."""
     text = request.header(_SAID)
     return unquote(text) if text else ""
 
 
 def found_in(fields: JsonObject, origin: Origin) -> Origin:
-    """The same with the run and the labels among a trainer's own fields. What is neither means nothing."""
+    """The origin with the run and the labels from a trainer's fields; ignores all other fields."""
     run, labels = fields.get("run"), fields.get("labels")
     if not isinstance(run, str | int):
         return origin

@@ -1,4 +1,4 @@
-"""A retriever as Search-R1 asks one: `POST /retrieve` with queries, and passages of a corpus come back."""
+"""A retriever with Search-R1's interface: `POST /retrieve` with queries returns passages of a corpus."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOPK = 3
 TOPK_MOST = 1_000
 QUERIES_MOST = 10_000
 _BREATH = 0.005
-"""Seconds of searching after which others get their turn."""
+"""Yield to the event loop after this many seconds of searching."""
 
 OPTIONS = HttpOptions(body_bytes=16 * 2**20, ping_seconds=10, starting_seconds=0, errors="exception", api_key="")
 
@@ -74,7 +74,7 @@ def document(hit: Hit, *, scored: bool) -> Mapping[str, Any]:
 
 
 def read(asked: object) -> tuple[Sequence[str], int | None, bool]:
-    """Queries, how many passages for each, and whether their scores are wanted; or what is wrong with the question."""
+    """The queries, how many passages for each, and whether to return scores. Raises if the request is malformed."""
     if not isinstance(asked, dict):
         raise _invalid("body", "the body must be an object with a list of queries")
     queries, topk, scored = asked.get("queries"), asked.get("topk"), asked.get("return_scores")

@@ -56,6 +56,7 @@ from toolyard.studio.parts import Options as StudioOptions
 from toolyard.studio.route import Studio
 from toolyard.tools.data_files import use_data_dirs
 from toolyard.tools.environment import named_toolsets
+from toolyard.tools.offered import workable
 from toolyard.tools.sandboxed import SandboxedToolset
 from toolyard.web_socket import NO_UPGRADES, Upgrades
 
@@ -89,7 +90,8 @@ class Server:
         environments += apis_of(self.settings)
         if not environments:
             raise DefinitionError("there is no environment to serve")
-        self.environments: Sequence[type[Environment]] = [adapt(environment) for environment in environments]
+        with using(python):
+            self.environments: Sequence[type[Environment]] = [workable(adapt(each)) for each in environments]
         offered = [*session_toolsets(environments), *toolsets]
         load = model_of(self.settings)
         model = load() if load is not None else None  # before any fork, so that processes share it
@@ -107,12 +109,13 @@ class Server:
         for route in routes:
             if isinstance(route, OpenEnv):
                 route.tasks = Ors(self.runtime, options)
-        if part.studio:
-            routes.insert(0, Studio(self.runtime, part.pick(StudioOptions), [*routes]))
+        self.studio = Studio(self.runtime, part.pick(StudioOptions), [*routes]) if part.studio else None
+        if self.studio is not None:
+            routes.insert(0, self.studio)
         enter = partial(here.set, self.sandboxes)
         self._tokens = next((route for route in routes if isinstance(route, Tokens)), None)
         behind = [door_of(self._tokens, self.runtime, part)] if self._tokens is not None else []
-        """What agents have a door to, and they have no other."""
+        """The routes behind the agents' door."""
         self._elsewhere = [Elsewhere(routes, options), Elsewhere(behind, options)]
         first = [[one] if part.gateways > 1 else [] for one in self._elsewhere]
         agents = Door([*first[1], *behind], self._lifespan, replace(options, api_key=""), enter)
@@ -122,7 +125,7 @@ class Server:
         within = partial(around, model=model, folders=data_dirs_of(part))
         self.app: ASGIApp = within(self._gate)
         self.agent_app: ASGIApp = within(Gate(agents, options, Allowed(allow_origin=part.allow_origin)))
-        """The same server as agents see it who reach nothing else."""
+        """The application of the agents' port: nothing but the agents' door."""
         self.recorder = recorder_of(part)
         self._uvicorn: _DrainingFirst | None = None
 
@@ -163,7 +166,7 @@ class Server:
 
     @property
     def agent_port(self) -> int | None:
-        """The port that is for agents alone, while the server runs, if it has one."""
+        """The port for agents alone, while the server runs; None if there is none."""
         return self._tokens.port if self._tokens is not None else None
 
     def _listen_for_agents(self) -> Sequence[socket.socket]:
@@ -356,7 +359,7 @@ class _DrainingFirst(uvicorn.Server):
             self.servers.append(server)
 
     def _connected(self, config: uvicorn.Config) -> Callable[[], asyncio.Protocol]:
-        """What makes the protocol of a new connection."""
+        """The factory of protocols for new connections."""
         made = cast(Callable[..., asyncio.Protocol], config.http_protocol_class)
         return partial(made, config=config, server_state=self.server_state, app_state=self.lifespan.state)
 
@@ -427,14 +430,14 @@ def are_local(sockets: Sequence[socket.socket]) -> bool:
 
 
 def around(app: ASGIApp, *, model: MeaningModel | None, folders: Sequence[str]) -> ASGIApp:
-    """The application, whose code finds these wherever it runs."""
+    """The application, with the model and the folders set for all code that runs in it."""
     if model is not None:
         app = Within(app, partial(use_model, model))
     return Within(app, partial(use_data_dirs, folders)) if folders else app
 
 
 def protocols_of(settings: Settings, *, runs_code: bool) -> Sequence[str]:
-    """The protocols that the settings name; or all, but those that run code only if the server does so anyway."""
+    """The protocols that the settings name; or all, without those that run code unless the server runs code anyway."""
     for name in settings.protocol:
         if name not in PROTOCOLS:
             raise SettingsError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
@@ -518,14 +521,14 @@ def ray_placement(served: Served, limits: ProcessLimits, settings: Settings) -> 
 
 
 def places_in_actor(settings: Settings) -> int:
-    """How many sandboxes one actor makes at once, of those that its node does; 0: what is usual for its node."""
+    """How many sandboxes one actor makes at once; 0: the default of its node."""
     if settings.sandboxes_at_once or settings.ray_actors == 1 or settings.ray_inside != "local":
         return settings.sandboxes_at_once
     return PER_PROCESSOR  # there is an actor for each processor
 
 
 def recorder_of(settings: Settings) -> Recorder | None:
-    """Raises `StoreError` now, and not with the first session, if the file cannot be used."""
+    """The recorder, if the settings name a file. Raises `StoreError` at once if the file cannot be used."""
     if not settings.record:
         return None
     settings = replace(settings, record=os.path.abspath(settings.record))
@@ -549,7 +552,7 @@ def sandboxes_of(settings: Settings, *, ready: int = 0, hidden: Sequence[Path] =
 
 
 def door_of(tokens: Tokens, runtime: Runtime, settings: Settings) -> AgentDoor:
-    """What the tokens open, with MCP behind it."""
+    """The door that the tokens open, with MCP behind it."""
     tokens.door.face = mcp.ForAgents(runtime, settings.pick(mcp.Options), own=OWN, most=MOST)
     return tokens.door
 

@@ -1,4 +1,4 @@
-"""Every knob once, with its help. Flags, TOOLYARD_* variables and the reference page are made from this class."""
+"""Every setting once, with its help. Flags, TOOLYARD_* variables and the reference page come from this class."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _SANDBOX = SandboxLimits(output_bytes=2**20)
 
 
 class SettingsError(ToolyardError):
-    """A setting has a value that cannot be used; the message says which, and what to write instead."""
+    """A setting has an invalid value; the message says which, and what to write instead."""
 
 
 def knob(default: T, help: str, *, zero: bool = False, divided: bool = False) -> T:
-    """A setting. A number must be more than 0 unless `zero` is one that means something. One that is `divided` is of
-    the whole server: of several gateways each has an equal part."""
+    """A setting. A number must be more than 0, unless `zero` says that 0 has a meaning. A `divided` number is for the
+    whole server: several gateways share it in equal parts."""
     made: T = field(default=default, metadata={"help": help, "zero": zero, "divided": divided})
     return made
 
@@ -49,13 +49,15 @@ class Settings:
     apis: str = knob(
         "", "files and folders, separated by commas, that describe HTTP APIs: their operations become tools of `apis`"
     )
-    api_base_url: str = knob("", "where those APIs are, if not where they say: URL, or NAME=URL,NAME=URL")
+    api_base_url: str = knob(
+        "", "base URL of those APIs, if not the one in their description: URL, or NAME=URL,NAME=URL"
+    )
     api_keys: str = knob("", "a JSON file with the keys of those APIs")
     data_dir: tuple[str, ...] = knob(
         (), "directory of the server below which a trainer may name files, such as `db_path` for sql (repeatable)"
     )
     retrieval: Literal["words", "embeddings"] = knob(
-        "words", "how tools are found for a question: by its words, or by what they mean as well (extra `embeddings`)"
+        "words", "how a search finds tools: by words, or also by meaning (extra `embeddings`)"
     )
     # Where sessions live
     placement: Literal["local", "process", "pool", "ray"] = knob(
@@ -97,21 +99,19 @@ class Settings:
         zero=True,
     )
     agent_host: str = knob("", "address of the agents' port; without it, that of --host")
-    agent_url: str = knob(
-        "", "how agents reach this server: the beginning of the URLs that they are given, if not what trainers use"
-    )
+    agent_url: str = knob("", "base of the URLs for agents, if they reach this server by another address than trainers")
     agent_token_seconds: float = knob(
         86_400, "an agent's token is good for this long, and never longer than its session"
     )
     # How long
-    idle_seconds: float = knob(900, "close a session that nobody has used or pinged for this long")
+    idle_seconds: float = knob(900, "close a session after this long without a request or a ping")
     setup_seconds: float = knob(1800, "give up on an environment's setup() after this long")
     call_seconds: float = knob(3600, "stop a tool call after this long; it is reported as timed out, with no reward")
     teardown_seconds: float = knob(30, "give up on an environment's teardown() after this long")
     drain_seconds: float = knob(30, "when the server is stopped, wait this long for running calls", zero=True)
     replay_seconds: float = knob(60, "keep a result this long for a client that lost its connection", zero=True)
     outcome_seconds: float = knob(
-        600, "keep what a session came to for this long after its end, for GET /sessions/{id}/outcome", zero=True
+        600, "keep the outcome of a session for this long after its end, for GET /sessions/{id}/outcome", zero=True
     )
     ping_seconds: float = knob(10, "send a sign of life this often while a call runs")
     starting_seconds: float = knob(
@@ -154,11 +154,11 @@ class Settings:
     # Untrusted code
     sandbox: str = knob(
         "auto",
-        "what isolates untrusted code: native, bubblewrap, docker, podman, landlock, subprocess (which does not, for "
-        "development), or auto, the first of them that does it well enough",
+        "what isolates untrusted code: native, bubblewrap, docker, podman, landlock, subprocess (no isolation, for "
+        "development), or auto, the first that isolates well enough",
     )
     min_isolation: Level = knob(  # noqa: RUF009  # a Literal
-        "L3-nolimit", "do not run untrusted code that is isolated less than this"
+        "L3-nolimit", "refuse to run untrusted code with less isolation than this"
     )
     sandbox_seconds: float = knob(_SANDBOX.wall_seconds, "stop a program in a sandbox after this long")
     sandbox_memory_bytes: int = knob(_SANDBOX.memory_bytes, "memory of a sandbox")
@@ -170,7 +170,7 @@ class Settings:
         _SANDBOX.output_bytes, "output of a program in a sandbox; one that writes more is stopped"
     )
     sandbox_network: Network = knob(  # noqa: RUF009  # a Literal
-        _SANDBOX.network, "what a sandbox reaches: nothing, itself, or all that this host does"
+        _SANDBOX.network, "network of a sandbox: none, its own loopback, or this host's"
     )
     sandbox_image: str = knob("", "container image for docker and podman, if not a plain one with Python")
     sandbox_python: str = knob(
@@ -190,7 +190,7 @@ class Settings:
         zero=True,
         divided=True,
     )
-    sandboxes_ready: int = knob(2, "sandboxes to keep ready for whoever asks next", zero=True, divided=True)
+    sandboxes_ready: int = knob(2, "sandboxes to keep ready in advance", zero=True, divided=True)
     # verl-tool's wire
     verl_request_seconds: float = knob(
         0,
@@ -199,7 +199,7 @@ class Settings:
     )
     verl_repeat_seconds: float = knob(
         30,
-        "keep an answer that nobody took for this long, for a trainer that sends its request again; 0: do it again",
+        "keep an undelivered answer this long, for a trainer that repeats its request; 0: act again",
         zero=True,
     )
     verl_done_if_invalid: bool = knob(False, "end a trajectory whose text calls no tool")
@@ -210,7 +210,7 @@ class Settings:
     )
     toolserver_keep_seconds: float = knob(86_400, "keep the files of a closed node this long")
     toolserver_keep_bytes: int = knob(
-        8 * 2**30, "files of closed nodes, all together; those that were closed first go first", divided=True
+        8 * 2**30, "files of closed nodes, all together; beyond this, the oldest go first", divided=True
     )
     # MCP
     agent_sees_rewards: bool = knob(
@@ -224,17 +224,17 @@ class Settings:
     # What is kept
     record: str = knob(
         "",
-        "keep what happens in sessions in this file, to list, show and replay it; without it nothing is kept",
+        "record sessions in this file, to list, show and replay them; without it nothing is recorded",
     )
     record_bytes: int = knob(
-        4 * 2**30, "size of that file beyond which the oldest episodes go; episodes of `toolyard eval` stay"
+        4 * 2**30, "drop the oldest episodes when that file grows beyond this; episodes of `toolyard eval` stay"
     )
-    record_fraction: float = knob(1.0, "keep only this part of all sessions, whole ones, chosen at random")
+    record_fraction: float = knob(1.0, "record only this share of the sessions, chosen at random")
     # How
     studio: bool = knob(True, "serve Studio, the pages for people, at /studio/, and show them to browsers that open /")
     latch_finished: bool = knob(True, "refuse tool calls after one that returned finished=True")
     errors: Literal["none", "exception", "stacktrace"] = knob(
-        "exception", "how much of an unexpected exception a client is shown"
+        "exception", "how much of an unexpected exception clients see"
     )
     log_format: Literal["text", "json"] = knob("text", "how log lines are written")
     log_level: Literal["debug", "info", "warning", "error"] = knob("info", "the least severe log lines to show")
@@ -271,7 +271,7 @@ class Settings:
                 )
 
     def check_exposure(self) -> None:
-        """Refuse to be reachable from other machines by anybody, unless told so."""
+        """Refuse an address that other machines can reach without a key, unless a setting allows it."""
         if not (is_loopback(self.host) or self.api_key or self.allow_anonymous):
             raise SettingsError(
                 f"{self.host} can be reached from other machines, and no key is asked for. Set --api-key (or the "
@@ -279,7 +279,7 @@ class Settings:
             )
 
     def check_sandbox_network(self) -> None:
-        """Refuse to let programs in sandboxes use the server as its clients do, unless told so."""
+        """Refuse to let programs in sandboxes reach the server without a key, unless a setting allows it."""
         if self.sandbox_network == "host" and not (self.api_key or self.allow_anonymous):
             raise SettingsError(
                 "with --sandbox-network host, programs in sandboxes reach this server, and no key is asked for. Set "
@@ -293,7 +293,7 @@ class Settings:
         return group(**{name: getattr(self, name) for name in names})
 
     def part(self) -> Self:
-        """What one of several gateways may have. With one it is all."""
+        """The settings of one of several gateways; with one gateway, all of them."""
         if self.gateways == 1:
             return self
         pool = self.pool_processes or os.cpu_count() or 1
@@ -302,7 +302,7 @@ class Settings:
         return dataclasses.replace(whole, **{name: -(-getattr(whole, name) // self.gateways) for name in divided})
 
     def sandbox_limits(self) -> SandboxLimits:
-        """Those of a sandbox whose environment asks for nothing else."""
+        """The default limits of a sandbox."""
         return SandboxLimits(
             wall_seconds=self.sandbox_seconds,
             memory_bytes=self.sandbox_memory_bytes,
@@ -314,7 +314,7 @@ class Settings:
 
     @classmethod
     def read(cls, given: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> Self:
-        """What was given, then TOOLYARD_* variables, then the defaults."""
+        """Read settings from `given`, then TOOLYARD_* variables, then the defaults."""
         values: dict[str, Any] = {}
         kinds = get_type_hints(cls)
         for knob_ in dataclasses.fields(cls):
@@ -342,7 +342,7 @@ def is_loopback(host: str) -> bool:
 
 
 def given_kind(kind: Any) -> Any:
-    """What is written for a setting of this type; one that may be None is then not written at all."""
+    """The type of a written value; a setting that may be None is left out instead."""
     return next((one for one in get_args(kind) if one is not NoneType), kind) if isinstance(kind, UnionType) else kind
 
 

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _MANY_THREADS = 512
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 _CHATTY = ("httpx2", "httpcore", "httpcore2")
-"""Libraries that would tell of every request."""
+"""Libraries that log every request."""
 
 USAGE = """\
 usage: python -m toolyard.verl [--FLAG VALUE | --FLAG=VALUE | --FLAG | --noFLAG] …
@@ -44,13 +44,13 @@ The flags of verl-tool's server:
 
   These are accepted and have no meaning here: {unused}.
 
-Everything else that Toolyard can be told is set by variables, for instance TOOLYARD_SANDBOX.
+For all other settings of Toolyard there are variables, for instance TOOLYARD_SANDBOX.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Those that mean something. None: not given."""
+    """The flags that have a meaning. None: not given."""
 
     tool_type: tuple[str, ...] = ("base",)
     host: str | None = None
@@ -69,20 +69,20 @@ HELP: Mapping[str, str] = {
     "tool_type": "tools, separated by commas; also files with classes written for verl-tool [base]",
     "host": "address to listen on [127.0.0.1]",
     "port": "port to listen on; 0 picks a free one [5000]",
-    "workers_per_tool": "what a class written for verl-tool is told; raises the number of threads if need be [32]",
-    "max_concurrent_requests": "actions carried out at once; others wait their turn [1024]",
+    "workers_per_tool": "num_workers of classes written for verl-tool; raises the number of threads if need be [32]",
+    "max_concurrent_requests": "actions that run at once; others wait their turn [1024]",
     "request_timeout": "seconds after which a request is answered 408 [never]",
     "thread_pool_size": "threads, at most [4 for each concurrent request, but at least 512]",
     "log_level": "debug, info, warning, error or critical [info]",
     "done_if_invalid": "end a trajectory whose text calls no tool [False]",
-    "enable_hashing": "the same request again gets the same answer, and nothing is done twice [True]",
+    "enable_hashing": "a repeated request gets the same answer, and nothing runs twice [True]",
     "data_dir": "directories, separated by commas, below which a trainer may name files (repeatable) [none]",
 }
 UNUSED = ("log_directory", "log_interval", "router_workers", "slient", "use_ray", "use_tqdm", "uvi_workers")
 
 
 class FlagError(ToolyardError):
-    """The command line does not make sense."""
+    """The command line is malformed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -143,7 +143,7 @@ def settings_of(flags: Flags) -> Settings:
             "verl_done_if_invalid": flags.done_if_invalid,
             "verl_repeat_seconds": 0.0 if flags.enable_hashing is False else None,
         },
-        {variable_of("verl_explain_invalid"): "yes", **os.environ},  # as verl-tool does, unless a variable says no
+        {variable_of("verl_explain_invalid"): "yes", **os.environ},  # as in verl-tool, unless a variable says no
     )
 
 
@@ -156,7 +156,7 @@ def reachable(where: str) -> str:
 
 
 def initialized(flags: Flags) -> list[type[Toolset]]:
-    """Those that can be used; what is wrong with the others is said, and the server starts without them."""
+    """The tools that can be used. Logs what is wrong with the others, and leaves them out."""
     wanted = [name for name in ordered(flags.tool_type) if name != "finish"]
     log.info("Initializing tools: %s", tuple(wanted))
     toolsets: list[type[Toolset]] = []
@@ -172,7 +172,7 @@ def initialized(flags: Flags) -> list[type[Toolset]]:
 
 
 def toolsets_named(name: str, workers: int) -> Sequence[type[Toolset]]:
-    """A tool of ours, one of verl-tool's own that is not among ours, or those of a file."""
+    """A tool of Toolyard, another one of verl-tool, or the tools of a file."""
     if name in TOOLS or not (target := _target(name)):
         return [toolset_named(name)]
     found = load_targets([target])
@@ -188,7 +188,7 @@ def tool_names(toolset: type[Toolset]) -> Sequence[str]:
 
 
 def _target(name: str) -> str:
-    """What to load for a name that is not in our table: a file, a module, or what somebody added to verl-tool."""
+    """What to load for a name that Toolyard does not know: a file, a module, or a tool added to verl-tool."""
     if name.partition(":")[0].endswith(".py") or "." in name:
         return name
     module = f"{verl_tool.PACKAGE}.{name}"
@@ -202,7 +202,7 @@ def _target(name: str) -> str:
 
 
 def read_flags(argv: Sequence[str]) -> tuple[Flags, Sequence[str]]:
-    """The flags, and the names of those that were given and have no meaning here."""
+    """The flags, and the names of those without a meaning here."""
     kinds = get_type_hints(Flags)
     values: dict[str, Any] = {}
     unused: list[str] = []
@@ -272,7 +272,7 @@ def usage() -> str:
 
 
 def configure_logs(level: str) -> None:
-    """As verl-tool's log looks, so that whoever reads it finds what they look for."""
+    """Format the log as verl-tool does, for people and scripts that read it."""
     lines = logging.StreamHandler(sys.stderr)
     lines.setFormatter(TextLines("%(asctime)s - %(name)s - %(levelname)s - %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[lines])

@@ -62,8 +62,8 @@ def head_of(url: bytes, headers: Headers) -> bytes:
 class SocketProtocol(WebSocketsSansIOProtocol):
     """`everyone` holds all connections of this process. It takes over the place of the request that became this one.
 
-    A socket that nothing was said on may be given up if there are too many connections; one that is used never is.
-    Sockets whose client no longer answers pings are closed.
+    With too many connections, the server may give up a socket without messages, never one in use. It closes sockets
+    whose client no longer answers pings.
     """
 
     turn = 0
@@ -106,7 +106,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     def handle_ping(self) -> None:
         if not (pong := b"".join(self.conn.data_to_send())):
-            return  # it went with that of another ping
+            return  # sent together with that of another ping
         if not self.transport.get_write_buffer_size() + cast(Any, self.transport).gathered:
             self._pongs = 0
         self._pongs += len(pong)
@@ -174,7 +174,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
 
 def become(before: Connection, everyone: Connections, transport: Any, head: bytes, **more: Any) -> None:
-    """Let a WebSocket take over the connection of a request. `transport` is ours; `more` are uvicorn's arguments."""
+    """Let a WebSocket take over the connection of a request. `transport` is a `Gathering`; `more` are uvicorn's
+    arguments."""
     socket = SocketProtocol(everyone, **more)
     everyone.hand_over(before, socket)
     socket.connection_made(transport)

@@ -1,4 +1,4 @@
-"""A site that may be browsed, one that may not, and a window."""
+"""An allowed site, a forbidden one, and a window."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture(scope="session")
 def private() -> Iterator[Site]:
-    """On loopback, like the other one, but nobody has allowed it."""
+    """Also on loopback, but not allowed."""
     with serving() as site:
         yield site
 

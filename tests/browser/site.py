@@ -1,4 +1,4 @@
-"""A web site on this machine: the pages of tests/pages, and some that behave badly. It remembers what it was asked."""
+"""A web site on this machine: the pages of tests/pages, and some misbehaving ones. It records its requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGES = Path(__file__).parents[1] / "pages"
 
 
 def chromium() -> str:
-    """Installs it where that can be done without asking."""
+    """Installs Chromium where that needs no confirmation."""
     if find_chromium() is None:
         install("chromium")
     found = find_chromium()

@@ -1,4 +1,4 @@
-"""Where a browser may go, whoever sends it there."""
+"""Where a browser may go, whatever sends it there."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_what_is_allowed_is_that_and_no_more(allowed: str, url: str):
 
 
 class Fickle(Addresses):
-    """Says once where a name is. Whoever looks it up again, or elsewhere, finds something else."""
+    """Resolves a name once. Later look-ups, or those elsewhere, find a different address."""
 
     asked = 0
 
@@ -172,7 +172,7 @@ async def test_a_link_to_a_local_file_leads_nowhere(visit: Visit, site: Site):
 
 
 async def test_nothing_that_a_page_does_reaches_an_address_that_is_not_allowed(visit: Visit, site: Site, private: Site):
-    """Fetches, redirects, WebSockets, images, frames and WebRTC: the counterpart must not notice even a packet."""
+    """Fetches, redirects, WebSockets, images, frames and WebRTC: the server there must not receive a single packet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as packets:
         packets.bind(("127.0.0.1", private.server_port))
         packets.settimeout(0.1)

@@ -43,7 +43,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """For temporary files, like the usual one."""
+    """A directory for temporary files, like the usual one."""
     made = Path(tempfile.mkdtemp(prefix="toolyard-test-"))
     made.chmod(0o1777)
     yield made
@@ -51,7 +51,7 @@ def directory() -> Iterator[Path]:
 
 
 def commands() -> dict[int, str]:
-    """Of the processes that live."""
+    """The command lines of all living processes."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -59,7 +59,7 @@ def commands() -> dict[int, str]:
                 found[int(process.name)] = (
                     (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 )
-        except OSError:  # it has just ended
+        except OSError:  # it has ended
             continue
     return found
 
@@ -81,7 +81,7 @@ def has_driver(server: int) -> bool:
 
 
 def chromiums_here() -> list[tuple[int, str]]:
-    """The browsers that this process has, with their command lines."""
+    """The browsers of this process, with their command lines."""
     return [
         (process, command)
         for process, command in commands().items()
@@ -174,7 +174,7 @@ async def test_windows_that_nobody_waits_for_any_longer_count_until_they_are_clo
     try:
         for _ in range(2):
             opening = asyncio.create_task(open_visit())
-            for _ in range(10):  # it has asked for a window, and cannot have it yet
+            for _ in range(10):  # it waits for a window that is not free
                 await asyncio.sleep(0)
             opening.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""What pages look like as text, and what can be done in them."""
+"""How pages look as text, and what can be done in them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 
 def number(view: PageView, words: str) -> int:
-    """Of the element that is said to be this."""
+    """The number of the element with these words."""
     found = re.search(rf"\[(\d+)\] {re.escape(words)}", view.text)
     assert found, f"no {words} in:\n{view.text}"
     return int(found[1])

@@ -1,4 +1,4 @@
-"""An environment that does what it should not when a program talks over its standard streams."""
+"""An environment that writes to standard streams while a program uses them for its protocol."""
 
 from __future__ import annotations
 

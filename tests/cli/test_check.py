@@ -1,4 +1,4 @@
-"""`toolyard check` and `check_environment`: each fault that an author can make is named, and nothing else is."""
+"""`toolyard check` and `check_environment`: they name each mistake of an author, and nothing else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.py"))
 
 
 class Good(Environment):
-    """Nothing is wrong with it; the classes below each break one thing."""
+    """It has no mistake; each class below makes one."""
 
     @classmethod
     def list_splits(cls):
@@ -67,7 +67,7 @@ def problems(report: Report) -> list[tuple[str, str]]:
 
 
 def only(report: Report, level: str, topic: str) -> str:
-    """The one problem there is, which must be this one."""
+    """The only problem in the report."""
     assert problems(report) == [(level, topic)], str(report)
     return next(finding.text for finding in report.findings if finding.level == level)
 
@@ -96,6 +96,10 @@ def test_a_class_that_cannot_be_served_is_an_error_not_an_exception():
         @classmethod
         def list_splits(cls):
             return ["train"]
+
+        @classmethod
+        def list_tasks(cls, split):
+            return []
 
         def get_prompt(self):
             return "x"
@@ -152,7 +156,7 @@ def test_tasks_that_are_not_objects_or_not_json_are_named():
         def list_tasks(cls, split):
             return [{"n": object()}]
 
-    assert "train[1]: it is of type list" in only(check_environment(Lists), "error", "tasks")
+    assert "list_tasks('train') is [1, 2], a list; a task is a dict" in only(check_environment(Lists), "error", "tasks")
     assert "not plain JSON" in only(check_environment(NotJson), "warning", "tasks")
     assert "cannot be sent as JSON" in only(check_environment(NotAtAll), "error", "tasks")
 
@@ -213,6 +217,7 @@ def test_an_environment_with_more_tasks_than_can_be_listed_is_sampled():
 def test_constructor_setup_and_prompt_that_raise_are_told_apart():
     class Constructor(Good):
         def __init__(self, task_spec={}, secrets={}):
+            super().__init__(task_spec, secrets)
             raise ValueError("constructor boom")
 
     class Setup(Good):
@@ -594,7 +599,7 @@ class Graded(Environment):
 
 
 def graded(tmp_path: Path, tools: str) -> type:
-    """An environment in a file of its own, as an author has it."""
+    """An environment in a file, as an author writes it."""
     file = tmp_path / f"graded_{abs(hash(tools))}.py"
     file.write_text(SANDBOXED + tools)
     (environment,) = load_targets([str(file)]).environments
@@ -630,7 +635,7 @@ def test_an_agent_that_makes_its_own_call_count_as_lost_is_a_warning(tmp_path):
     assert "an agent that crashes makes run count as lost, and so its episode" in only(report, "warning", "agents")
 
 
-# What can be read in a sandbox.
+# What a sandbox can read.
 
 
 HONEST = """
@@ -655,7 +660,7 @@ def test_source_that_no_program_in_the_sandbox_can_read_is_right(tmp_path):
 @pytest.mark.thorough
 def test_source_that_a_program_in_the_sandbox_can_read_is_an_error(tmp_path, monkeypatch):
     environment = graded(tmp_path, HONEST)
-    monkeypatch.setenv("TOOLYARD_SANDBOX", "subprocess")  # which has no walls
+    monkeypatch.setenv("TOOLYARD_SANDBOX", "subprocess")  # a backend without walls
     monkeypatch.setenv("TOOLYARD_MIN_ISOLATION", "L0")
     monkeypatch.setenv("TOOLYARD_ALLOW_VISIBLE_SOURCE", "yes")
     text = only(check_environment(environment, episodes=0), "error", "hidden")
@@ -687,7 +692,7 @@ def test_teardown_is_counted_and_what_it_raises_is_an_error():
             raise OSError("still busy")
 
     report = check_environment(Clean, episodes=2)
-    assert "was called 16 times for 16 sessions" in str(report)  # three to look at, two played, two again
+    assert "was called 16 times for 16 sessions" in str(report)  # three to inspect, two played, two again
     text = only(check_environment(Unclean), "error", "runtime")
     assert "teardown() raised OSError: still busy (test_check.py, line " in text
 
@@ -823,7 +828,7 @@ def test_a_coroutine_that_is_never_awaited_is_a_warning():
         assert "never awaited" in only(check_environment(Forgetful), "warning", "python")
 
 
-# Arguments made from schemas.
+# Arguments generated from schemas.
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -867,7 +872,7 @@ def toolyard(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
 
 @pytest.mark.thorough
 def test_the_examples_pass_the_strict_check():
-    quick = [path for path in EXAMPLES if path.stem != "repair"]  # which has a test of its own
+    quick = [path for path in EXAMPLES if path.stem != "repair"]  # it has its own test
     done = toolyard("check", *map(str, quick), "--strict")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("holds together: no errors, no warnings") == len(quick)

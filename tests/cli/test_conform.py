@@ -1,4 +1,4 @@
-"""`toolyard conform` as a person meets it: a line for each case, what was expected where one failed, exit codes."""
+"""`toolyard conform` for people: a line for each case, the expectation where one failed, exit codes."""
 
 from __future__ import annotations
 

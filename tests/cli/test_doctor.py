@@ -1,4 +1,4 @@
-"""`toolyard doctor` as a person meets it: what this host can do, what it lacks, and whether a server would start."""
+"""`toolyard doctor` for people: what this host can do, what it lacks, and whether a server would start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def examine(*, files: int = 0, **variables: str) -> subprocess.CompletedProcess[
 
 
 NOWHERE = {"TOOLYARD_SANDBOX": "docker", "PATH": "/nowhere"}
-"""Without a sandbox no language is tried, which takes seconds: for tests that are about something else."""
+"""Without a sandbox it skips the trials of languages, which take seconds. For tests of other topics."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def bare() -> subprocess.CompletedProcess[str]:
 
 
 def grades(output: str) -> dict[str, list[str]]:
-    """For each topic the grades of its lines, and what they say joined on."""
+    """For each topic, the grades of its lines and their joined text."""
     found: dict[str, list[str]] = {}
     topic = ""
     for line in output.splitlines():

@@ -1,4 +1,4 @@
-"""SIGTERM to a server whose sessions are in processes: calls end well, nobody new is taken, no process is left."""
+"""SIGTERM to a server with sessions in processes: calls end well, no new session opens, no process is left."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ WAITING = """
 
 
 def children(pid: int) -> set[int]:
-    """Its processes, theirs, and so on."""
+    """All descendants of a process."""
     try:
         direct = {
             int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
         }
-    except OSError:  # it has just ended
+    except OSError:  # it has ended
         return set()
     return direct.union(*map(children, direct))
 
@@ -66,7 +66,7 @@ def until(condition, seconds: float = 20) -> None:
 
 
 class Caller(threading.Thread):
-    """Waits in a call while the server is told to stop."""
+    """Waits in a call while the server gets SIGTERM."""
 
     def __init__(self, session) -> None:
         super().__init__(daemon=True)

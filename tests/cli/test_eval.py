@@ -1,4 +1,4 @@
-"""`toolyard eval`: every attempt is accounted for, the numbers are right, and an interruption loses nothing."""
+"""`toolyard eval`: it accounts for every attempt, its numbers are right, and an interruption loses nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def slow(session, task):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder with agents in it, in which the command is typed."""
+    """The working directory of the command, with agents in it."""
     (tmp_path / "my_agents.py").write_text(AGENTS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -69,7 +69,7 @@ def right(body: Body) -> bytes:
     return said(None, ("say", {"number": number}))
 
 
-# What is played, and by whom.
+# Tasks and agents.
 
 
 def test_the_random_agent_plays_a_file(here, capsys):
@@ -103,7 +103,7 @@ def test_a_model_plays_and_its_tokens_are_counted(here, capsys):
     assert (found["mean_return"], found["mean_turns"]) == (1.0, 1.0)
     assert found["tokens"] == {"prompt": 40, "completion": 20, "cached": 16, "reasoning": 8}
     assert {(body["temperature"], body["top_k"]) for body in asked.bodies} == {(0.7, 5)}
-    assert "8e-05" in capsys.readouterr().out  # 40 tokens for 1 and 20 for 2, a million
+    assert "8e-05" in capsys.readouterr().out  # 40 tokens at 1 and 20 at 2 a million
 
 
 def test_named_rewards_have_a_mean_each(here, capsys):
@@ -136,7 +136,7 @@ def test_half_of_the_tasks_are_right(here):
 
 
 def summed(*returns: list[float | None], pass_at: float = 1.0) -> dict[str, Any]:
-    """The result of an evaluation in which the tries of each task had these returns. None was not scored."""
+    """The result of an evaluation with these returns of each task's attempts. None was not scored."""
     tasks = chosen([Task("e", {"n": n}) for n in range(len(returns))], 0)
     found = Evaluation(About("m", "e", "s", "r"), planned(tasks, len(returns[0])), pass_at)
     for one in found.planned:
@@ -188,11 +188,11 @@ def test_passing_may_take_less_than_1():
     assert summed([sum([0.1] * 10)])["pass@1"] == 1.0  # a little less than 1
 
 
-# What goes wrong.
+# Failures.
 
 
 def test_failures_of_ours_of_the_endpoint_and_of_the_agent_are_three_things(here, capsys):
-    """Tasks 1 and 3 cannot be set up; of 0 and 2 the model says nothing of use, and its endpoint nothing at all."""
+    """Tasks 1 and 3 cannot be set up; for 0 and 2 the model answers nonsense, and its endpoint nothing at all."""
 
     def reply(body: Body) -> bytes:
         return refused("401 Unauthorized", "who are you") if "Say 0." in str(body) else said("Well.")
@@ -281,7 +281,7 @@ def test_a_server_that_is_not_there_is_named(here, capsys):
     assert "no connection to the server" in " ".join(capsys.readouterr().err.split())
 
 
-# Stopping, and going on.
+# Stopping and resuming.
 
 
 def test_ctrl_c_keeps_what_was_made_and_resume_loses_and_repeats_nothing(here):
@@ -306,7 +306,7 @@ def test_ctrl_c_keeps_what_was_made_and_resume_loses_and_repeats_nothing(here):
     after = json.loads(out.read_text())
     assert (after["n"], after["scored"], after["mean_return"]) == (20, 20, 1.0)
     assert len({one["id"] for one in after["episodes"]}) == 20
-    assert len(journal.read_text().splitlines()) == 21  # no attempt was made twice
+    assert len(journal.read_text().splitlines()) == 21  # no attempt ran twice
     assert [one for one in after["episodes"] if one in before["episodes"]] == before["episodes"]
     with Store([store]) as read:
         ended = Counter(one.labels["attempt"] for one in read.episodes(Filter(outcome="finished")))
@@ -391,4 +391,4 @@ def test_what_the_model_wrote_beside_its_calls_is_recorded_with_them(here):
         )
     assert short == [f"<think>Hm.</think>\n{thought[:24]}", None]
     assert long[0].startswith(f"<think>Hm.</think>\n{thought[:1000]}")
-    assert long[0].endswith("é…")  # a header has its limits
+    assert long[0].endswith("é…")  # a header's length is limited

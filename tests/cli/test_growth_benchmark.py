@@ -1,4 +1,4 @@
-"""The benchmark of growth tells right answers from others, compares like with like, and leaves no server behind."""
+"""The growth benchmark tells right answers from wrong ones, compares like with like, and leaves no server behind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_benchmark_that_is_ended_ends_its_server(number):
     try:
         until(lambda: len([*tree(benchmark.pid)]) > 1)
         servers = [*tree(benchmark.pid)][1:]
-        time.sleep(0.2)  # any moment will do, but the first is that between two lines of Popen
+        time.sleep(0.2)  # any later moment will do; the first is inside Popen
         benchmark.send_signal(number)
         assert benchmark.wait(60) != 0
         until(lambda: not any(map(is_alive, servers)))

@@ -1,4 +1,4 @@
-"""Hundreds of connections that only take up room, against a server that may have 1,024 open files."""
+"""Hundreds of connections that only take up room, against a server that may open 1,024 files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ COUNT, FILES = 500, 1024
 HEAD, BODY = 3, 3
 """Seconds that the server gives them."""
 GONE_WITHIN = 30.0
-"""Seconds from the last connection: so much more for a busy machine."""
+"""Seconds from the last connection, with a margin for a busy machine."""
 MOST_MORE = 200 * 2**20
-"""Bytes of memory that all of them may cost."""
+"""Bytes of memory that all of them together may cost."""
 HALF = 100_000
 KINDS = {
     "silent": b"",
@@ -38,7 +38,7 @@ KINDS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def enough_files() -> Iterator[None]:
-    """For this process, which has the other ends of all of them."""
+    """Enough files for this process, which holds the other ends of all of them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4 * COUNT + 500
     if hard != resource.RLIM_INFINITY and hard < wanted:
@@ -50,7 +50,7 @@ def enough_files() -> Iterator[None]:
 
 @contextmanager
 def serving(gateways: int, tmp_path: Path, *, files: int = FILES, more: str = "") -> Iterator[tuple[int, Command]]:
-    """`ulimit -n` as a shell sets it."""
+    """A server with a `ulimit -n` set by a shell."""
     (tmp_path / "many.py").write_text(
         "from toolyard import Environment, tool\n\n\n"
         "class Plain(Environment):\n"
@@ -71,7 +71,7 @@ def serving(gateways: int, tmp_path: Path, *, files: int = FILES, more: str = ""
 
 
 class Ordinary(threading.Thread):
-    """Asks again and again, on the connection that it has and on new ones, until it is told to stop."""
+    """Sends requests again and again, on its connection and on new ones, until told to stop."""
 
     def __init__(self, port: int) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def tell(sock: socket.socket, said: bytes) -> None:
 
 
 def still_open(socks: list[socket.socket]) -> list[socket.socket]:
-    """Those that the server has not ended."""
+    """Those that the server has not closed."""
     poll = select.poll()
     by_number = {sock.fileno(): sock for sock in socks}
     for number in by_number:
@@ -201,7 +201,7 @@ def test_bodies_that_are_never_complete_share_their_memory_and_have_none_without
 
 
 def sent(sock: socket.socket, most: int) -> int:
-    """Bytes that went out; all of them, if nobody wants more."""
+    """Sends bytes and returns how many went out; all of them, if there is no limit."""
     try:
         return sock.send(bytes(min(most, 65536)))
     except BlockingIOError:
@@ -239,7 +239,7 @@ def test_half_a_body_is_refused_when_the_server_stops_and_does_not_hold_it_up(tm
     half = KINDS["half a body"].replace(b"mathenv", b"plain")
     with serving(1, tmp_path, more="--body-seconds 60") as (port, command), opened(port, half) as sock:
         sock.settimeout(GONE_WITHIN)
-        assert answers(port)  # so it has read some of the other, too
+        assert answers(port)  # so it has read some of the other one too
         command.process.terminate()
         assert sock.recv(65536).startswith(b"HTTP/1.1 503 Service Unavailable")
         command.wait()
@@ -249,6 +249,6 @@ def test_half_a_body_is_refused_when_the_server_stops_and_does_not_hold_it_up(tm
 def answers(port: int) -> bool:
     try:
         Ordinary(port).ask(None)
-    except OSError:  # it has not noticed yet that the others have gone
+    except OSError:  # it has not noticed yet that the others are gone
         return False
     return True

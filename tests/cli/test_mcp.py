@@ -1,4 +1,4 @@
-"""`toolyard mcp`: one session, for a host that talks to it over standard streams. Numbers are those of the cases."""
+"""`toolyard mcp`: one session, for a host that talks over standard streams. Numbers refer to the cases."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Host:
             env={**os.environ, "YARD": str(folder)},
         )
         self.said = b""
-        """On standard error."""
+        """From standard error."""
         self._listening = threading.Thread(target=self._listen, daemon=True)
         self._listening.start()
 
@@ -228,7 +228,7 @@ def test_a_request_can_be_cancelled_while_the_session_opens(start, tmp_path):
 
 
 def _beside(host: Host, meta: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a call that is made while another runs."""
+    """The answer to a call made while another runs."""
     host.send("tools/call", {"name": "tell", "arguments": {"text": "a"}, "_meta": meta}, id=2)
     while (answer := host.read()).get("id") != 2:
         assert answer["method"] == "notifications/progress"
@@ -250,7 +250,7 @@ def test_the_end_of_the_host_ends_what_runs(start):
 def test_requests_through_a_pipe_are_answered_though_their_writer_is_gone(tmp_path):
     listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
     begin = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}
-    piped = f"{json.dumps(begin)}\r\n{json.dumps(listing)}"  # as `echo` on Windows, and without an end of the last line
+    piped = f"{json.dumps(begin)}\r\n{json.dumps(listing)}"  # like `echo` on Windows, and without a final line end
     done = subprocess.run(
         [TOOLYARD, "mcp", NOISY],
         input=piped.encode(),

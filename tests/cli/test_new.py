@@ -1,4 +1,4 @@
-"""`toolyard new`: what it writes works as it is."""
+"""`toolyard new`: its files work without changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`toolyard sandbox` and the sandbox of `toolyard serve`, as a person meets them."""
+"""`toolyard sandbox` and the sandbox of `toolyard serve`, for people."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_a_command_that_is_stopped_does_not_end_the_shell():
 
 
 class Terminal:
-    """Somebody at a terminal."""
+    """A user at a terminal."""
 
     def __init__(self, *args: str) -> None:
         self.fd, theirs = pty.openpty()
@@ -261,7 +261,7 @@ class Terminal:
 def runs(*argv: str) -> bool:
     wanted = "\0".join(argv).encode() + b"\0"
     for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # it has ended
             if file.read_bytes() == wanted:
                 return True
     return False

@@ -1,4 +1,4 @@
-"""`toolyard serve` as a person meets it: the banner, the answers, and what it says when something is wrong."""
+"""`toolyard serve` for people: the banner, the answers, and its errors."""
 
 from __future__ import annotations
 

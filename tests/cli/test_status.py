@@ -1,4 +1,4 @@
-"""`toolyard status` as a person meets it: a page, JSON, rates, and what it says when something is wrong."""
+"""`toolyard status` for people: a page, JSON, rates, and its errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def words(text: str) -> str:
 
 @pytest.fixture
 def busy() -> Iterator[Running]:
-    """A server with a session in each of two environments, and calls made in one of them."""
+    """A server with a session in each of two environments, and calls in one of them."""
     with (
         running([MathEnv, OtherEnv], api_key="k", sweep_seconds=0.02) as server,
         Client(server.url, api_key="k") as client,
@@ -143,7 +143,7 @@ def test_it_works_with_a_server_of_any_protocol(protocol):
 
 
 def test_when_nobody_answers_it_says_so():
-    with socket.socket() as held:  # which nobody else can take, and which does not listen
+    with socket.socket() as held:  # no other process can take the port, and nothing listens on it
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         done = status(f"http://127.0.0.1:{port}")
@@ -153,7 +153,7 @@ def test_when_nobody_answers_it_says_so():
 
 
 class Stranger(BaseHTTPRequestHandler):
-    """Some other server, which has a page for everything."""
+    """A different kind of server, with a page for every path."""
 
     def do_GET(self):
         self.send_response(200)

@@ -1,4 +1,4 @@
-"""`python -m toolyard.verl` as somebody meets it who typed `python -m verl_tool.servers.serve` before."""
+"""`python -m toolyard.verl` for a user who typed `python -m verl_tool.servers.serve` before."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_help_names_every_flag(command):
         assert flag in asked.output
 
 
-# How flags are spelled.
+# Spellings of flags.
 
 
 @pytest.mark.parametrize(

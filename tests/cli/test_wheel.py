@@ -48,7 +48,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def bin_folder(wheel) -> Path:
-    """Where its commands are, in a virtual environment that knows nothing of the checkout."""
+    """The folder of its commands, in a virtual environment without access to the checkout."""
     python = venvs.interpreter(INSTALLED)
     install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", wheel]
     venvs.run([*install])
@@ -57,7 +57,7 @@ def bin_folder(wheel) -> Path:
 
 @pytest.fixture
 def toolyard(bin_folder, tmp_path) -> Callable[..., str]:
-    """Run a command to its end: what it printed."""
+    """Run a command to its end; returns its output."""
     (tmp_path / "sums.py").write_text(textwrap.dedent(SUMS))
 
     def run(*words: str, code: int = 0) -> str:

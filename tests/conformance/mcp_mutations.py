@@ -9,7 +9,7 @@ from tests.conformance.mutant import Exchange, Mutation, body, header, put, stat
 
 
 def on(method: str, *changes: Mutation) -> Mutation:
-    """Make the changes in answers to this method of JSON-RPC; "" is every other body."""
+    """Make the changes in answers to this method of JSON-RPC; "" stands for every other body."""
 
     def change(exchange: Exchange) -> None:
         asked = exchange.asked

@@ -1,4 +1,4 @@
-"""A server that is right but for one thing: a proxy in front of ours that changes what a mutation says."""
+"""A right server with one fault: a proxy in front of ours that changes answers by a mutation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Exchange:
 
     @property
     def asked(self) -> Any:
-        """The JSON of the request; `{}` if it is none."""
+        """The JSON of the request; `{}` if it is not JSON."""
         try:
             return json.loads(self.request)
         except ValueError:
@@ -58,9 +58,9 @@ class Mutant:
     upstream: str = ""
     mutation: Mutation | None = None
     added: dict[str, str] = field(default_factory=dict)
-    """Headers that go to the server beside those of the client."""
+    """Headers to send to the server beside the client's."""
     exchanges: int = 0
-    """How many there were."""
+    """How many requests have passed."""
     client: aiohttp.ClientSession | None = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -85,9 +85,9 @@ class Mutant:
         return web.Response(status=exchange.status, body=exchange.body, headers=exchange.headers)
 
     async def _relay(self, request: web.Request) -> web.WebSocketResponse:
-        """A WebSocket. Each frame of the server is an answer to the last one of the client."""
+        """A WebSocket. Each frame of the server answers the client's last one."""
         assert self.client is not None
-        near = web.WebSocketResponse(autoclose=False)  # the server hears first that the client goes
+        near = web.WebSocketResponse(autoclose=False)  # tell the server first that the client leaves
         await near.prepare(request)
         said = b""
 
@@ -158,7 +158,7 @@ def mutating() -> Iterator[Mutant]:
 
 
 def at(ending: str, *changes: Mutation, when: Callable[[Exchange], object] = lambda exchange: True) -> Mutation:
-    """Make the changes in answers of paths that end so, and where `when` says so."""
+    """Make the changes in answers of paths with this ending, where `when` holds."""
 
     def change(exchange: Exchange) -> None:
         if exchange.path.endswith(ending) and when(exchange):
@@ -193,7 +193,7 @@ def header(name: str, value: str | None) -> Mutation:
 
 
 def told(edit: Callable[[Any], Any]) -> Mutation:
-    """Change the JSON of an answer: `edit` changes it in place, or returns another."""
+    """Change the JSON of an answer: `edit` changes it in place, or returns a new one."""
 
     def change(exchange: Exchange) -> None:
         value = exchange.told
@@ -221,7 +221,7 @@ def body(text: str, kind: str = "application/json") -> Mutation:
 
 
 def second_time(*changes: Mutation) -> Mutation:
-    """Only the second answer that comes here."""
+    """Change only the second answer that passes here."""
     came = 0
 
     def change(exchange: Exchange) -> None:

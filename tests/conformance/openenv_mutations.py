@@ -64,19 +64,19 @@ def hanging_up(said: bytes) -> Mutation:
 
 
 def without_type(exchange: Exchange) -> None:
-    """A server to which a step without a type is no call."""
+    """A server that ignores a step without a type."""
     if exchange.method == "WS" and "type" not in exchange.asked.get("data", {"type": ""}):
         told(observation={"tools": []})(exchange)
 
 
 def with_unknown_keys(exchange: Exchange) -> None:
-    """A server that takes no keys beside its own."""
+    """A server that refuses unknown keys."""
     if exchange.method == "WS" and b"conform_nobody" in exchange.request:
         exchange.body = b'{"type": "error", "data": {"message": "x", "code": "EXECUTION_ERROR"}}'
 
 
 def again(exchange: Exchange) -> None:
-    """A server that knows no end: it grades each call."""
+    """A server without ends: it grades each call."""
     fine = {"metadata": {}, "tool_name": "x", "result": None, "error": None}
     told(observation=fine, reward=1.0)(exchange)
 

@@ -1,4 +1,4 @@
-"""Our server passes every conformance case, and every case fails a server that is wrong in one thing."""
+"""Our server passes every conformance case, and every case fails a server with one fault."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ CALLED: Mapping[str, Mapping[str, Any]] = {
     "verl": {"environment": "mathenv", "split": "train", "tool": "noparam"},
     "toolserver": {"tool": "FileSystemEnv_print_filesys_struture"},
 }
-"""What our servers are told about themselves."""
+"""The arguments that describe our servers to the cases."""
 OTHERWISE: Mapping[str, Mapping[str, Any]] = {"E49": LONG, "E52": LONG, "F49": {"api_key": KEY}}
-"""Cases that need something else."""
+"""Cases that need other arguments."""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def mutant() -> Iterator[Mutant]:
 
 @pytest.fixture
 def upstream(request: pytest.FixtureRequest, mutant: Mutant) -> Any:
-    """Put the proxy in front of the server for a case; the address to try."""
+    """Put the proxy in front of the server for a case; returns the address to test."""
 
     def put(protocol: str, number: str) -> str:
         name = {"mcp": "played", "toolserver": "nodes"}.get(protocol, "math")

@@ -1,4 +1,4 @@
-"""Every case has a number of its own, and our server has a test of that number."""
+"""Every case has its own number, and our server has a test of that number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NUMBERS = [(kit.protocol, case.number) for kit in KITS.values() for case in kit.
 
 
 def numbers_of_tests() -> Iterator[str]:
-    """The numbers in names of tests, as in `test_E12_…` and `test_67_to_71_…`, and in comments, as in `# F10`."""
+    """Numbers in names of tests, such as `test_E12_…` and `test_67_to_71_…`, and in comments, such as `# F10`."""
     source = "\n".join(path.read_text() for folder in ("wires", "peers") for path in (TESTS / folder).glob("*.py"))
     yield from re.findall(r"\b[FG]\d+\b", source)
     for numbers in re.findall(r"def test_E?((?:\d+_|to_)+)", source):

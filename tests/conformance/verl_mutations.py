@@ -16,7 +16,7 @@ def reverse(answer: dict[str, Any]) -> None:
 
 
 def refusing(what: bytes) -> Mutation:
-    """A server that takes no request with this in it."""
+    """A server that refuses requests that contain this."""
     return at(_PATH, status(422), when=lambda exchange: what in exchange.request)
 
 

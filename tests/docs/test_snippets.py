@@ -75,6 +75,9 @@ b'3\\n4\\n' ['numbers.txt']
 IndexError list index out of range
 0 b'hello world from /home/work/deep\\n'
 0 b'b\\na\\n'
+left out: ['secrets']
+['greet.sh', 'out.txt']
+['greet.sh', 'out.txt']
 wall True KeyboardInterrupt False
 'still here'
 the interpreter ended with code 3 True

@@ -1,4 +1,4 @@
-"""Stores for tests: what a real server recorded of a few sessions that a real client played."""
+"""Stores for tests: a real server's records of a few sessions that a real client played."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAh
 
 
 class Quiz(OneTask):
-    """Tasks with numbers, and tools that say what they are told to say."""
+    """Tasks with numbers, and tools with given answers."""
 
     @classmethod
     def list_tasks(cls, split):
@@ -77,13 +77,13 @@ class Player:
         assert self._post("/delete", headers, {}).status_code == 200
 
     def _post(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> httpx2.Response:
-        """In ASCII, so that half a character gets there as well."""
+        """In ASCII, so that lone surrogates get there as well."""
         return self._client.post(path, headers=headers, content=json.dumps(body))
 
 
 @contextmanager
 def recording(path: Path, *, environments: Sequence[type] = (), **settings: Any) -> Iterator[Player]:
-    """Everything is written when this ends."""
+    """The server writes everything by the end of the block."""
     with (
         running(environments or [Quiz], record=str(path), **settings) as server,
         httpx2.Client(base_url=server.url, verify=_NO_TLS, timeout=30, trust_env=False) as client,
@@ -92,6 +92,6 @@ def recording(path: Path, *, environments: Sequence[type] = (), **settings: Any)
 
 
 def graded(*rewards: float) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    """Calls that give these rewards, the last of which ends the episode."""
+    """Calls that return these rewards; the last one ends the episode."""
     last = len(rewards) - 1
     return [("grade", {"reward": reward, "last": number == last}) for number, reward in enumerate(rewards)]

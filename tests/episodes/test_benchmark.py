@@ -1,4 +1,4 @@
-"""The benchmark of recording measures what it says: costs beside no recording, a load without a loss, a large store."""
+"""The benchmark of recording measures what it claims: cost against no recording, load without loss, a large store."""
 
 from __future__ import annotations
 

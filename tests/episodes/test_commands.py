@@ -1,4 +1,4 @@
-"""`toolyard episodes` as people and programs use it: what it prints, what it refuses, what it makes of hostile text."""
+"""`toolyard episodes` for people and programs: its output, its refusals, and hostile text in it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ended_with(argv: Sequence[str]) -> object:
 
 @pytest.fixture
 def toolyard(capsys: pytest.CaptureFixture[str]):
-    """Run a command; what it printed, and what it complained of."""
+    """Run a command; returns its output and its error messages."""
 
     def run(*words: object, code: int = 0) -> str:
         assert ended_with(["episodes", *map(str, words)]) == code
@@ -251,7 +251,7 @@ def test_two_runs_are_compared_task_by_task(rows, toolyard, path):
 
 
 def test_differences_of_0_and_1_are_no_shares(toolyard, tmp_path):
-    """A share cannot be below 0; what one run is better by can."""
+    """A share cannot be below 0; a difference between runs can."""
     with recording(tmp_path / "x.db") as player:
         for index in range(8):
             player.play(*graded(0), index=index, run="old")
@@ -260,7 +260,7 @@ def test_differences_of_0_and_1_are_no_shares(toolyard, tmp_path):
     assert told["ci95"] == pytest.approx([0.125 - 0.29558, 0.125 + 0.29558], abs=1e-4)
 
 
-# What makes no sense.
+# Invalid combinations.
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(path):
     assert done.stdout == "b'' 0\n"
 
 
-# What agents wrote.
+# Text that agents wrote.
 
 HOSTILE = {
     "ansi": "\x1b[2J\x1b]0;owned\x07\x1b[31m red \x9b31m",

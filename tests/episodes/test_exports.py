@@ -1,4 +1,4 @@
-"""Episodes for other programs: lines of JSON, Parquet, conversations, and one file of HTML in a real browser."""
+"""Episodes for other programs: lines of JSON, Parquet, conversations, and one HTML file in a real browser."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def exported(path, tmp_path):
-    """What is in the file that an export writes."""
+    """The content of an exported file."""
 
     def run(shape: str, *words: str) -> list[dict[str, Any]]:
         out = tmp_path / f"{shape}.jsonl"
@@ -71,7 +71,7 @@ def test_each_step_names_its_episode(exported):
 
 
 def well_formed(messages: Sequence[dict[str, Any]]) -> None:
-    """As OpenAI's chat takes them: each call is answered at once, and tools say only text."""
+    """Valid for OpenAI's chat: each call is answered at once, and tools return only text."""
     asked: list[str] = []
     for message in messages:
         match message["role"]:
@@ -151,7 +151,7 @@ def test_without_its_package_parquet_says_what_to_install(path, tmp_path):
     )
 
 
-# One file of HTML.
+# One HTML file.
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What careless operators and hostile agents do to a store: calls go on, and nothing half is passed off as whole."""
+"""Careless operators and hostile agents against a store: calls go on, and nothing incomplete passes as whole."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def episodes(path: Path) -> list[Episode]:
     try:
         with Store([path]) as store:
             return list(store.episodes())
-    except StoreError:  # it is about to be made
+    except StoreError:  # it does not exist yet
         return []
 
 
@@ -58,7 +58,7 @@ async def test_a_store_that_is_deleted_while_it_is_in_use_is_begun_again(path, c
             assert "toolyard_episodes_left_out_total 1" in (await wire.get("/metrics")).text
     (kept,) = episodes(path)
     assert (kept.task, kept.steps, kept.complete) == ({"n": 2}, 1, True)
-    assert "runs.db was deleted or replaced while it was in use; it is begun again" in caplog.text
+    assert "runs.db was deleted or replaced while it was in use; the server makes it anew" in caplog.text
 
 
 async def test_a_folder_that_is_gone_for_a_while_delays_no_call_and_is_said_once(tmp_path, caplog):
@@ -104,7 +104,7 @@ async def test_an_episode_whose_beginning_was_not_written_changes_no_other(path)
             "CREATE TRIGGER no BEFORE INSERT ON steps WHEN NEW.tool = 'refuse' BEGIN SELECT RAISE(ABORT, 'no'); END"
         )
         async with Wire(server.url) as wire:
-            other.execute("BEGIN IMMEDIATE")  # so that all of this is in one batch
+            other.execute("BEGIN IMMEDIATE")  # so that all of this goes into one batch
             lost = await wire.open()
             await wire.call(lost, "refuse", env="quiz")
             other.execute("COMMIT")

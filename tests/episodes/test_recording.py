@@ -1,4 +1,4 @@
-"""What a server records of its sessions: all that was called and came back, over every wire, and nothing secret."""
+"""What a server records of its sessions: all calls and results, over every wire, and no secret."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Recorded(Steps):
-    """Tools of every kind of outcome."""
+    """Tools with every kind of outcome."""
 
     latch_finished = True
 
@@ -85,7 +85,7 @@ async def play(session: Dialect) -> list[tuple[str, dict[str, object], Came]]:
     return seen
 
 
-# What is in it.
+# What it contains.
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
@@ -106,7 +106,7 @@ async def test_what_the_store_gives_back_is_what_the_client_saw(dialect, path):
         "ors" if dialect.name == "mcp" else dialect.name,
     )
     names_any = dialect.name not in ("verl", "toolserver")
-    if not names_any:  # a tool that there is not is never called
+    if not names_any:  # an unknown tool is never called
         seen = [one for one in seen if one[0] != "nope"]
     assert [(step.tool, step.arguments) for step in steps] == [(name, arguments) for name, arguments, _ in seen]
     assert [step.number for step in steps] == list(range(1, len(seen) + 1))
@@ -257,7 +257,7 @@ async def test_a_call_that_the_end_of_its_session_stops_is_recorded_too(path):
     assert (step.outcome, episode.complete, episode.steps) == ("cancelled", True, 1)
 
 
-# What is never in it.
+# What it never contains.
 
 
 async def test_secrets_are_nowhere_in_the_file_and_the_step_says_that_something_is_missing(path):
@@ -396,7 +396,7 @@ async def test_a_store_that_is_locked_for_a_while_delays_no_call(path):
 
 
 async def test_a_disk_that_is_full_loses_the_record_and_no_call(path, tmp_path):
-    """A limit of the size of files stands for the disk."""
+    """A limit on file sizes stands for a full disk."""
     command = f"ulimit -f 512; exec {TOOLYARD} serve {WORLD} --port 0 --record {path}"
     process = Command(["bash", "-c", command], env={"YARD": str(tmp_path)})
     try:

@@ -1,4 +1,4 @@
-"""Calls of recorded episodes, made again: the same, different, or impossible; and grades given anew."""
+"""Replaying calls of recorded episodes: the same, different, or impossible; and grading again."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class World(Environment):
 
 
 def world(folder: Path, name: str = "world.py", grade: object = 0.5, **changes: str) -> Path:
-    """The file of an environment, with other text in the place of some."""
+    """The file of an environment, with some of its text replaced."""
     source = WORLD.replace("GRADE", repr(grade))
     for old, new in changes.items():
         source = source.replace(old.replace("_", " "), new)
@@ -123,7 +123,7 @@ def world(folder: Path, name: str = "world.py", grade: object = 0.5, **changes: 
 
 def environment(path: Path) -> type[Environment]:
     names: dict[str, object] = {"__name__": "world"}
-    exec(compile(path.read_text(), str(path), "exec"), names)  # a file of ours
+    exec(compile(path.read_text(), str(path), "exec"), names)  # one of our files
     found = names["World"]
     assert isinstance(found, type)
     return found

@@ -1,4 +1,4 @@
-"""Means, intervals and pass@k: cases that are counted by hand, and many that SciPy counts as well."""
+"""Means, intervals and pass@k: cases counted by hand, and many that SciPy confirms."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_passes_is_for_the_caller_to_say():
     assert Summary([[0.4], [0.6]]).pass_at(1, least=0.5) == 0.5
 
 
-# Against others.
+# Against SciPy.
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 7, 19, 49, 199, 1999, 100_000])

@@ -1,4 +1,4 @@
-"""Servers of several gateways: one that the tests of a module share, and a way to start others."""
+"""Servers of several gateways: one for all tests of a module, and a way to start others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.gateways.several import Several
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
-    """One that all tests of a module share, and leave as it is."""
+    """A server that all tests of a module share, and leave unchanged."""
     server = Several(tmp_path_factory.mktemp("yard"), "--log-level", "warning", "--ping-seconds", "0.1")
     try:
         yield server.started()

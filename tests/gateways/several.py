@@ -1,4 +1,4 @@
-"""`toolyard serve --gateways` as a process of its own, and what one can see of it from outside."""
+"""`toolyard serve --gateways` as a separate process, and what is visible of it outside."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Several(Command):
         return self.until(r"http://127\.0\.0\.1:\d+").group()
 
     def gateways(self) -> list[int]:
-        """Their processes."""
+        """The pids of the gateways."""
         return [
             int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         ]
@@ -55,7 +55,7 @@ class Several(Command):
                 self.wait()
                 raise
 
-    # Files through which the world is seen.
+    # Files that show the state of the world.
 
     def came(self, key: str) -> int:
         return len(list(self.folder.glob(f"{key}-came-*")))
@@ -70,8 +70,8 @@ class Several(Command):
 
 @asynccontextmanager
 async def at(several: Several, number: int) -> AsyncIterator[Wire]:
-    """A client with one connection, to the gateway of this number. The system chooses where a connection leads; an id
-    that is handed out over it tells."""
+    """A client with one connection, to the gateway of this number. The system chooses the gateway of a connection; an
+    id issued over it shows which one."""
     for _ in range(200):
         async with Wire(several.url, limits=httpx2.Limits(max_connections=1, keepalive_expiry=60)) as wire:
             sid = (await wire.post("/create_session")).json()["sid"]
@@ -82,7 +82,7 @@ async def at(several: Several, number: int) -> AsyncIterator[Wire]:
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs; one that has ended and that nobody has waited for does not."""
+    """Whether it runs. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

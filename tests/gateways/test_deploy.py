@@ -1,4 +1,4 @@
-"""What the files in deploy/ say of Toolyard is so."""
+"""What the files in deploy/ claim about Toolyard is true."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ async def test_what_is_under_way_in_a_gateway_that_dies_is_told_to_be_lost_and_n
         told = {name: asyncio.ensure_future(work) for name, work in asked.items()}
         await until(lambda: several.came("k") == 4)
         os.kill(victim, signal.SIGKILL)
-        with pytest.raises(httpx2.RemoteProtocolError):  # it had begun, and breaks off
+        with pytest.raises(httpx2.RemoteProtocolError):  # the answer had begun, and breaks off
             await stream.rest()
         lost = json.loads((await told["trainer"]).content)
         assert (lost["dones"], lost["valids"]) == ([True], [False])
@@ -226,7 +226,7 @@ async def test_when_the_supervisor_is_killed_no_process_is_left(start):
 
 @pytest.mark.parametrize(
     "pause",
-    [0.5, thorough(11)],  # the second is longer than a server that has no calls any more waits for its connections
+    [0.5, thorough(11)],  # the second is longer than an idle server waits for its connections
 )
 async def test_sigterm_lets_calls_end_wherever_they_are_and_closes_every_session(start, pause):
     several = start().started()
@@ -236,7 +236,7 @@ async def test_sigterm_lets_calls_end_wherever_they_are_and_closes_every_session
         async with Wire(several.url) as wire:
             await wire.open(sid)
     called = []
-    for sid in ids:  # over connections that lead anywhere
+    for sid in ids:  # over connections to any gateway
         wires.append(Wire(several.url))
         called.append(asyncio.ensure_future(wires[-1].call(sid, "wait", {"key": sid}, env="yard")))
     await until(lambda: all(map(several.came, ids)))

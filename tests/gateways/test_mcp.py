@@ -1,4 +1,4 @@
-"""Sessions that are played over MCP, and their outcomes, are found over connections that lead anywhere."""
+"""Sessions played over MCP, and their outcomes, are found over connections to any gateway."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def opened(several: Several) -> str:
 
 
 def clients_of(several: Several, path: str, headers: dict[str, str] = {}) -> list[Client]:
-    """More than there are gateways: each has a connection of its own, which leads anywhere."""
+    """More clients than gateways: each has its own connection, to any gateway."""
     return [Client(several.url, path, headers) for _ in range(4 * COUNT)]
 
 
@@ -72,7 +72,7 @@ async def test_a_call_is_followed_and_cancelled_from_anywhere(several):
             key = uuid.uuid4().hex
             calling = asyncio.ensure_future(client.call_tool("handshake", "wait", id=7, key=key))
             await until(lambda key=key: several.came(key))
-            await asyncio.sleep(0.2)  # for signs of life
+            await asyncio.sleep(0.2)  # for pings
             assert (await other.notify("notifications/cancelled", {"requestId": 7})).status == 202
             told = await calling
             assert told.error["code"] == -32800
@@ -96,7 +96,7 @@ async def test_a_session_that_is_lost_with_its_gateway_is_no_mistake_of_the_agen
 
 
 async def until_refused(client: Client) -> None:
-    """The gateway that takes the place of the other knows no session of it."""
+    """The gateway that replaces the other does not know its session."""
     async with asyncio.timeout(20):
         while True:
             told = await client.h("ping")

@@ -1,4 +1,4 @@
-"""WebSockets among several gateways: one that has accepted a connection gives it to the one that has its session."""
+"""WebSockets among several gateways: the one that accepts a connection passes it to the one with its session."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_sessions_of_sockets_are_found_over_other_wires_from_anywhere(seve
 async def test_a_socket_reaches_its_seat_whichever_gateway_accepts_it(several):
     for owner in range(COUNT):
         seat = await created(several, owner)
-        for n in range(4 * COUNT):  # each has a connection of its own, which leads anywhere
+        for n in range(4 * COUNT):  # each has its own connection, to any gateway
             async with Player(several.url, f"{WS}?session_id={seat}") as player:
                 if n == 0:
                     await player.reset(split="train", index=2)

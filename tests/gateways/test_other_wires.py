@@ -1,4 +1,4 @@
-"""Nodes of the ToolServer and trajectories of verl-tool are found over connections that lead anywhere."""
+"""Nodes of the ToolServer and trajectories of verl-tool are found over connections to any gateway."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_who_hangs_up_and_asks_again_elsewhere_gets_the_one_answer(several
                 await wire.post("/get_observation", content=body, headers=JSON)
     await until(lambda: several.came(key) == len(ids))
     several.go(key)
-    await asyncio.sleep(0.5)  # it ends, and nobody takes the answer
+    await asyncio.sleep(0.5)  # it ends, and its answer is not fetched
     for number in range(COUNT):
         async with at(several, number) as wire:
             told = observed(await wire.post("/get_observation", content=body, headers=JSON), len(ids))

@@ -1,4 +1,4 @@
-"""Which gateway a session belongs to, and what each may have."""
+"""Which gateway a session belongs to, and each gateway's share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any gateway serves any session: ORS over connections that lead anywhere, with our clients and without."""
+"""Any gateway serves any session: ORS over connections to any gateway, with our clients and without."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SESSIONS = 200
 
 
 async def fresh(several: Several, method: str, path: str, **more: object):
-    """A request over a connection of its own."""
+    """A request over a new connection."""
     async with Wire(several.url) as wire:
         return await wire.request(method, path, **more)
 

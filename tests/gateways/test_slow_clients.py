@@ -1,4 +1,4 @@
-"""Answers that come in parts by way of another gateway, for clients that read slowly or not at all."""
+"""Answers that come in parts through another gateway, for clients that read slowly or not at all."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Streaming:
         for _ in range(COUNT):
             await send({"type": "http.response.body", "body": PART, "more_body": True})
             self.sent += 1
-            await asyncio.sleep(0)  # as whoever reads it from a disk
+            await asyncio.sleep(0)  # like an application that reads from a disk
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         self.is_over.set()
 
 
 class Client:
-    """Reads when it is told to."""
+    """Reads when the test says so."""
 
     def __init__(self) -> None:
         self.reads = asyncio.Event()
@@ -77,7 +77,7 @@ async def begin(asking: Asking, client: Client) -> asyncio.Task[None]:
 
 
 async def stands_still(app: Streaming) -> None:
-    """Until nothing more is written for a while."""
+    """Wait until nothing more is written for a while."""
     with anyio.fail_after(20):
         before = -1
         while before != app.sent or not app.sent:

@@ -1,4 +1,4 @@
-"""An environment that several gateways serve. What happens in it can be seen from outside by the files in a folder."""
+"""An environment for several gateways. Files in a folder show outside what happens in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def arrived(key: str) -> int:
     """How many have come by now."""
     folder = Path(os.environ["YARD"])
     number = len(list(folder.glob(f"{key}-came-*"))) + 1
-    (folder / f"{key}-came-{number}-{os.getpid()}-{time.monotonic_ns()}").touch()  # others may come just now
+    (folder / f"{key}-came-{number}-{os.getpid()}-{time.monotonic_ns()}").touch()  # others may come at the same time
     return number
 
 
@@ -64,7 +64,7 @@ class Files:
 
 
 class Yard(Environment):
-    """Remembers what it was told."""
+    """Remembers texts."""
 
     uses_sandbox = bool(os.environ.get("YARD_NEEDS_SANDBOX"))
 

@@ -1,4 +1,4 @@
-"""What MCP's conformance suite wants to find on a server, as far as an environment has it."""
+"""What MCP's conformance suite expects on a server, as far as an environment has it."""
 
 from __future__ import annotations
 

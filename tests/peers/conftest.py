@@ -33,7 +33,7 @@ PEERS = {
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Make what is missing before the first test starts, so that no test's time limit is about pip."""
+    """Make what is missing before the first test starts, so that no test's time limit covers pip."""
     if session.config.option.collectonly:
         return
     wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
@@ -50,7 +50,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def client() -> Callable[..., Any]:
-    """Run a client script to its end: `client("ors", "tour", url=…)` gives what it saw."""
+    """Run a client script to its end: `client("ors", "tour", url=…)` returns its result."""
 
     def run(peer: str, script: str, *, seconds: float = 120, **arguments: object) -> Any:
         python = venvs.interpreter(PEERS[peer])
@@ -69,7 +69,7 @@ def client() -> Callable[..., Any]:
 
 
 def _addresses(arguments: dict[str, Any]) -> dict[str, str]:
-    """openreward's client makes other host names of the one it is given; for a server of one's own it needs these."""
+    """openreward's client derives other host names from the given one; for another server it needs these."""
     return {"OPENREWARD_SESSION_URL": arguments["url"], "OPENREWARD_API_URL": arguments["url"]}
 
 
@@ -91,7 +91,7 @@ def sources() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def node_modules() -> Callable[[], Path]:
-    """Finds the folder with the packages of npm; a test that needs them is skipped where they are not to be had."""
+    """Finds the folder of npm packages; tests that need them are skipped where they are not available."""
 
     def found() -> Path:
         try:
@@ -104,7 +104,7 @@ def node_modules() -> Callable[[], Path]:
 
 @pytest.fixture(scope="module")
 def yard() -> Iterator[Running]:
-    """A server with everything that the clients are led through."""
+    """A server with everything that the clients use."""
     environments = [MathEnv, OtherEnv, worlds.ChatEnv, worlds.CountEnv, worlds.TextEnv, worlds.OnceEnv]
     with running(environments, toolsets=[worlds.codex], protocol=("verl", "fusion", "ors")) as server:
         yield server

@@ -1,4 +1,4 @@
-"""Packages of npm that the server is tested with, installed once and kept beside the virtual environments."""
+"""npm packages for tests of the server, installed once and kept beside the virtual environments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.peers.venvs import PeerError, cache, making, run
 class NpmPeer:
     name: str
     packages: Mapping[str, str]
-    """By name: the version."""
+    """Versions by name."""
 
 
 MCP = NpmPeer(
@@ -31,7 +31,7 @@ MCP = NpmPeer(
 
 
 def installed(peer: NpmPeer) -> Path:
-    """The folder with `node_modules`, which is made now if it is not there yet."""
+    """The folder with `node_modules`, which this makes if necessary."""
     if shutil.which("npm") is None:
         raise PeerError("npm is not installed, and clients of MCP that are written in TypeScript need it")
     package = json.dumps({"name": "peers", "private": True, "dependencies": peer.packages})

@@ -1,4 +1,4 @@
-"""A TCP proxy between client and server that drops the connection in the middle of an answer, where it is told to."""
+"""A TCP proxy between client and server that drops the connection in the middle of an answer, at a given byte."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _LINGER_SECONDS = 0.5
-"""Between the last byte and the drop, so that the client has surely read what it was given."""
+"""Delay between the last byte and the drop, so that the client has surely read it."""
 
 
 @dataclass(slots=True)
 class Proxy:
     url: str
     answers: list[bytes] = field(default_factory=list)
-    """What the server sent, beginning with the answer to each tool call; kept when nothing was cut."""
+    """What the server sent, from the answer to each tool call on; kept when nothing was cut."""
 
 
 @contextmanager
 def cutting(upstream: str, cut: Callable[[dict[str, Any]], int | None]) -> Iterator[Proxy]:
-    """Proxy for `upstream`. `cut` sees the body of each tool call and says where its answer breaks off, if it does."""
+    """Proxy for `upstream`. `cut` sees the body of each tool call and returns where to cut its answer, or None."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="proxy", daemon=True)
     thread.start()
@@ -57,7 +57,7 @@ def cutting(upstream: str, cut: Callable[[dict[str, Any]], int | None]) -> Itera
 
 
 class _Link:
-    """One connection of a client, and the one to the server that carries it on."""
+    """One connection of a client, and the one to the server that it continues on."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class _Link:
             writer.close()
 
     async def _requests(self, writer: asyncio.StreamWriter) -> None:
-        """Requests whole, one by one: a client does not send the next before it has the answer."""
+        """Whole requests, one by one: a client does not send the next before it has the answer."""
         while True:
             head = await self._reader.readuntil(b"\r\n\r\n")
             length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]

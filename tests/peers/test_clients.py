@@ -1,4 +1,4 @@
-"""The real clients, led through everything they can do. Numbers are those of the conformance cases."""
+"""The real clients, with everything that they can do. Numbers refer to the conformance cases."""
 
 from __future__ import annotations
 

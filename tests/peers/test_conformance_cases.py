@@ -1,6 +1,6 @@
-"""Our conformance cases, tried on the reference servers: what they are known to do otherwise fails there by name.
+"""Our conformance cases against the reference servers: their known deviations fail there by name.
 
-verl-tool's server and XAgent's ToolServer are no packages that could be installed, so they are not among them.
+verl-tool's server and XAgent's ToolServer are not installable packages, so they are not among them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.thorough
 LONG = {"tool": "big", "arguments": {"n": 3000, "fill": " a"}}
 ADD = {"tool": "add", "arguments": {"a": 1, "b": 2}}
 SHARED = {"E14": "D-7", "E19": "", "E20": "D-2", "E58": "D-3", "E60": "D-17"}
-"""What both reference servers of ORS do otherwise. E19 is a path that only one of the clients makes."""
+"""Deviations of both reference servers of ORS. Only one of the clients uses the path of E19."""
 NO_KEY = {"F49"}
 HANDS_ONLY = {case.number for case in KITS["mcp"].cases if case.number.endswith("m")} | {f"F{n}" for n in range(15, 26)}
 
@@ -62,7 +62,7 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def tried(url: str, protocol: str, **told: Any) -> tuple[Mapping[str, str], set[str]]:
-    """The numbers that failed, each with its known difference, and those that were skipped."""
+    """The numbers that failed, each with its known deviation, and those that were skipped."""
     results = asyncio.run(conform(Target(url, **told), [KITS[protocol]]))
     failed = {one.case.number: one.case.difference for one in results if one.verdict == "fail"}
     return failed, {one.case.number for one in results if one.verdict == "skip"}
@@ -99,7 +99,7 @@ def test_the_low_level_server_of_the_mcp_package_passes_every_case(client, as_js
 
 
 def test_what_fastmcp_4_does_otherwise_is_known(client):
-    """It does not look at Host, tells an unknown tool as a result, and ignores a cursor."""
+    """It does not check Host, reports an unknown tool as a result, and ignores a cursor."""
     with serving("mcp-2", "serve_mcp", kind="fastmcp") as url:
         failed, skipped = tried(f"{url}/mcp", "mcp")
         assert failed.keys() == {"F28", "F35h", "F35m", "F44h", "F44m"}
@@ -107,7 +107,7 @@ def test_what_fastmcp_4_does_otherwise_is_known(client):
 
 
 def test_what_fastmcp_3_does_otherwise_is_known(client):
-    """The same, and other codes of errors; it wants both kinds in Accept, and knows handshakes only."""
+    """The same, and other error codes; it requires both types in Accept, and knows handshakes only."""
     with serving("mcp-1", "serve_mcp", kind="fastmcp") as url:
         failed, skipped = tried(f"{url}/mcp", "mcp")
         assert failed.keys() == {"F7h", "F26", "F28", "F35h", "F44h", "F45h", "F46h"}
@@ -115,7 +115,7 @@ def test_what_fastmcp_3_does_otherwise_is_known(client):
 
 
 def test_what_openenvs_own_server_does_otherwise_is_known(client):
-    """It steps before a reset and without a session, and hangs up on a message that is no object."""
+    """It steps before a reset and without a session, and closes on a message that is not an object."""
     with serving("openenv", "serve_openenv") as url:
         assert spoken(url) == ["openenv"]
         failed, skipped = tried(url, "openenv")

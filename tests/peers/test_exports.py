@@ -1,4 +1,4 @@
-"""What is exported is read by those for whom it is: ATIF by Harbor's own models, conversations by OpenAI's types."""
+"""Exports are valid for their readers: ATIF for Harbor's own models, conversations for OpenAI's types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that break and clients that vanish: what the SDKs do about it, and what the server makes of it."""
+"""Broken connections and clients that vanish: how the SDKs react, and what the server does."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ pytestmark = pytest.mark.thorough
 both = pytest.mark.parametrize("sdk", ["ors", "openreward"])
 
 SETUP_SECONDS = 33
-"""Longer than the 30 seconds of silence after which both clients give up a connection and ask again."""
+"""Longer than the 30 seconds of silence after which both clients drop a connection and retry."""
 
 
 def cut_from_key(body):
-    """Keys are `sdk tool offset`: break the first answer to such a call off after that many bytes."""
+    """Keys are `sdk tool offset`: cut the first answer to such a call after that many bytes."""
     *_, offset = body["input"]["key"].split()
     if offset == "whole" or body["input"]["key"] in cut_from_key.seen:
         return None
@@ -40,7 +40,7 @@ cut_from_key.seen = set()
 
 
 def offsets_of(answer: bytes) -> tuple[int, list[int]]:
-    """Where the event that names the call ends, and offsets to cut at: before, all through it, and after."""
+    """The end of the event that names the call, and offsets to cut at: before, all through it, and after."""
     start = answer.index(b"event: task_id")
     named = answer.index(b"\n\n", start) + 2
     assert len(answer) > named + 4096, "the result takes more than one piece"
@@ -55,7 +55,7 @@ def offsets_of(answer: bytes) -> tuple[int, list[int]]:
 def test_a_stream_that_breaks_at_any_byte_still_brings_the_result(client, sdk, tool):
     """And once the client has read the id of its call, the tool runs exactly once.
 
-    Before that, both SDKs ask again without an id, and nobody can tell that it is the same call.
+    Before that, both SDKs retry without an id, and the server cannot recognise the same call.
     """
     cut_from_key.seen.clear()
     with running([OnceEnv]) as server, cutting(server.url, cut_from_key) as proxy:

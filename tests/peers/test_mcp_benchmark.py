@@ -1,4 +1,4 @@
-"""The benchmark of MCP measures what it says, beside the real servers of the SDK and of FastMCP."""
+"""The benchmark of MCP measures what it claims, against the real servers of the SDK and of FastMCP."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from benchmarks.mcp import OWN, beside_ors, beside_peers, conditions, measure
 from benchmarks.report import table
 
-pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("client")]  # the fixture has the peers made beforehand
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("client")]  # the fixture makes the peers beforehand
 
 
 ERAS = ("2025-11-25", "2026-07-28")

@@ -1,4 +1,4 @@
-"""The real clients of MCP, unmodified, led through an episode. Numbers are those of the conformance cases."""
+"""The real clients of MCP, unmodified, play an episode. Numbers refer to the conformance cases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def world() -> Iterator[Running]:
 
 @pytest.fixture
 def tour(world: Running, client: Callable[..., Any], node_modules: Callable[[], Path]) -> Callable[..., Any]:
-    """Lead a client through an episode: what it saw, and what the trainer hears of it."""
+    """Play an episode with a client: what it saw, and the outcome for the trainer."""
 
     def tour(peer: str, kind: str, mode: str, door: type[TrainersDoor]) -> tuple[dict[str, Any], dict[str, Any]]:
         sid, path = asyncio.run(door().open(world.url, "played", {"name": "gold"}))
@@ -43,7 +43,7 @@ def tour(world: Running, client: Callable[..., Any], node_modules: Callable[[], 
 
 
 def typescript(folder: Path, **arguments: str) -> Any:
-    script = folder / "mcp_tour.mjs"  # where it finds the packages
+    script = folder / "mcp_tour.mjs"  # beside the packages
     script.write_text((SCRIPTS / "mcp_tour.mjs").read_text())
     command = [npm.node(npm.MCP), script, json.dumps(arguments)]
     done = subprocess.run(command, env=venvs.environ(), capture_output=True, text=True, timeout=120, check=False)
@@ -69,9 +69,9 @@ def typescript(folder: Path, **arguments: str) -> Any:
     ids=lambda value: value.name if isinstance(value, type) else value or "-",
 )
 def test_a_real_client_plays_an_episode(tour, peer, kind, mode, version, door):  # noqa: PLR0917
-    """Cases F13, F14, F40, F43 and F55: all of them get on without a stream, and go on after what was lost."""
+    """Cases F13, F14, F40, F43 and F55: all of them work without a stream, and go on after losses."""
     seen, outcome = tour(peer, kind, mode, door)
-    if seen["version"] is not None:  # FastMCP tells none that it agreed on without a handshake
+    if seen["version"] is not None:  # without a handshake FastMCP reports none
         assert seen["version"] == version
     if kind != "fastmcp":
         assert (seen["instructions"], seen["prompt"]) == ("Find gold.", ["text"])

@@ -1,4 +1,4 @@
-"""The conformance suites of MCP, for both eras. What they want and this server has not is in the baseline."""
+"""The conformance suites of MCP, for both eras. The baseline lists what they expect and this server lacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BASELINE = Path(__file__).with_name("conformance-baseline.yml")
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """Of a server on which the suites find what they look for, in a session that is open and in those they open."""
+    """A server on which the suites find what they expect, in an open session and in those that they open."""
     with running([Conforming], ping_seconds=0.1) as server:
         made = httpx2.post(f"{server.url}/create", headers={"X-Session-ID": "open"}, json={"task_spec": {}})
         assert made.status_code == 200

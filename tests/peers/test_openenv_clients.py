@@ -1,4 +1,4 @@
-"""OpenEnv's own clients and validator, unmodified. Numbers are those of the conformance cases."""
+"""OpenEnv's own clients and validator, unmodified. Numbers refer to the conformance cases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def world() -> Iterator[Running]:
 
 
 def validated(url: str) -> tuple[int, dict[str, Any]]:
-    """What `openenv validate` says of an address."""
+    """The verdict of `openenv validate` on an address."""
     program = venvs.interpreter(venvs.OPENENV).with_name("openenv")
     done = subprocess.run(
         [program, "validate", "--url", url, "--json"],

@@ -1,7 +1,7 @@
-"""The tests that the two packages bring along, run against our server in the place of theirs.
+"""The test suites of the two packages, run against our server in place of theirs.
 
-Nothing of theirs is kept here: their source distributions come from the package index. Only those of their tests are
-run that have to do with a server.
+Nothing of theirs is kept here: their source distributions come from the package index. Only their tests that use a
+server run.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ DIFFERENT = {
     },
 }
 OFFLINE = ["test_nonexistent_environment", "test_missing_api_key"]
-"""These two ask the vendor's own site."""
+"""These two use the vendor's own site."""
 
 
 @pytest.mark.parametrize(("package", "least"), [("ors-sdk==0.1.0", 17), ("openreward==0.1.167", 119)])
 def test_a_packages_own_tests_pass_with_our_server(served_python, sources, tmp_path, package, least):
     tests = tmp_path / "tests"
     shutil.copytree(sources(package) / "tests", tests)
-    (tests / "pytest.ini").write_text("[pytest]\n")  # or pytest looks for settings in the folders above
+    (tests / "pytest.ini").write_text("[pytest]\n")  # otherwise pytest reads settings of the folders above
     about_servers = [path for path in sorted(tests.glob("test_*.py")) if "Server(" in path.read_text()]
     give_free_ports(about_servers)
     results = tmp_path / "results.json"

@@ -1,4 +1,4 @@
-"""verl-tool's own clients against this server: nobody raises, and nobody ever sends anything twice in vain."""
+"""verl-tool's own clients against this server: none raises, and none ever repeats a request in vain."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Virtual environments of the peers, made once and kept in the user's cache folder.
 
-Each holds a package as its users have it, at a pinned version. The name of its folder tells what is in it: other
+Each holds a package as its users have it, at a pinned version. The name of its folder depends on its content: other
 requirements, or another Python, make another folder.
 """
 
@@ -27,7 +27,7 @@ _PIP_SECONDS = 900
 
 
 class PeerError(Exception):
-    """A peer cannot be had: no package index, no room, or no such version."""
+    """A peer is not available: no package index, no room, or no such version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,19 @@ class Peer:
     name: str
     requirements: Sequence[str]
     bare: Sequence[str] = ()
-    """Installed without what they require."""
+    """Installed without their requirements."""
     constraints: Path = CONSTRAINTS
 
 
 def requirements(*extras: str) -> Sequence[str]:
-    """What Toolyard itself requires, and these extras of it."""
+    """Toolyard's own requirements, and these extras of it."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     optional = [requirement for extra in extras for requirement in project["optional-dependencies"][extra]]
     return [*project["dependencies"], *optional]
 
 
 ORS = Peer("ors", ["ors-sdk==0.1.0"])
-# TRL's client imports neither torch nor transformers, which TRL requires; datasets and packaging are what it needs.
+# TRL's client imports neither torch nor transformers, which TRL requires; it needs datasets and packaging.
 OPENREWARD = Peer(
     "openreward",
     ["openreward==0.1.167", "inspect-openreward==0.3.0", "datasets", "packaging"],
@@ -56,10 +56,10 @@ OPENREWARD = Peer(
 MCP_2 = Peer("mcp-2", ["mcp==2.3.0", "fastmcp==4.1.2"], constraints=HERE / "constraints-mcp-2.txt")
 MCP_FAST = Peer("mcp-fast", [*MCP_2.requirements, "uvloop", "httptools"], constraints=MCP_2.constraints)
 MCP_1 = Peer("mcp-1", ["mcp==1.30.0", "fastmcp==3.4.10"], constraints=HERE / "constraints-mcp-1.txt")
-# Its own server runs in it too, for the benchmark: on the loop and the parser that ours has.
+# Its own server runs in it too, for the benchmark: on the same loop and parser as ours.
 OPENENV = Peer("openenv", ["openenv==0.10.0", "uvloop", "httptools"], constraints=HERE / "constraints-openenv.txt")
 VERIFIERS = Peer("verifiers", ["verifiers[openenv]==0.4.0"], constraints=HERE / "constraints-verifiers.txt")
-# Its models of trajectories need only pydantic; the rest of it wants a newer Python than ours.
+# Its models of trajectories need only pydantic; the rest needs a newer Python than ours.
 HARBOR = Peer("harbor", ["openai", "pydantic"], bare=["harbor==0.25.0"])
 # What the recipes of examples/training need. Where pip finds no build of PyTorch for the CPU, this is several GB.
 TRAINING = Peer(
@@ -68,7 +68,7 @@ TRAINING = Peer(
     constraints=HERE / "constraints-training.txt",
 )
 FUSION = Peer("fusion", ["sandbox-fusion==0.3.7"])
-# Toolyard itself is taken from the sources, beside the packages whose environments it serves and what tests them.
+# Toolyard itself comes from the sources, beside the packages whose environments it serves and what tests them.
 SERVED = Peer("served", [*requirements(), "ors-sdk==0.1.0", "openreward==0.1.167", "httpx", "pytest", "pytest-asyncio"])
 
 
@@ -80,11 +80,11 @@ def cache() -> Path:
 
 
 _failed: dict[Path, PeerError] = {}
-"""What could not be made in this process: not tried again for each test."""
+"""Failures in this process: not retried for each test."""
 
 
 def prepare(peers: Iterable[Peer], packages: Iterable[str] = ()) -> None:
-    """Make what is missing. What cannot be made is told by the tests that need it."""
+    """Make what is missing. The tests that need it report what cannot be made."""
     with suppress(PeerError):
         for peer in peers:
             interpreter(peer)
@@ -93,7 +93,7 @@ def prepare(peers: Iterable[Peer], packages: Iterable[str] = ()) -> None:
 
 
 def interpreter(peer: Peer) -> Path:
-    """The Python of a peer's environment, which is made now if it is not there yet."""
+    """The Python of a peer's environment, which this makes if necessary."""
     contents = [*peer.requirements, *peer.bare, peer.constraints.read_text(), sys.version, sys.platform]
     folder = cache() / f"{peer.name}-{hashlib.sha256(repr(contents).encode()).hexdigest()[:12]}"
     python, ready = folder / "bin" / "python", folder / "ready"
@@ -110,7 +110,7 @@ def interpreter(peer: Peer) -> Path:
 
 
 def sources(requirement: str) -> Path:
-    """The folder with the source distribution of a package, tests and all."""
+    """The folder of a package's source distribution, with its tests."""
     folder = cache() / f"{requirement}-sources"
     with making(folder):
         if not folder.exists():
@@ -129,7 +129,7 @@ def sources(requirement: str) -> Path:
 
 @contextmanager
 def making(folder: Path) -> Iterator[None]:
-    """One process at a time makes a folder; the others wait. A process that dies lets go of the lock."""
+    """One process at a time makes a folder; the others wait. A process that dies releases the lock."""
     if folder in _failed:
         raise _failed[folder]
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
@@ -159,7 +159,7 @@ def run(command: Sequence[str | Path]) -> None:
 
 
 def environ(**more: str) -> dict[str, str]:
-    """The variables a peer sees: none of ours, and no way out of this machine."""
+    """The environment of a peer: none of our variables, and no network beyond this machine."""
     hidden = ("PYTHON", "VIRTUAL_ENV", "OPENREWARD_", "ORS_", "TOOLYARD_", "COVERAGE_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     silent = {"OPENREWARD_DISABLE_UPDATE_CHECK": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}

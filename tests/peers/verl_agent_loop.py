@@ -1,5 +1,5 @@
-"""What the clients of verl-tool do on the wire, written anew from what is known of them: its agent loop, its evaluation
-service and its test scripts. They are as strict, and as easily put off, as the originals.
+"""What verl-tool's clients do on the wire, rewritten from what is known of them: its agent loop, its evaluation service
+and its test scripts. They are as strict, and as impatient, as the originals.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import requests
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 LONGEST = 100_000
 PAUSE = 1.0
-"""Seconds before a request is sent again."""
+"""Seconds before a retry."""
 NOT_STATS = {"observations", "dones", "valids", "processing_time_ms", "success"}
 
 
@@ -42,7 +42,7 @@ class AgentLoop:
         self.timeout = timeout
         self.retries = retries
         self.failures: list[str] = []
-        """Why a request was sent again, or given up."""
+        """Why a request was repeated or given up."""
         self._closing: set[asyncio.Task[None]] = set()
         self._connections = connections
 
@@ -61,7 +61,7 @@ class AgentLoop:
         await self._session.close()
 
     async def closed(self) -> None:
-        """Until every finish that was fired has been answered; an error of one of them is raised."""
+        """Wait until every finish has been answered; raises the error of any."""
         while self._closing:
             await asyncio.gather(*self._closing)
 
@@ -91,7 +91,7 @@ class AgentLoop:
     async def interact(
         self, trajectory: str, action: str, extra: dict[str, Any] | None = None, *, last: bool = False
     ) -> dict[str, Any]:
-        """One action, and all that the trainer keeps of it."""
+        """One action, and everything that the trainer keeps of it."""
         payload: dict[str, Any] = {
             "trajectory_ids": [trajectory],
             "actions": [action],
@@ -112,7 +112,7 @@ class AgentLoop:
         return {**info, **stats}
 
     def close(self, trajectory: str) -> None:
-        """Say that it is over, and do not wait for the answer."""
+        """Send the finish of a trajectory without waiting for the answer."""
         payload = {"trajectory_ids": [trajectory], "actions": [""], "finish": [True], "is_last_step": [True]}
         task = asyncio.ensure_future(self._close(payload))
         self._closing.add(task)
@@ -124,7 +124,7 @@ class AgentLoop:
 
 
 def read_observation(observation: Any) -> dict[str, Any]:
-    """A string, or an object with a string `obs`; a reward is a number or not there. Anything else stops training."""
+    """A string, or an object with a string `obs`; a reward is a number or absent. Anything else stops training."""
     if isinstance(observation, str):
         return {"obs": observation[:LONGEST], "reward": None}
     if not isinstance(observation, dict):
@@ -143,7 +143,7 @@ def new_trajectory() -> str:
 
 
 class EvalService:
-    """The evaluation service: all trajectories that go on in one request, one attempt, no extra fields, no patience."""
+    """The evaluation service: all active trajectories in one request, one attempt, no extra fields, no patience."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -164,7 +164,7 @@ class EvalService:
 
 
 def tokenized(text: str) -> str:
-    """A tokenizer takes text and nothing else."""
+    """A tokenizer takes only text."""
     if not isinstance(text, str):
         raise TypeError(f"text input must be of type str, not {type(text)}")
     return text

@@ -1,4 +1,4 @@
-"""Environments that the real clients are led through."""
+"""Environments for the real clients."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from toolyard import Environment, TextBlock, ToolError, ToolOutput, Toolset, ter
 from toolyard.types import GroupScore, Message, ReasoningBlock, ToolCallBlock, ToolResultBlock
 
 ran: Counter[str] = Counter()
-"""How often a tool really ran, under the key that the call gave."""
+"""How often a tool really ran, by the key of the call."""
 
 
 class CountEnv(Environment):
-    """A running sum that starts where the task says: a mix-up of sessions would show."""
+    """A running sum that starts at the task's number: mixed-up sessions would show."""
 
     @classmethod
     def list_splits(cls):
@@ -55,7 +55,7 @@ class CountEnv(Environment):
 
 
 class TextEnv(Environment):
-    """Any text, asked for by its number."""
+    """Any text, by its number."""
 
     @classmethod
     def list_splits(cls):
@@ -76,7 +76,7 @@ class TextEnv(Environment):
 
 
 class ChatEnv(Environment):
-    """A conversation to go on with, a last message to grade, and groups of answers to compare."""
+    """A conversation to continue, a last message to grade, and groups of answers to compare."""
 
     @classmethod
     def list_splits(cls):
@@ -115,7 +115,7 @@ class ChatEnv(Environment):
 
 
 class codex(Toolset):  # openreward's client only asks for toolsets of a few names
-    """A toolset that a client asks for by name."""
+    """A toolset that a client requests by name."""
 
     @tool
     async def shell(self) -> str:
@@ -124,7 +124,7 @@ class codex(Toolset):  # openreward's client only asks for toolsets of a few nam
 
 
 class OnceEnv(Environment):
-    """Counts how often each call really ran, and answers with more than fits into one piece."""
+    """Counts how often each call really ran, and answers with more than one piece holds."""
 
     @classmethod
     def list_splits(cls):
@@ -192,7 +192,7 @@ def even(number: int) -> int:
 
 
 class DoorEnv(Environment):
-    """A door with a code. Mistakes are to be read and corrected; and its process can die."""
+    """A door with a code. The agent can read and correct its mistakes; and its process can die."""
 
     @classmethod
     def list_splits(cls):

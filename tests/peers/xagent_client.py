@@ -1,6 +1,6 @@
-"""XAgent's ToolServer client, re-created from what it sends and how it reads the answers.
+"""XAgent's ToolServer client, re-created from its requests and from how it reads the answers.
 
-Runs where only `requests` is installed; nothing of Toolyard's is imported.
+Runs where only `requests` is installed; imports nothing of Toolyard.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ServerError(Exception):
 
 class XAgentClient:
     pause = 3.0
-    """Seconds before it asks again; ten times at most."""
+    """Seconds before a retry; ten retries at most."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
@@ -39,7 +39,7 @@ class XAgentClient:
         self.cookies: Any = None
 
     def lazy_init(self) -> None:
-        response = requests.post(f"{self.url}/get_cookie")  # it looks at no status
+        response = requests.post(f"{self.url}/get_cookie")  # it ignores the status
         self.cookies = response.cookies
 
     def close(self) -> None:
@@ -139,6 +139,6 @@ class XAgentClient:
     def _save(self, answer: dict[str, Any]) -> dict[str, str]:
         name = answer.get("name", uuid.uuid4().hex)
         if answer["media_type"] == "image/png" and not name.endswith(".png"):
-            name += ".png"  # a name that is null ends here
+            name += ".png"  # a null name fails here
         (self.folder / name).write_bytes(base64.b64decode(answer["data"]))
         return {"media_type": answer["media_type"], "file_name": name}

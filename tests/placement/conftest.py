@@ -1,4 +1,4 @@
-"""A wire to the server of a module's tests, after each of which it is as before."""
+"""A client of the server that a module's tests share. Each test leaves the server as it was."""
 
 from __future__ import annotations
 

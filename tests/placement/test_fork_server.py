@@ -1,4 +1,4 @@
-"""The fork server, from the server's side: many who want workers at once, and some who give up."""
+"""The fork server, from the server's side: many concurrent requests for workers, and some cancelled ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from toolyard.placement.worker_side import Served
 pytestmark = pytest.mark.anyio
 
 _NOBODY = 2**22
-"""The number of no process: there are none that high."""
+"""A pid that no process has: none is that high."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ async def test_a_worker_that_nobody_waits_for_any_more_is_ended_and_reaped(fork_
 
 async def test_who_waits_for_an_answer_of_one_that_is_closed_is_told():
     fork_server = ForkServer(Served({"counting": Counting}, {}, 4, lambda: None), ProcessLimits())
-    waiting = [asyncio.ensure_future(fork_server.start()) for _ in range(100)]  # more than are asked at once
+    waiting = [asyncio.ensure_future(fork_server.start()) for _ in range(100)]  # more than it serves at once
     await asyncio.sleep(0)
     fork_server.close()
     async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""What sessions in other processes start and let go of: it ends with its session, and with no other."""
+"""Processes that sessions in other processes leave behind: they end with their session, and with no other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Sandboxed(Counting):
-    """With templates of its own."""
+    """With its own templates."""
 
     async def setup(self):
         self.backend = NativeBackend(ready=0, templates=1)
@@ -53,7 +53,7 @@ def any_alive(pids: list[int]) -> bool:
 
 async def test_a_daemon_ends_with_its_session_and_those_of_others_live_on(served, wire):
     if served.server.settings.placement == "pool":
-        return  # there it ends with the process: the next test
+        return  # there it ends with the process: see the next test
     one, other = await wire.open(task_spec={}), await wire.open(task_spec={})
     daemons, others = await daemon(wire, one), await daemon(wire, other)
     await wire.end(one)
@@ -88,7 +88,7 @@ async def test_a_crash_is_told_at_once_although_a_copy_of_the_process_lives_on(w
 
 async def test_daemons_of_a_fork_are_its_own(served, wire):
     if served.server.settings.placement == "pool":
-        return  # sessions have no process there that could be forked
+        return  # sessions have no process of their own to fork there
     sid = await wire.open(task_spec={})
     daemons = await daemon(wire, sid)
     (fork,) = (await wire.post("/counting/fork", headers=H(sid), json={})).json()["sids"]

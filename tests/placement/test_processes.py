@@ -1,4 +1,4 @@
-"""Sessions in other processes: what is the same as here, and what becomes of those that hang, crash or are killed."""
+"""Sessions in other processes: what stays the same, and what happens to those that hang, crash or are killed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-# What is the same as here.
+# What stays the same.
 
 
 async def test_a_session_keeps_its_state_in_another_process_and_shares_it_with_nobody(wire):
@@ -116,7 +116,9 @@ async def test_what_an_author_raises_is_told_as_it_is_here(wire):
     assert (await wire.call(sid, "refuse", env="counting")).failure["error"] == "Tool 'refuse' failed: not today"
     assert await lost(wire, sid, "boom") == "boom"
     assert "validation error" in (await wire.call(sid, "add", {"n": "x"}, env="counting")).failure["error"]
-    assert (await wire.call(sid, "nope", env="counting")).failure["error"] == "'nope' is not a valid tool"
+    unknown = (await wire.call(sid, "nope", env="counting")).failure
+    assert unknown["error"].startswith("'nope' is not a valid tool. The tools are: add, ")
+    assert unknown["metadata"]["tools"][0] == "add"
     await wire.end(sid)
     failed = await wire.open(task_spec={"fail": True})
     response = await wire.get("/counting/prompt", headers=H(failed))
@@ -213,7 +215,7 @@ def test_what_is_printed_is_written_once_although_processes_are_forked_and_kille
     assert sorted(told.stdout.split()) == ["loading", "one", "two"]
 
 
-# What hangs, crashes and is killed.
+# Hangs, crashes and kills.
 
 
 @pytest.mark.parametrize("tool", ["wait", "hang"])
@@ -227,7 +229,7 @@ async def test_a_call_past_its_deadline_is_reported_as_timed_out(wire, tool):
 
 async def test_a_process_that_does_not_stop_is_killed_and_only_its_session_is_lost(served, wire):
     if served.server.settings.placement == "pool":
-        return  # there it would take others with it: the next test
+        return  # there it would end others too: see the next test
     for how in ("hang", "spin"):
         sid, other = await wire.open(task_spec={}), await wire.open(task_spec={})
         pid = int(await value(wire, sid, "where"))
@@ -271,7 +273,7 @@ async def test_a_crash_is_reported_as_lost_and_new_sessions_work(wire, how, word
 
 async def test_what_a_session_started_ends_with_it(served, wire):
     if served.server.settings.placement == "pool":
-        return  # its processes are there for others too
+        return  # its processes serve others too
     sid = await wire.open(task_spec={})
     child = int(await value(wire, sid, "start_a_child"))
     assert is_alive(child)
@@ -339,7 +341,7 @@ async def test_a_template_that_was_killed_is_replaced():
             assert "fork server" in await lost(wire, sid, "add")
             await wire.end(sid)
             several = [f"again{n}" for n in range(8)]
-            async with anyio.create_task_group() as group:  # and by one that is the same for all
+            async with anyio.create_task_group() as group:  # and with one key for all
                 for again in several:
                     group.start_soon(wire.open, again)
             pids = [int(await value(wire, again, "where")) for again in several]
@@ -361,7 +363,7 @@ async def test_a_pool_has_as_many_processes_as_it_should_however_many_come_at_on
 
 
 async def test_a_pool_that_cannot_be_filled_makes_do_with_what_it_has(monkeypatch):
-    monkeypatch.setattr(os, "fork", refusing(range(4, 100)))  # a guard, a fork server and one worker are enough
+    monkeypatch.setattr(os, "fork", refusing(range(4, 100)))  # allow a guard, a fork server and one worker
     with running([Counting], placement="pool", pool_processes=3) as server:
         async with Wire(server.url) as wire:
             sids = [await wire.open(task_spec={}) for _ in range(4)]
@@ -457,7 +459,7 @@ def test_a_session_is_forked_with_its_process(served):
 
 
 class Opening(Counting):
-    """Looks at the descriptors of its process, and uses them up."""
+    """Inspects the descriptors of its process, and uses them up."""
 
     @tool
     async def compute(self, code: str) -> str:
@@ -497,7 +499,7 @@ def test_a_fork_shares_no_line_of_its_origin_even_if_that_ran_code_in_a_sandbox_
                     shared.append(len(ours & theirs))
                     assert branch.call_tool("compute", {"code": "2 + 2"}).text == "4"
                     assert session.call_tool("compute", {"code": "3 + 3"}).text == "6"
-    assert shared == [2, 2]  # of the event loop that is the origin's
+    assert shared == [2, 2]  # those of the origin's event loop
 
 
 def test_a_fork_for_which_its_process_may_open_too_few_files_leaves_the_session_as_it_was():

@@ -1,4 +1,4 @@
-"""Sessions on a real Ray cluster of several nodes: where they are, and what becomes of them when those go."""
+"""Sessions on a real Ray cluster of several nodes: where they run, and what happens to them when nodes go."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ NODES, EACH = 2, 2
 
 
 class Special(Counting):
-    """Needs what one node alone has."""
+    """Needs a resource that one node alone has."""
 
     resources = {"CPU": 0.5, "special": 1}
 
 
 class Nowhere(Counting):
-    """Needs what no node has."""
+    """Needs a resource that no node has."""
 
     resources = {"moon": 1}
 
@@ -99,7 +99,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-# Where sessions are.
+# Where sessions run.
 
 
 async def test_many_sessions_are_spread_evenly_over_nodes_and_actors_and_each_keeps_its_state(served, wire):
@@ -147,7 +147,7 @@ async def test_a_session_forks_by_its_own_hook_or_by_repeating_its_calls(wire):
         assert [await text(wire, each, "add", env=env) for each in (*forked["sids"], sid)] == ["7", "7", "7"]
 
 
-# What hangs, crashes and is killed.
+# Hangs, crashes and kills.
 
 
 async def test_a_call_past_its_deadline_is_timed_out_and_its_session_goes_on(wire):
@@ -201,7 +201,7 @@ async def test_a_replayable_session_goes_on_in_another_actor(served, wire):
 
 
 class Load:
-    """Sessions that are called all the time. What each counted, and what it was told when it failed."""
+    """Sessions with continuous calls: what each counted, and the error when it failed."""
 
     def __init__(self, sids: list[str], pids: dict[str, int]) -> None:
         self.sids = sids
@@ -234,7 +234,7 @@ async def loaded(wire: Wire, count: int) -> AsyncIterator[Load]:
             group.start_soon(load.call, wire, sid, ended)
         await until(lambda: all(load.calls.values()), 30)
         yield load
-        # Everybody who is left is called again, after whatever happened.
+        # Every session that is left gets a call again, after whatever happened.
         before = dict(load.calls)
         await until(lambda: all(load.calls[sid] > before[sid] + 1 or sid in load.failed for sid in sids), 30)
         ended.set()
@@ -265,7 +265,7 @@ async def test_a_node_that_is_lost_under_load_takes_only_its_own_sessions(cluste
         assert not gone & set((await pids_of(wire, new)).values())
     assert load.failed.keys() == hosted
     await until(lambda: not any(map(is_alive, gone)))
-    cluster.add_node(**NODE)  # which must be done in the main thread
+    cluster.add_node(**NODE)  # must run in the main thread
     await until(lambda: len({actor.node.id for actor in actors(served)}) == NODES, 60)
 
 
@@ -287,7 +287,7 @@ async def test_the_server_outlives_its_cluster_and_joins_the_one_that_takes_its_
             first.shutdown()
             assert "its actor has ended" in (await wire.call(sid, "add", env="counting")).error
             assert (await wire.get("/health")).status_code == 503
-            await until(lambda: "cannot join the Ray cluster" in caplog.text, 60)  # which it goes on trying
+            await until(lambda: "cannot join the Ray cluster" in caplog.text, 60)  # it goes on trying
             second = Cluster(initialize_head=True, head_node_args={**HEAD, "gcs_server_port": port})
             await until(lambda: actors(server), 60)
             again = await wire.open(task_spec={})
@@ -397,7 +397,7 @@ def descendants(pid: int) -> list[int]:
     return [*children, *(each for child in children for each in descendants(child))]
 
 
-# What is refused.
+# Refusals.
 
 
 def test_a_cluster_that_is_not_there_is_said_so(tmp_path):

@@ -1,4 +1,4 @@
-"""Sandboxes of sessions in other processes: the server's templates make them, and they are their session's alone."""
+"""Sandboxes of sessions in other processes: the server's templates make them, and only their session uses them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Secretive(Counting):
 
 
 OPEN: list[IO[bytes]] = []
-"""Files that the module of an environment has opened, as one that logs does."""
+"""Files that the module of an environment has opened, for example for its log."""
 
 
 class Logging(Programs):
@@ -94,12 +94,12 @@ async def run(wire: Wire, sid: str, code: str) -> str:
 
 
 def first_processes() -> set[int]:
-    """Of all sandboxes of this server, as the host sees them."""
+    """Process 1 of every sandbox of this server, by host pid."""
     return {pid for pid in tree(os.getpid()) if pid_inside(pid) == 1}
 
 
 def pid_inside(pid: int) -> int:
-    """Its number where it sees itself."""
+    """Its pid in its own namespace."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -122,7 +122,7 @@ async def test_sessions_have_sandboxes_of_their_own_from_templates_that_they_sha
     assert await run(wire, one, "print(x)") == "1"
     new = first_processes() - before
     assert len(new) == 2
-    if os.getuid() == 0:  # then each has a user of its own
+    if os.getuid() == 0:  # then each has its own user
         assert len({user_of(pid) for pid in new}) == 2
 
 
@@ -250,7 +250,7 @@ async def test_a_process_that_says_what_is_no_message_is_hung_up_on():
 
 
 def ask_and_never_listen(line: socket.socket) -> None:
-    """Until it is hung up on."""
+    """Send requests and read no answers, until the other side closes."""
     with line, pytest.raises(ConnectionError):
         ask_all(line, 100_000)
 

@@ -37,7 +37,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Held:
-    """A function that does not return before it is let go."""
+    """A function that does not return until it is released."""
 
     def __init__(self) -> None:
         self.begun, self.released = threading.Event(), threading.Event()
@@ -64,7 +64,7 @@ async def test_a_function_that_comes_while_another_hangs_and_a_thread_is_idle_do
     with anyio.fail_after(10):
         for number in range(5):
             assert await threads.run(lambda number=number: number) == number
-            await anyio.sleep(0.02)  # and its thread has nothing to do
+            await anyio.sleep(0.02)  # its thread is idle by now
     held.released.set()
     assert await hanging
 
@@ -161,7 +161,7 @@ class Kept:
 
 
 async def test_what_was_run_is_kept_by_nobody(threads):
-    """Not even until the garbage collector looks: batches are large, and there are many."""
+    """Not even until the garbage collector runs: batches are large, and there are many."""
     gc.disable()
     try:
         kept = Kept()
@@ -172,7 +172,7 @@ async def test_what_was_run_is_kept_by_nobody(threads):
             await threads.run(kept.fail)
         del kept
         with anyio.fail_after(10):
-            while gone() is not None:  # the thread lets go of it when it has told
+            while gone() is not None:  # the thread drops it once it has reported
                 await anyio.sleep(0.005)
     finally:
         gc.enable()
@@ -180,7 +180,7 @@ async def test_what_was_run_is_kept_by_nobody(threads):
 
 async def test_slow_functions_run_side_by_side():
     threads = Threads(32)
-    barrier = threading.Barrier(20, timeout=10)  # which nobody gets past before all are there
+    barrier = threading.Barrier(20, timeout=10)  # passes only when all are there
     assert sorted(await asyncio.gather(*(threads.run(barrier.wait) for _ in range(20)))) == list(range(20))
     threads.close()
 
@@ -205,7 +205,7 @@ def test_threads_go_on_in_another_loop_when_the_first_was_closed_before_one_was_
     first = asyncio.new_event_loop()
     left = first.create_task(threads.run(lambda: "never asked for"))
     first.call_soon(first.stop)
-    first.run_forever()  # one turn: the function is there, and no thread has been told
+    first.run_forever()  # one turn: the function is queued, and no thread is woken
     first.close()
     assert asyncio.run(asyncio.wait_for(threads.run(lambda: "through"), 5)) == "through"
     assert not left.done()
@@ -225,7 +225,7 @@ async def test_a_thread_is_woken_although_work_keeps_coming(threads):
 
 
 def test_a_loop_hears_of_its_functions_although_one_of_another_loop_ends_meanwhile(threads):
-    """The other loop is not closed: it might go on, and then its caller wants to hear of it too."""
+    """The other loop is not closed: it might go on, and then its caller wants the result too."""
     other = asyncio.new_event_loop()
     first, second = Held(), Held()
     left = other.create_task(threads.run(first))
@@ -235,7 +235,7 @@ def test_a_loop_hears_of_its_functions_although_one_of_another_loop_ends_meanwhi
         going_on = asyncio.ensure_future(threads.run(second))
         await until(second.begun.is_set)
         first.released.set()
-        await until(lambda: threads._performed == 1)  # its thread has woken whom it wakes
+        await until(lambda: threads._performed == 1)  # its thread has woken its waiters
         second.released.set()
         return await asyncio.wait_for(going_on, 5)
 
@@ -274,7 +274,7 @@ async def test_what_was_asked_for_before_the_end_is_done():
     await pool.run(lambda: None)
     await until(lambda: pool._idle == 1)
     asked = asyncio.ensure_future(pool.run(lambda: "done", always=True))
-    await asyncio.sleep(0)  # it is known, and no thread has been told
+    await asyncio.sleep(0)  # it is queued, and no thread is woken
     pool.close()
     with anyio.fail_after(5):
         assert await asked == "done"
@@ -283,7 +283,7 @@ async def test_what_was_asked_for_before_the_end_is_done():
 async def test_when_no_thread_can_be_started_that_is_told_and_later_ones_can():
     pool = Threads(2)
     ran, never = threading.Event(), threading.Event()
-    threading.stack_size(2**46)  # more than there is
+    threading.stack_size(2**46)  # more memory than there is
     try:
         with anyio.fail_after(5), pytest.raises(ServiceUnavailable, match="no thread can be started"):
             await pool.run(ran.set, always=True)
@@ -302,6 +302,10 @@ class Plain(Environment):
     @classmethod
     def list_splits(cls):
         return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return []
 
     def get_prompt(self):
         return ""

@@ -1,4 +1,4 @@
-"""Files of sessions in other processes: however large, they arrive whole, and carrying them is in nobody's way."""
+"""Files of sessions in other processes: however large, they arrive whole, and their transfer delays no one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toolyard.sandboxes.base import Entry
 pytestmark = pytest.mark.anyio
 
 LONGEST = 4 * 2**20
-"""Bytes of a message here, so that files need not be hundreds of megabytes."""
+"""The longest message here, so that files need not have hundreds of megabytes."""
 
 
 class Shelf(OneTask):
@@ -56,6 +56,12 @@ class Shelf(OneTask):
 
     async def stop_programs(self) -> None:
         self.files["stopped"] = b""
+
+    async def pack(self, path: str = ".") -> bytes:
+        return f"{path}:".encode() + b"".join(self.files.values())
+
+    async def unpack(self, archive: bytes, path: str = ".") -> None:
+        self.files = {path: archive}
 
     async def save(self) -> bytes:
         return b"".join(self.files.values())

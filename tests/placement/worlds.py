@@ -1,4 +1,4 @@
-"""An environment whose sessions tell where they are, hang, crash and count. For tests of placements."""
+"""An environment whose sessions report where they run, hang, crash and count. For tests of placements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Counting(Environment):
         super().__init__(task_spec, secrets)
         self.count = 0
         time.sleep(task_spec.get("slow", 0))
-        if task_spec.get("never"):  # and nothing else of Python runs meanwhile
+        if task_spec.get("never"):  # no other Python code runs meanwhile
             re.match("(a+)+$", "a" * 64 + "b")
 
     def setup(self):
@@ -184,7 +184,7 @@ class Repeating(Counting):
 
 
 class Forking(Counting):
-    """Knows how to be forked."""
+    """Supports forks."""
 
     def fork(self):
         made = Forking(self.task_spec, self.secrets)

@@ -58,6 +58,10 @@ class World(Environment):
     def list_splits(cls):
         return ["train"]
 
+    @classmethod
+    def list_tasks(cls, split):
+        return []
+
     def get_prompt(self):
         return "p"
 
@@ -780,6 +784,10 @@ class NoTools(Environment):
     def list_splits(cls):
         return ["train"]
 
+    @classmethod
+    def list_tasks(cls, split):
+        return []
+
     def get_prompt(self):
         return ""
 
@@ -796,6 +804,10 @@ class NoPrompt(Environment):
     @classmethod
     def list_splits(cls):
         return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return []
 
     @tool
     def look(self) -> str: ...

@@ -130,6 +130,7 @@ class Many(World):
 class Bare(Many):
     def __init__(self, task_spec={}, secrets={}):
         """Keeps nothing, not even its task."""
+        super().__init__()
 
     async def setup(self):
         pass

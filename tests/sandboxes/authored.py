@@ -61,7 +61,7 @@ class Venv:
 
 
 def package(site: Path, name: str, *, hidden: str = "", installed: bool = True) -> Path:
-    """An environment in a package, with its data and its bytecode, as pip leaves it."""
+    """An environment in a package, with its data and bytecode, as pip installs it."""
     folder = site / name
     files = {
         "__init__.py": "",
@@ -78,7 +78,7 @@ def package(site: Path, name: str, *, hidden: str = "", installed: bool = True) 
 
 
 def module(site: Path, name: str) -> Path:
-    """An environment in a file of its own."""
+    """An environment in a single file."""
     path = site / f"{name}.py"
     path.write_text(ENVIRONMENT.format(name="Served", secret=SECRET, hidden=""))
     py_compile.compile(str(path))

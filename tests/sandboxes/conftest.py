@@ -1,4 +1,4 @@
-"""Hostile programs are played once for all tests of a module, as root if we are root, and as an ordinary user."""
+"""Hostile programs run once for all tests of a module: as root if we are root, and as an ordinary user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.sandboxes import hostile
 
 @pytest.fixture(scope="module", params=hostile.modes())
 def played(request: pytest.FixtureRequest) -> hostile.Played:
-    """What became of the cases in the module's SUITE that are to be tested now."""
+    """The results of those cases in the module's SUITE that this run tests."""
     asked = [
         item.callspec.params["case"]
         for item in request.session.items

@@ -1,10 +1,10 @@
-"""Plays random scenarios against the native backend, many at once, in a process of its own, and tells what it found.
+"""Plays random scenarios against the native backend, many at once, in its own process, and reports what it found.
 
     python -m tests.sandboxes.fuzzing --seed SEED --executions N --seconds S --scenario NUMBER --times N
 
-A scenario is one family of sandboxes, the programs that run in it and what happens to it meanwhile: calls are given up,
-sandboxes are forked or closed, and the processes that the sandbox is made of are killed. Everything in it comes from
-the seed and its number. Afterwards nothing may be left of it.
+A scenario is one family of sandboxes, the programs in it and the events that hit it: calls are cancelled, sandboxes are
+forked or closed, and processes of a sandbox are killed. The seed and the scenario's number determine all of it.
+Afterwards nothing may be left of it.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ T = TypeVar("T")
 
 AT_ONCE = 8
 ACTIONS = {"call": 60, "together": 6, "queue": 3, "give up": 12, "fork": 8, "files": 6, "close": 3.5, "kill": 1.5}
-"""What happens in a scenario, and how often."""
+"""The events of a scenario, and how often each happens."""
 DOOMED_AT_ONCE = 2
 DOOMED_EVERY = 10
-"""Scenarios with such numbers are played on a backend that loses its own processes now and then."""
+"""Scenarios with multiples of this number run on a backend that loses its own processes now and then."""
 SLACK_SECONDS = 10.0
-"""How much longer than its limit a call may take at most."""
+"""The most by which a call may exceed its limit."""
 GONE_SECONDS = 5.0
 MARGIN_BYTES = 24 * 2**20
-"""How much this process may have grown in the end, compared with a quarter of the way."""
+"""The most by which this process may have grown at the end, compared with a quarter of the way."""
 PROBLEMS_MOST = 5
 
 
@@ -71,7 +71,7 @@ class Box:
     kept: int
     """The value of a variable in its interpreter."""
     python_known: bool = True
-    """Whether that is still there can be told."""
+    """Whether it is known if that is still there."""
     shell_known: bool = False
     threads: bool = False
     children: bool = False
@@ -80,7 +80,7 @@ class Box:
 
 @dataclass(slots=True)
 class Family:
-    """What the sandboxes of a scenario have in common."""
+    """What the sandboxes of a scenario share."""
 
     number: int
     limits: Limits
@@ -88,28 +88,28 @@ class Family:
     doomed: bool
     boxes: list[Box] = field(default_factory=list)
     left: int = 0
-    """Processes that sessions may have been left with."""
+    """The most processes that may be left in sessions."""
     suspect: bool = False
-    """The memory may have been used up once, which can end any process."""
+    """Memory may have run out once, which can end any process."""
     lost: bool = False
-    """We have killed what it lives in."""
+    """We have killed the process that it lives in."""
     user: int = -1
     namespace: int = 0
     log: list[str] = field(default_factory=list)
 
     def processes(self) -> Sequence[int]:
-        """Those that can be its own: of its user, which nobody else has if we are root."""
+        """Processes that can be its own: those of its user, which is unique if we are root."""
         return [pid for pid in _pids() if _user(pid) == (self.user if self.user > 0 else os.geteuid())]
 
     def first_process(self) -> int:
-        """Process 1 of its first sandbox, which hides its namespaces: found by its children. 0 if there are none."""
+        """Process 1 of its first sandbox, found by its children, since it hides its namespaces. 0 if there are none."""
         members = [pid for pid in self.processes() if _namespace(pid) == self.namespace]
         found = [pid for pid in members if _number_inside(pid) == 1]
         return next(iter(found or [int(_status(pid, "PPid")) for pid in members]), 0)
 
 
 class Drawn(NamedTuple):
-    """What is to be executed, and what can be true of it."""
+    """A program to execute, and its possible results."""
 
     program: Program
     judge: Judge
@@ -119,7 +119,7 @@ class Drawn(NamedTuple):
 
 
 class Fuzz:
-    """Plays scenarios, each with its number, until it has played enough."""
+    """Plays scenarios by number until it has played enough."""
 
     def __init__(self, seed: str, executions: int, seconds: float, numbers: Iterable[int]) -> None:
         self.seed = seed
@@ -128,7 +128,7 @@ class Fuzz:
         self.counts: collections.Counter[str] = collections.Counter()
         self.problems: list[str] = []
         self.slowest = 0.0
-        """By how much a call was longer under way than its limit."""
+        """The longest time by which a call exceeded its limit."""
         self.early_bytes = 0
         """The size of this process a quarter of the way."""
         self._wanted = executions, seconds
@@ -141,14 +141,14 @@ class Fuzz:
 
     @property
     def progress(self) -> float:
-        """1 when both are reached: so many executions and so many seconds."""
+        """1 when both the executions and the seconds are reached."""
         executions, seconds = self._wanted
         return min(self.executions / max(executions, 1), (time.monotonic() - self._began) / max(seconds, 0.001))
 
     # ---- Scenarios
 
     async def play(self, backend: NativeBackend, *, doomed: bool) -> None:
-        """One scenario after the other."""
+        """Play one scenario after the other."""
         enforced = backend.report().level == "L3"
         for number in self._numbers[doomed]:
             if self.progress >= 1 or len(self.problems) >= PROBLEMS_MOST:
@@ -159,7 +159,7 @@ class Fuzz:
             family = Family(number, draw_limits(random, enforced=enforced), enforced, doomed)
             try:
                 await self._scenario(backend, family, random)
-            except Exception as error:  # whatever it is: it is what we are looking for
+            except Exception as error:  # any exception: that is what we are looking for
                 if not (doomed and isinstance(error, SandboxError)):
                     self._note(family, error)
             self.scenarios += 1
@@ -194,7 +194,7 @@ class Fuzz:
         await self._check_gone(family)
 
     async def _open_in_vain(self, backend: NativeBackend, limits: Limits | None, random: Random) -> None:
-        """Ask for a sandbox and do not wait for it."""
+        """Request a sandbox and cancel the request."""
         opening = asyncio.ensure_future(backend.open(limits))
         await asyncio.sleep(random.uniform(0, 0.008))
         opening.cancel()
@@ -206,7 +206,7 @@ class Fuzz:
             await sandbox.close()
 
     async def _execute_once(self, backend: NativeBackend, family: Family, random: Random) -> None:
-        """A program in an interpreter of its own. That is process 1, which no signal of its own ends."""
+        """Run a program in its own interpreter. That is process 1, which no signal of its own ends."""
         drawn = self._draw(family, random, "once")
         while drawn.program.ends_by_signal:
             drawn = self._draw(family, random, "once")
@@ -226,7 +226,7 @@ class Fuzz:
             await self.within(interpreter.close(), 0.0)
 
     async def _settle(self, family: Family) -> None:
-        """Learn by what the family is known on the host."""
+        """Find out how the host identifies the family."""
         box = family.boxes[0]
         code = "import os; os.stat('/proc/self/ns/pid').st_ino, int(open('/proc/self/uid_map').read().split()[1])"
         told = await self.within(box.sandbox.exec(code), family.limits.wall_seconds)
@@ -250,7 +250,7 @@ class Fuzz:
                 raise Untrue(f"left behind: {found}")
             await asyncio.sleep(0.02)
 
-    # ---- What happens in one
+    # ---- Events
 
     async def _act(self, family: Family, random: Random) -> None:
         box = random.choice([box for box in family.boxes if not box.closed])
@@ -276,10 +276,10 @@ class Fuzz:
                 if not each.closed:
                     await self.find_out(family, each)
                     await self.find_out_shell(family, each)
-            family.suspect = False  # what was ended then has been missed by now
+            family.suspect = False  # what ended then has been noticed by now
 
     async def _together(self, family: Family, box: Box, random: Random) -> None:
-        """Several in one sandbox. Each may be ended for the memory of another."""
+        """Run several in one sandbox. The memory of one may end another."""
         calls = [self._call(family, box, random) for _ in range(random.randrange(2, 5))]
         family.left += sum(call.judge.story.processes + 2 for call in calls)
         family.suspect = sum(call.judge.story.touches for call in calls) > family.limits.memory_bytes / 2
@@ -293,7 +293,7 @@ class Fuzz:
         await self.find_out(family, box)
 
     async def _queue(self, family: Family, box: Box, random: Random) -> None:
-        """Give up what has to wait for its turn: it is never begun."""
+        """Cancel what waits for its turn: it never begins."""
         ask, first, second, test = random.choice((
             (box.sandbox.exec, "import time; time.sleep(0.2)", "queued = True", "assert 'queued' not in globals()"),
             (box.sandbox.shell, "sleep 0.2", "queued=yes", '[ -z "$queued" ]'),
@@ -314,7 +314,7 @@ class Fuzz:
         self.counts["given up in the queue"] += 1
 
     async def _give_up(self, family: Family, box: Box, random: Random) -> None:
-        """Stop waiting for an answer. What was begun ends, and the sandbox goes on."""
+        """Cancel a running call. What it has started ends, and the sandbox goes on."""
         call = self._call(family, box, random)
         task = asyncio.ensure_future(call.done())
         await asyncio.sleep(_delay(random))
@@ -411,7 +411,7 @@ class Fuzz:
                 await self.find_out(family, other)
 
     async def _kill(self, family: Family, box: Box, random: Random) -> None:
-        """Kill process 1 of the family's first sandbox while something runs, and with it all of them."""
+        """Kill process 1 of the family's first sandbox, and so all of them, while something runs."""
         first = family.first_process() if family.namespace else 0
         if _number_inside(first) != 1:
             return
@@ -429,7 +429,7 @@ class Fuzz:
             await _all(tasks)
         deadline = time.monotonic() + GONE_SECONDS
         with contextlib.suppress(SandboxLost):
-            while time.monotonic() < deadline:  # it is killed, but may not have heard of it
+            while time.monotonic() < deadline:  # the kill may take effect later
                 await self.within(box.sandbox.exec("1"), 0.0)
             raise Untrue("code runs in a sandbox whose process 1 was killed")
 
@@ -469,12 +469,12 @@ class Fuzz:
     # ---- State
 
     async def _plant(self, family: Family, box: Box) -> None:
-        """Put something into the interpreter that must still be there later."""
+        """Put a value into the interpreter that must be there later."""
         told = await self._ask(family, box, f"kept = {box.kept}")
         box.python_known = told is not None and told.killed_by is None and told.error is None
 
     async def find_out(self, family: Family, box: Box, *, lost: bool = False) -> None:
-        """Look after it: it is there, or not if it was said to be lost."""
+        """Check that the value is there, or gone if the result said so."""
         told = await self._ask(family, box, "kept if 'kept' in globals() else 'lost'")
         if told is None:
             box.python_known = False
@@ -491,7 +491,7 @@ class Fuzz:
             await self._plant(family, box)
 
     async def _ask(self, family: Family, box: Box, code: str) -> Executed | None:
-        """None if there can be no interpreter, because the sandbox is full."""
+        """None if there is no interpreter, because the sandbox is full."""
         try:
             return await self.within(box.sandbox.exec(code), family.limits.wall_seconds)
         except SandboxLost:
@@ -502,7 +502,7 @@ class Fuzz:
             return None
 
     async def find_out_shell(self, family: Family, box: Box, *, lost: bool = False) -> None:
-        """The same for the shell's."""
+        """The same for the shell's value."""
         told = await self.within(box.sandbox.shell(f'[ "$kept" = {box.kept} ]'), family.limits.wall_seconds)
         there = told.exit_code == 0 and told.killed_by is None
         if box.shell_known and there == lost and not family.suspect and told.killed_by is None:
@@ -515,7 +515,7 @@ class Fuzz:
 
 @dataclass(slots=True)
 class Call:
-    """One execution, and the check of what is said of it."""
+    """One execution, and the check of its result."""
 
     fuzz: Fuzz
     family: Family
@@ -528,11 +528,11 @@ class Call:
     stdin: bytes
     mark: str = ""
     may_be_lost: bool = False
-    """Its sandbox is closed or killed, from now on."""
+    """Its sandbox is being closed or killed."""
     alone: bool = True
-    """Nothing else happens in the sandbox meanwhile."""
+    """Nothing else happens in the sandbox at the same time."""
     waits: float = 0.0
-    """How long others may keep it from its turn."""
+    """How long others may delay its turn."""
 
     async def done(self) -> None:
         self.fuzz.executions += 1
@@ -585,7 +585,7 @@ class Call:
         return await sandbox.shell(self.program.source(mark=self.mark), timeout=self.timeout)
 
     async def _after(self, came: Executed | Finished) -> None:
-        """What follows from it for the sandbox."""
+        """Record its consequences for the sandbox."""
         family, box, story = self.family, self.box, self.judge.story
         if came.killed_by == "memory" or story.touches > family.limits.memory_bytes / 2:
             family.suspect = True
@@ -597,7 +597,7 @@ class Call:
         else:
             family.left += story.processes + 1
         if self.way == "exec":
-            if came.state_lost and self.alone:  # of several at once, another may have been in the interpreter after it
+            if came.state_lost and self.alone:  # otherwise another may have used the interpreter since
                 box.threads = box.children = False
             elif not came.state_lost:
                 box.threads = box.threads or story.leaves_threads
@@ -631,7 +631,7 @@ def _user(pid: int) -> int:
 def _namespace(pid: int) -> int:
     try:
         return os.stat(f"/proc/{pid}/ns/pid").st_ino
-    except OSError:  # gone, or not ours to see
+    except OSError:  # gone, or not readable
         return -1
 
 
@@ -639,12 +639,12 @@ def _environment(pid: int) -> bytes:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read()
-    except OSError:  # gone, or not ours to see
+    except OSError:  # gone, or not readable
         return b""
 
 
 def _number_inside(pid: int) -> int:
-    """Its process number in its own namespace."""
+    """Its pid in its own namespace."""
     return int(_status(pid, "NSpid").split()[-1])
 
 
@@ -672,7 +672,7 @@ def _groups(brokers: set[int]) -> list[str]:
 
 
 def _mounts() -> list[str]:
-    """Not those that a container engine makes for other tests meanwhile."""
+    """All mounts but those that a container engine makes for other tests."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [line for line in lines if "/containers/storage/" not in line]
 
@@ -680,7 +680,7 @@ def _mounts() -> list[str]:
 def _descriptors() -> list[str]:
     found = []
     for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+        with contextlib.suppress(FileNotFoundError):  # the descriptor that lists them
             found.append(f"{fd}: {os.readlink(f'/proc/self/fd/{fd}')}")
     return sorted(found)
 
@@ -694,7 +694,7 @@ def resident() -> int:
 
 
 def _delay(random: Random) -> float:
-    """Until something happens to a call: often at once, and seldom after it has ended."""
+    """The delay before an event hits a call: often none, and seldom longer than the call."""
     return random.choice((0.0, 0.0, random.uniform(0, 0.003), random.uniform(0, 0.03), random.uniform(0, 0.3)))
 
 
@@ -704,7 +704,7 @@ def _short(came: Executed | Finished) -> str:
 
 
 async def _all(work: Any) -> None:
-    """Wait for all of them to end, and then raise what the first one did."""
+    """Wait for all of them to end, and then raise the first one's exception."""
     for done in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(done, BaseException):
             raise done
@@ -714,7 +714,7 @@ async def _all(work: Any) -> None:
 
 
 class Neighbour:
-    """A session that has nothing to do with the others, and is used all along."""
+    """A session that has nothing to do with the others, in use all the time."""
 
     def __init__(self, sandbox: NativeSandbox) -> None:
         self._sandbox = sandbox
@@ -734,7 +734,7 @@ class Neighbour:
 
 
 async def wreck(fuzz: Fuzz, spared: int) -> None:
-    """Kill templates and brokers, but not this broker and what is below it."""
+    """Kill templates and brokers, but spare this broker and its descendants."""
     random = Random(f"{fuzz.seed}/wreck")
     while True:
         await asyncio.sleep(random.uniform(0.5, 4.0))
@@ -749,7 +749,7 @@ async def wreck(fuzz: Fuzz, spared: int) -> None:
 
 @contextlib.asynccontextmanager
 async def meanwhile(work: Awaitable[None]) -> AsyncIterator[asyncio.Future[None]]:
-    """Do this until the block ends, which does not wait for it."""
+    """Do this until the block ends. The end of the block does not wait for it."""
     task = asyncio.ensure_future(work)
     try:
         yield task
@@ -804,7 +804,7 @@ def check_left(fuzz: Fuzz, before: Sequence[str], mounts: Sequence[str], brokers
 
 
 def main() -> None:
-    """Fuzz as asked, and print one JSON object that tells about it."""
+    """Fuzz by the command line, and print the results as one JSON object."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", default=str(time.time_ns()))
     parser.add_argument("--executions", type=int, default=1000)

@@ -1,11 +1,11 @@
-"""The stage on which hostile programs play: a server of its own process, with things worth stealing, and a neighbour.
+"""The stage for hostile programs: a server process with secrets worth stealing, and a neighbour.
 
-A test module makes a `Suite` and adds cases to it. They are played by a process of their own, once as root and once as
-a user who is not, so that what goes wrong there cannot hurt the one who tests. That process starts the sandbox's
-backend and is called the server here.
+A test module makes a `Suite` and adds cases to it. A separate process plays them, once as root and once as an ordinary
+user, so that damage there cannot hurt the tester. That process starts the sandbox's backend and is called the server
+here.
 
-No hostile program runs before a harmless one has shown, in the same sandbox and by the same way in, that the walls
-stand: `Box` sees to that.
+No hostile program runs before a harmless one, in the same sandbox and by the same way in, has shown that the walls
+stand: `Box` checks that.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ Mode = Literal["root", "rootless"]
 
 USUAL = Limits()
 STRANGER = 0x6F00_0000 + os.getpid()
-"""A user that nobody else is, for the tests without root. What it leaves behind cannot be overlooked."""
+"""A unique user for the tests without root, so that nothing it leaves behind is overlooked."""
 ROOT = Path(__file__).parents[2]
 SECRET = "toolyard-planted-"
-"""What a planted secret begins with; 32 hexadecimal digits follow. Programs look for the form, and never hold one."""
+"""The beginning of a planted secret; 32 hexadecimal digits follow. Programs search for the form, and never hold one."""
 HIDDEN = bytes(byte ^ 1 for byte in SECRET.encode())
-"""The beginning for a program that scans its own memory, where it must not find its own text."""
+"""The beginning in a form for programs that scan their own memory, where their own text must not match."""
 
 CONCEALED = [Path(os.__file__).parent / name for name in ("wsgiref", "this.py")]
-"""A folder and a file of the standard library, hidden as those of an environment are: nothing else needs them."""
+"""A folder and a file of the standard library, hidden like an environment's: nothing else needs them."""
 
 _AT_ONCE = 4
 _CASE_SECONDS = 45.0
@@ -58,9 +58,9 @@ _RUN_SECONDS = 150.0
 _GONE_SECONDS = 5.0
 _BEAT_SECONDS = 0.1
 _SLOW_SECONDS = 5.0
-"""The neighbour's worst call. It takes a millisecond, but many bombs go off at once on few processors."""
+"""The limit of the neighbour's slowest call. It takes a millisecond, but many bombs share few processors."""
 _USUALLY_SECONDS = 0.5
-"""The median of its calls."""
+"""The limit of the median of its calls."""
 
 PRELUDE = (
     f"""
@@ -121,7 +121,7 @@ _NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
 
 
 class Unsafe(AssertionError):
-    """A wall does not stand, and so the hostile program was not run."""
+    """A wall does not stand, so the hostile program did not run."""
 
 
 # ---- Cases
@@ -133,7 +133,7 @@ class Case:
     play: Callable[[Stage, Box], Awaitable[None]]
     limits: Limits
     alone: bool
-    """Nothing else runs meanwhile, but for the neighbour."""
+    """Nothing else runs at the same time except the neighbour."""
 
 
 class Suite:
@@ -145,7 +145,7 @@ class Suite:
     def case(
         self, number: str, *, limits: Limits = USUAL, alone: bool = False
     ) -> Callable[[Callable[[Stage, Box], Awaitable[None]]], Callable[[Stage, Box], Awaitable[None]]]:
-        """Adds `async def a_program_of_some_kind(stage, box)`, which asserts that it got nowhere."""
+        """Adds `async def a_program_of_some_kind(stage, box)`, which asserts that the program achieved nothing."""
 
         def add(play: Callable[[Stage, Box], Awaitable[None]]) -> Callable[[Stage, Box], Awaitable[None]]:
             name = f"{number}-{getattr(play, '__name__', '')}"
@@ -157,7 +157,7 @@ class Suite:
 
 
 def refused(outcomes: Mapping[str, str], *errors: str) -> None:
-    """Every attempt failed, and with one of these errors."""
+    """Every attempt failed, with one of these errors."""
     assert outcomes
     odd = {what: how for what, how in outcomes.items() if how not in errors}
     assert not odd, odd
@@ -167,23 +167,23 @@ def refused(outcomes: Mapping[str, str], *errors: str) -> None:
 
 
 class Box:
-    """A sandbox that lets hostile programs in only after a harmless one has come back."""
+    """A sandbox that admits hostile programs only after a harmless one has succeeded."""
 
     def __init__(self, stage: Stage, sandbox: NativeSandbox, *, branch: bool = False) -> None:
         self._stage = stage
         self.sandbox = sandbox
-        """For what is not hostile: this one asks nothing first."""
+        """For harmless programs: it checks nothing first."""
         self._branch = branch
         self._canaries: dict[str, Mapping[str, Any]] = {}
         self._branches: list[Box] = []
 
     async def python(self, code: str, *, seconds: float | None = None) -> Executed:
-        """Hostile code in the session's interpreter."""
+        """Run hostile code in the session's interpreter."""
         await self.show("exec")
         return await self.sandbox.exec(code, timeout=seconds)
 
     async def run(self, argv: Sequence[str], *, seconds: float | None = None, **more: Any) -> Finished:
-        """A hostile program."""
+        """Run a hostile program."""
         await self.show("run")
         return await self.sandbox.run(argv, timeout=seconds, **more)
 
@@ -191,13 +191,13 @@ class Box:
         return await self.run(["bash", "-c", script], seconds=seconds)
 
     async def shell(self, command: str, *, seconds: float | None = None) -> Finished:
-        """A hostile command in the session's shell."""
+        """Run a hostile command in the session's shell."""
         await self.show("shell")
         return await self.sandbox.shell(command, timeout=seconds)
 
     async def outcomes(self, attack: str, *, seconds: float | None = None) -> dict[str, Any]:
-        """What became of every `attempt` of code that ends with `tell()`: in the interpreter, as a program, and in an
-        interpreter that is alone. All should fare alike, so one answer is given for them.
+        """The outcome of every `attempt` in code that ends with `tell()`: in the interpreter, as a program, and in a
+        lone interpreter. All should agree, so there is one answer for them.
         """
         told = await self._told(attack, seconds)
         alone = await self.alone(PRELUDE + attack, seconds=seconds)
@@ -205,7 +205,7 @@ class Box:
         return _alike({**told, "an interpreter that is alone": alone.stdout})
 
     async def outcomes_beside_agent(self, attack: str, *, seconds: float | None = None) -> dict[str, Any]:
-        """The same for an attack on process 1: one that is alone would attack itself."""
+        """The same for an attack on process 1: a lone interpreter would attack itself."""
         return _alike(await self._told(attack, seconds))
 
     async def _told(self, attack: str, seconds: float | None) -> dict[str, str]:
@@ -218,7 +218,7 @@ class Box:
         return {"the interpreter": executed.stdout, "a program": ran.stdout.decode()}
 
     async def alone(self, code: str, *, seconds: float | None = None) -> Executed:
-        """Hostile code in an interpreter that has a sandbox to itself, with the limits of this one."""
+        """Run hostile code in an interpreter alone in a sandbox, with the limits of this one."""
         interpreter = await self._stage.backend.open_interpreter(self.sandbox.limits)
         try:
             said = _came_back(came := await interpreter.exec(self._canary_code()), came.stdout)
@@ -228,7 +228,7 @@ class Box:
             await interpreter.close()
 
     async def fork(self, count: int = 1) -> list[Box]:
-        """Branches, which are closed with this one."""
+        """Branches; closing this one closes them."""
         branches = [Box(self._stage, branch, branch=True) for branch in await self.sandbox.fork(count)]
         self._branches += branches
         return branches
@@ -239,7 +239,7 @@ class Box:
         await self.sandbox.close()
 
     async def show(self, way: str) -> Mapping[str, Any]:
-        """Raises `Unsafe` unless all walls stand. Once for each way in."""
+        """Raise `Unsafe` unless all walls stand. Runs once for each way in."""
         if way not in self._canaries:
             said = await self._canary(way)
             self._stage.check_walls(said, self.sandbox.limits, branch=self._branch)
@@ -264,7 +264,7 @@ class Box:
         return f"NAMESPACES = {_NAMESPACES!r}\nMARKER = {str(self._stage.marker)!r}\n{_CANARY}"
 
     async def alive(self) -> bool:
-        """The sandbox can still be used."""
+        """Whether the sandbox still works."""
         return (await self.sandbox.exec("6 * 7")).value == "42"
 
 
@@ -276,7 +276,7 @@ def _came_back(came: object, text: str) -> Mapping[str, Any]:
 
 
 def _alike(told: Mapping[str, str]) -> dict[str, Any]:
-    """What each of them got, by what was attempted: once if it is the same for all."""
+    """The outcome of each attempt: a single value if all ways agree."""
     found = {who: json.loads(text.splitlines()[-1]) for who, text in told.items()}
     first, *others = found.values()
     assert all(other.keys() == first.keys() for other in others), found
@@ -289,17 +289,17 @@ def _alike(told: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Stage:
-    """A server with a neighbour's session, and with what a hostile program might be after."""
+    """A server with a neighbour's session, and with targets for hostile programs."""
 
     def __init__(self, backend: NativeBackend, folder: Path) -> None:
         self.backend = backend
         self.folder = folder
-        """Of the host's, open to all. What is in it must stay as it is."""
+        """A folder of the host, open to all. Its content must not change."""
         self.marker = folder / "marker"
         self.tag = f"hostile-{secrets.token_hex(8)}"
-        """For names of files and the like, which must not be found outside afterwards."""
+        """Marks names of files and the like, which must not be found outside afterwards."""
         self.hits: list[str] = []
-        """Who came to the listeners of the host's."""
+        """Connections to the host's listeners."""
         self.port = 0
         self.abstract = f"toolyard-{secrets.token_hex(8)}"
         self.server = os.getpid()
@@ -314,7 +314,7 @@ class Stage:
 
     @property
     def enforced(self) -> bool:
-        """Limits hold for the sandbox as a whole: level L3. Else they hold for each process only."""
+        """Limits hold for the sandbox as a whole: level L3. Otherwise they hold for each process only."""
         return self.backend.report().level == "L3"
 
     @property
@@ -345,12 +345,12 @@ class Stage:
         await traces.check_gone(members)
 
     def members(self, box: Box) -> set[tuple[int, str]]:
-        """The processes of a sandbox that is open: their numbers on the host, and when each was started."""
+        """The processes of an open sandbox: their pids on the host, and their start times."""
         return self._open[box].members()
 
     @contextlib.asynccontextmanager
     async def counted(self, box: Box) -> AsyncIterator[list[int]]:
-        """How many processes the sandbox has on the host, seen now and then meanwhile; its own agent is one."""
+        """How many processes the sandbox has on the host, sampled during the block; its own agent is one."""
         await box.show("exec")
         seen: list[int] = []
 
@@ -366,14 +366,14 @@ class Stage:
             counting.cancel()
 
     async def check(self) -> None:
-        """Neither the server nor the neighbour have noticed anything."""
+        """Neither the server nor the neighbour has noticed anything."""
         assert not self._trouble, self._trouble
         assert not self.hits, f"somebody came to the host's {self.hits}"
         assert self.marker.read_text() == self._marked, "the host's file was changed"
         await self._beat()
 
     def check_walls(self, said: Mapping[str, Any], limits: Limits, *, branch: bool) -> None:
-        """The harmless program found what is expected where hostile ones may run."""
+        """The harmless program found what it must find where hostile ones may run."""
         inside, outside, count = said["user"]
         stranger = outside == 1000 if branch else outside >= 0x7000_0000 if self.as_root else outside == 0
         walls = {
@@ -393,7 +393,7 @@ class Stage:
         if fallen := [wall for wall, stands in walls.items() if not stands]:
             raise Unsafe(f"not run, for lack of: {', '.join(fallen)}; {said}")
 
-    # What is planted, and the neighbour.
+    # Planted secrets, and the neighbour.
 
     async def set_up(self) -> None:
         self._marked = f"{SECRET}{secrets.token_hex(16)}"
@@ -419,11 +419,11 @@ class Stage:
         writer.close()
 
     async def keep_calling(self) -> None:
-        """Be the neighbour's user, all along."""
+        """Use the neighbour's session all the time."""
         while True:
             try:
                 await self._beat()
-            except Exception as error:  # whatever it is: the neighbour has noticed
+            except Exception as error:  # any exception: the neighbour has noticed
                 self._trouble.append(f"the neighbour's session: {type(error).__name__}: {error}")
                 return
             await asyncio.sleep(_BEAT_SECONDS)
@@ -437,7 +437,7 @@ class Stage:
         assert answer.value == repr(self._kept), answer
 
     async def end(self) -> None:
-        """The server can still do its work, and the neighbour was served well. Its backend is still to be closed."""
+        """The server still works, and served the neighbour well. The caller closes the backend."""
         await self.check()
         async with self.open() as box:
             assert await box.alive()
@@ -468,17 +468,17 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """By what a sandbox can be found on the host."""
+    """The traces by which to find a sandbox on the host."""
 
     user: int
-    """That is nobody else; -1 if it is the server's own."""
+    """Its unique user; -1 for the server's own."""
     agent: int
-    """Its process 1, as the host numbers it."""
+    """Its process 1, by its pid on the host."""
     namespace: int
     groups: Sequence[str]
 
     def members(self) -> set[tuple[int, str]]:
-        """Its processes, each with the moment of its start."""
+        """Its processes, each with its start time."""
         parents = _parents()
         return {(pid, start) for pid in parents if _is_below(pid, {self.agent}, parents) and (start := _start(pid))}
 
@@ -497,13 +497,13 @@ class Traces:
         ]
 
     def _has_passed_on(self, group: str) -> bool:
-        """To another sandbox: all that is in it is in other namespaces."""
+        """Whether the group now serves another sandbox: all processes in it are in other namespaces."""
         inside = [int(pid) for pid in _lines(f"{group}/cgroup.procs")]
         return bool(inside) and set(inside).isdisjoint(_in_namespace(self.namespace))
 
 
 def is_at_rest(group: str) -> bool:
-    """Removed, or kept for another sandbox: then nobody is in it, and it has no more memory than the kernel's notes."""
+    """Whether it is removed, or kept as a spare: empty, and without memory except for the kernel's records."""
     held = max(_number(f"{group}/{name}") for name in ("memory.usage_in_bytes", "memory.current"))
     return not _lines(f"{group}/cgroup.procs") and _number(f"{group}/pids.current") <= 0 and held <= 2 * 2**20
 
@@ -529,7 +529,7 @@ _HOST_FOLDERS = ("/", "/dev", "/dev/shm", "/etc", "/home", "/opt", "/root", "/ru
 def _names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # not there, or not for us
+    except OSError:  # missing, or not readable
         return []
 
 
@@ -545,7 +545,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _start(pid: int) -> str:
-    """The moment of its start; nothing for one that has ended."""
+    """Its start time; empty if it has ended."""
     fields = _stat(pid)
     return fields[19] if fields and fields[0] not in "ZX" else ""
 
@@ -565,14 +565,14 @@ def _is_below(pid: int, roots: set[int], parents: Mapping[int, int]) -> bool:
 
 
 def _user(pid: int) -> int:
-    """The owner of its directory in /proc may be another."""
+    """The user of a process. The owner of its directory in /proc may differ."""
     return next((int(line.split()[1]) for line in _lines(f"/proc/{pid}/status") if line.startswith("Uid:")), -1)
 
 
 def _in_namespace(inode: int) -> list[int]:
     found = []
     for pid in _processes():
-        with contextlib.suppress(OSError):  # ended meanwhile, or not for us to see
+        with contextlib.suppress(OSError):  # it has ended, or is not readable
             if os.stat(f"/proc/{pid}/ns/pid").st_ino == inode:
                 found.append(pid)
     return found
@@ -590,7 +590,7 @@ def _groups_of(broker: int) -> list[str]:
 
 
 def _number_inside(pid: int) -> int:
-    """The number that a process has for itself."""
+    """The pid of a process in its own namespace."""
     return next((int(line.split()[-1]) for line in _lines(f"/proc/{pid}/status") if line.startswith("NSpid:")), 0)
 
 
@@ -635,7 +635,7 @@ def _planted() -> Iterator[Path]:
 
 async def _play(suite: Suite, names: Sequence[str], report: Callable[..., None]) -> None:
     with _planted() as folder:
-        (await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)).close()  # uvloop keeps something of the first one
+        (await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)).close()  # uvloop keeps state of the first one
         before = _descriptors()
         backend = NativeBackend(view=View.of(hidden=CONCEALED))
         report(level=(await backend.start()).level)
@@ -677,7 +677,7 @@ async def _play_one(stage: Stage, case: Case, report: Callable[..., None]) -> No
             async with stage.open(case.limits) as box:
                 await case.play(stage, box)
             await stage.check()
-    except Exception:  # the case's own: it is told where it is asked for
+    except Exception:  # an exception of the case; its test reports it
         problem = traceback.format_exc()
     report(case=case.name, problem=problem, seconds=time.monotonic() - began)
 
@@ -687,7 +687,7 @@ async def _check_clean(brokers: Sequence[int], before: Sequence[str]) -> None:
     assert brokers
     assert not [pid for pid in brokers if _start(pid)], "the broker lives"
     assert not _children(os.getpid()), "a child of the server lives"
-    if os.getuid() > 0x6F00_0000:  # nobody else's: see STRANGER
+    if os.getuid() > 0x6F00_0000:  # a unique user: see STRANGER
         left = [pid for pid in _processes() if _user(pid) == os.getuid() and pid != os.getpid() and _start(pid)]
         assert not left, f"left behind: {[_lines(f'/proc/{pid}/status') for pid in left]}"
     assert not [path for pid in brokers for path in _groups_of(pid)], "a cgroup is left"
@@ -699,22 +699,22 @@ async def _check_clean(brokers: Sequence[int], before: Sequence[str]) -> None:
 
 
 def _descriptors() -> Sequence[str]:
-    """What the server has open."""
+    """The server's open files."""
     found = []
     for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+        with contextlib.suppress(FileNotFoundError):  # the descriptor that lists them
             found.append(os.readlink(f"/proc/self/fd/{fd}"))
     return sorted(found)
 
 
 def serve(module: str, names: Sequence[str]) -> None:
-    """Play these cases of a module, and print what became of them, a JSON object in each line."""
+    """Play these cases of a module, and print the result of each as a line of JSON."""
 
     def report(**told: object) -> None:
         print(json.dumps(told), flush=True)
 
     suite: Suite = importlib.import_module(module).SUITE
-    run = uvloop.run if os.geteuid() == 0 else asyncio.run  # the sandbox has to do with both
+    run = uvloop.run if os.geteuid() == 0 else asyncio.run  # the sandbox must work with both
     try:
         run(_play(suite, names, report))
     except BaseException:
@@ -728,7 +728,7 @@ def serve(module: str, names: Sequence[str]) -> None:
 
 @dataclass(slots=True)
 class Played:
-    """What became of the cases of a module."""
+    """The results of a module's cases."""
 
     mode: Mode
     level: str = ""
@@ -736,7 +736,7 @@ class Played:
     problems: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     calls: Sequence[float] = ()
-    """Of the neighbour, meanwhile: how many, how many seconds one took in the middle, and at worst."""
+    """The neighbour's calls in that time: how many, the median seconds, and the slowest."""
     end: str = "the server did not get to the end"
 
     def check(self, name: str) -> None:
@@ -746,17 +746,17 @@ class Played:
         assert not self.problems[name], self.problems[name]
 
     def check_end(self) -> None:
-        """The server went on to the last, and left nothing."""
+        """The server reached the last case, and left nothing."""
         assert not self.end, self.end
 
 
 def modes() -> Sequence[Mode]:
-    """Who can be tested by whoever we are."""
+    """The users that this user can test as."""
     return ("root", "rootless") if os.geteuid() == 0 else ("rootless",)
 
 
 def play(module: str, mode: Mode, names: Sequence[str]) -> Played:
-    """Play cases of a module in a process of their own."""
+    """Play cases of a module in a separate process."""
     stranger = mode == "rootless" and os.geteuid() == 0
     interpreter = rootless_python() if stranger else sys.executable
     code = f"from tests.sandboxes.hostile import serve; serve({module!r}, {list(names)!r})"
@@ -810,7 +810,7 @@ def server_environment() -> dict[str, str]:
 
 @functools.cache
 def rootless_python() -> str:
-    """An interpreter of this version that a user who is not root can start, with this checkout and its packages."""
+    """An interpreter of this version that an ordinary user can start, with this checkout and its packages."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     folders = ("/usr/bin", "/usr/local/bin", "/opt/bin")
     wanted = os.environ.get("TOOLYARD_ROOTLESS_PYTHON")

@@ -1,7 +1,7 @@
 """A server with sandboxes that have no namespaces, and a program in one of them that tries to get out.
 
-Run as a program of its own, by whoever and with whichever Python is to be tested. It prints what came of each attempt,
-and what is different afterwards.
+It runs as a separate program, as the user and with the Python under test. It prints the result of each attempt, and
+what is different afterwards.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ async def _attempts(backend: LandlockBackend, outside: Path) -> Mapping[str, str
 
 @contextmanager
 def _planted(outside: Path) -> Iterator[Mapping[str, object]]:
-    """Files and sockets of the host's, most of which anybody may use, and how they are."""
+    """Files and sockets of the host, most of them open to all users, and their state."""
     outside.chmod(0o777)
     (outside / "folder").mkdir()
     (outside / "folder").chmod(0o777)
@@ -195,7 +195,7 @@ def _planted(outside: Path) -> Iterator[Mapping[str, object]]:
 
 
 def _state(outside: Path) -> Mapping[str, object]:
-    """How everything is that an attempt could have changed."""
+    """The state of everything that an attempt could have changed."""
     found: dict[str, object] = {
         "priority": os.getpriority(os.PRIO_PROCESS, 0),
         "processors": sorted(os.sched_getaffinity(0)),

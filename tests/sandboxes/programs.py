@@ -1,8 +1,8 @@
-"""Random programs of which it is known what they do, and the judge of what a sandbox says of them.
+"""Random programs with known behaviour, and a judge of what a sandbox reports of them.
 
-A program is a list of steps with an end. It can be written down in Python and in sh, and tells its `Story`: what comes
-of it if nothing stops it. Where limits can stop it, more than one answer may be true, and `judge` knows which. Every
-choice comes from one `Random`, so that the same seed makes the same programs.
+A program is a list of steps with an end. It can be written in Python and in sh, and tells its `Story`: its result if
+nothing stops it. Where limits can stop it, several results may be true, and `judge` knows them. Every choice comes from
+one `Random`, so the same seed makes the same programs.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from typing import Literal
 from toolyard.sandboxes.base import Executed, Finished, Limit, Limits, exit_code_of
 
 Way = Literal["run", "exec", "once", "shell"]
-"""As a program, in the interpreter of a session, in one that is alone, in the shell of a session."""
+"""As a program, in a session's interpreter, in a lone interpreter, in a session's shell."""
 Language = Literal["python", "sh"]
 
 MIB = 2**20
 LATE_SECONDS = 2.0
-"""How late the server may notice that a program has exceeded a limit which it only looks at now and then."""
+"""How late the server may notice an exceeded limit that it only checks now and then."""
 CLOCK_SECONDS = 0.005
-"""How wrong the clock of an event loop may be."""
+"""The error of an event loop's clock."""
 SANDBOX_PROCESSES = 7
-"""Those that a sandbox has by itself: an agent, an interpreter, a shell, what starts a program, and what is dying."""
+"""A sandbox's own processes: an agent, an interpreter, a shell, what starts a program, and dying ones."""
 OVERHEAD = 6 * MIB
-"""What a process may need beside what it holds on purpose."""
+"""Memory that a process may need beside what it holds on purpose."""
 STARTING_CPU_SECONDS = 0.3
-"""The same for processor time, which a busy machine counts unfairly."""
+"""The same for processor time, which a busy machine counts inaccurately."""
 
 REFUSED_FORK, REFUSED_FILE, REFUSED_MEMORY, REFUSED_SIZE = 77, 78, 79, 80
-"""How a Python program ends that the kernel refuses something."""
+"""Exit codes of a Python program when the kernel refuses a resource."""
 NOT_STARTED = 126
 CANNOT_FLUSH = 120
-"""How Python ends that has lost its standard output."""
+"""Python's exit code when it has lost its standard output."""
 SMALL_FILE, LAST_WORDS_LOST = 65_536, 120
-"""Where a file has taken the place of a closed stream, a traceback may not fit, and then Python ends with this."""
+"""Python's exit code when a file replaces a closed stream and a traceback may not fit."""
 SHELL_CANNOT_FORK = (2, 254)
-"""How dash and bash end when there can be no more processes."""
+"""The exit codes of dash and bash when they cannot fork."""
 
 _PRELUDE = """
 import os, signal, sys, time
@@ -108,7 +108,7 @@ def signal_self(number):
 
 @dataclass(slots=True)
 class Story:
-    """What comes of a program if no limit ends it. It is told for one way of running it, with its limits."""
+    """The result of a program if no limit ends it, for one way of running it, with its limits."""
 
     way: Way
     limits: Limits
@@ -118,9 +118,9 @@ class Story:
     code: int | None = 0
     """None: it never ends."""
     error: str = ""
-    """The exception that is left to the interpreter of a session."""
+    """The uncaught exception, for a session's interpreter."""
     ends_session: bool = False
-    """The interpreter or shell of the session goes with it."""
+    """It ends the session's interpreter or shell too."""
     asleep: float = 0.0
     """The least time that it takes."""
     burns: float = 0.0
@@ -130,20 +130,20 @@ class Story:
     """Memory of the first process at its end; `surely_holds` if it cannot do without."""
     surely_holds: int = 0
     touches: int = 0
-    """Memory of everything, with files."""
+    """Memory of everything, including files."""
     processes: int = 1
-    """The most at once, beside what the sandbox has anyway."""
+    """The most processes at once, beside the sandbox's own."""
     files: int = 0
     largest: int = 0
     """The largest file that it tries to write."""
     closed: set[int] = field(default_factory=set)
     """Streams that it has closed."""
     severed: bool = False
-    """It has meddled with what connects its interpreter to the server, and anything can be its end."""
+    """It has tampered with its interpreter's connection to the server, so it may end in any way."""
     leaves_threads: bool = False
     leaves_children: bool = False
     over: bool = False
-    """The rest is not reached."""
+    """It does not reach the rest."""
 
     def end(self, code: int | None, *, session: bool) -> None:
         self.code, self.ends_session, self.over = code, session, True
@@ -229,7 +229,7 @@ class Burn(Step):
 
 @dataclass(frozen=True, slots=True)
 class Hold(Step):
-    """Memory. In sh a child needs it, which may be ended while the program goes on."""
+    """Memory. In sh a child holds it, and a limit may end the child while the program goes on."""
 
     size: int
 
@@ -251,7 +251,7 @@ class Hold(Step):
 
 @dataclass(frozen=True, slots=True)
 class Store(Step):
-    """A file. Python hears that it is too large, a session's interpreter is ended by that, in sh a child is."""
+    """A file. If it is too large, Python gets an error, a session's interpreter ends, and in sh a child ends."""
 
     size: int
 
@@ -291,7 +291,7 @@ class OpenMany(Step):
 
 @dataclass(frozen=True, slots=True)
 class Child(Step):
-    """A process that does some steps of its own while this one waits for it."""
+    """A process that does some steps while this one waits for it."""
 
     steps: Sequence[Step]
 
@@ -319,7 +319,7 @@ class Child(Step):
 
 @dataclass(frozen=True, slots=True)
 class Leave(Step):
-    """A child that nobody waits for."""
+    """A child that its parent does not wait for."""
 
     seconds: float
 
@@ -336,7 +336,7 @@ class Leave(Step):
 
 @dataclass(frozen=True, slots=True)
 class Daemon(Step):
-    """A process that belongs to nobody, in a session of its own, with or without our output."""
+    """A process without a parent, in its own session, with or without our output."""
 
     seconds: float
     holds: bool
@@ -370,7 +370,7 @@ class Threads(Step):
 
 @dataclass(frozen=True, slots=True)
 class Read(Step):
-    """Standard input to its end, and how much there was."""
+    """Read standard input to its end, and report its length."""
 
     count: int
 
@@ -402,7 +402,7 @@ class Close(Step):
 
 @dataclass(frozen=True, slots=True)
 class Meddle(Step):
-    """With the socket to the server, which only the interpreter of a session has."""
+    """Tamper with the socket to the server, which only a session's interpreter has."""
 
     what: Literal["close", "garble", "answer"]
 
@@ -424,7 +424,7 @@ class Meddle(Step):
 
 @dataclass(frozen=True, slots=True)
 class Ignore(Step):
-    """Signals that it does not want to hear of."""
+    """Ignore signals."""
 
     def python(self) -> Sequence[str]:
         return [f"signal.signal({number}, signal.SIG_IGN)" for number in (2, 12)]
@@ -441,7 +441,7 @@ class Ignore(Step):
 
 @dataclass(frozen=True, slots=True)
 class Fall(Step):
-    """Off its last line."""
+    """End after the last line."""
 
     def python(self) -> Sequence[str]:
         return []
@@ -457,7 +457,7 @@ class Fall(Step):
 class Exit(Step):
     status: int
     hard: bool
-    """At once. Otherwise it is an exception, or the status of a command, with which a session goes on."""
+    """Immediately. Otherwise by an exception, or by a command's status, after which a session goes on."""
 
     def python(self) -> Sequence[str]:
         return [f"os._exit({self.status})" if self.hard else f"sys.exit({self.status})"]
@@ -503,7 +503,7 @@ class Signal(Step):
 
 @dataclass(frozen=True, slots=True)
 class Endless(Step):
-    """What goes on until it is ended."""
+    """Go on until a limit ends it."""
 
     what: Literal["hang", "stop", "spin", "flood", "hoard", "spin_all"]
 
@@ -545,7 +545,7 @@ class Endless(Step):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Steps in one language, and perhaps, by execve(), the rest of them in the other."""
+    """Steps in one language, and perhaps the rest of them, by execve(), in the other."""
 
     language: Language
     steps: Sequence[Step]
@@ -563,7 +563,7 @@ class Program:
 
     @property
     def ends_by_signal(self) -> bool:
-        """That it sends to itself."""
+        """A signal that it sends to itself."""
         if self.rest is not None:
             return self.rest.ends_by_signal
         return isinstance(self.steps[-1], Signal) or self.steps[-1] == Endless("stop")
@@ -603,7 +603,7 @@ class Program:
 def draw_program(random: Random, way: Way, *, input_size: int = 0) -> Program:
     language: Language = {"run": random.choice(("python", "sh", "sh")), "shell": "sh"}.get(way, "python")
     steps = [_draw_step(random, input_size) for _ in range(random.randrange(5))]
-    if way != "run":  # what is left behind stays as long as the session does
+    if way != "run":  # what it leaves behind stays as long as the session
         steps = [step for step in steps if not isinstance(step, Threads) or random.random() < 0.3]
     reads = [step for step in steps if isinstance(step, Read)]
     steps = [step for step in steps if not isinstance(step, Read) or step is reads[0]]
@@ -622,7 +622,7 @@ def draw_program(random: Random, way: Way, *, input_size: int = 0) -> Program:
 
 
 def _without_closed(steps: Sequence[Step], closed: set[int]) -> Iterator[Step]:
-    """Without what would be written to a stream that is closed, or would close it again."""
+    """Drop what would write to a closed stream, or close it again."""
     for step in steps:
         if isinstance(step, Child):
             yield Child(list(_without_closed(step.steps, closed)) or [Sleep(0.001)])
@@ -638,7 +638,7 @@ _STEPS = {
     **{"say": 30, "sleep": 8, "burn": 5, "hold": 6, "store": 8, "open": 4, "child": 10, "leave": 4, "daemon": 8},
     **{"threads": 3, "read": 4, "ignore": 3, "close": 3, "meddle": 1},
 }
-"""How often each of them is drawn."""
+"""How often to draw each step."""
 
 
 def _draw_step(random: Random, input_size: int) -> Step:
@@ -706,7 +706,7 @@ def _draw_end(random: Random) -> Step:
 
 
 def draw_limits(random: Random, *, enforced: bool) -> Limits:
-    """Of a sandbox. Half of them are the usual ones, of which some are kept ready."""
+    """Limits of a sandbox. Half of them are the default ones, with spare sandboxes."""
     if random.random() < 0.5:
         return Limits()
     return Limits(
@@ -722,7 +722,7 @@ def draw_limits(random: Random, *, enforced: bool) -> Limits:
 
 
 def draw_run_limits(random: Random, limits: Limits) -> Limits:
-    """Of one program in such a sandbox, which are at most those."""
+    """Limits of one program in such a sandbox, within the sandbox's."""
     return replace(
         limits,
         wall_seconds=min(limits.wall_seconds, random.choice((0.05, 0.3, 1.0, 10.0))),
@@ -737,20 +737,20 @@ def draw_run_limits(random: Random, limits: Limits) -> Limits:
 
 
 class Untrue(AssertionError):
-    """A sandbox said something of a program that cannot be."""
+    """A sandbox reported something impossible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """What can be true of one program, run in this way with these limits."""
+    """The possible results of one program, run in this way with these limits."""
 
     story: Story
     enforced: bool
     """Memory is limited for the sandbox as a whole."""
     left: int = 0
-    """How many processes earlier programs may have left in the session, and others run now."""
+    """Processes that earlier programs may have left in the session, and that others run now."""
     suspect: bool = False
-    """Something in the sandbox may have been ended for want of memory before, or be ended by another program now."""
+    """The kernel may have killed something in the sandbox for want of memory, or may do so for another program now."""
 
     @property
     def limits(self) -> Limits:
@@ -764,7 +764,7 @@ class Judge:
         self._check_limit(came, code, seconds)
         natural = came.killed_by is None and code == self.story.code
         if came.exit_code != NOT_STARTED or not came.stderr.startswith(b"toolyard:"):
-            told = b"" if self.story.way == "shell" and came.killed_by else came.stderr  # bash tells what was killed
+            told = b"" if self.story.way == "shell" and came.killed_by else came.stderr  # bash reports killed programs
             self._check_output(came.stdout, told, whole=natural, killed=came.killed_by is not None)
         codes = self._codes(came.killed_by)
         if code not in codes and not (self.story.way == "shell" and came.killed_by):
@@ -792,20 +792,20 @@ class Judge:
         self._check_output(came.stdout.encode(), told.encode(), whole=natural, killed=came.killed_by is not None)
         self._check_usage(came, seconds, natural=False)
 
-    # One thing after the other.
+    # The single checks.
 
     def _check_limit(self, came: Finished | Executed, code: int | None, seconds: float) -> None:
-        """The limit that is named was exceeded, and if none is, then none was."""
+        """The named limit was exceeded; if none is named, none was."""
         story, limits = self.story, self.limits
         match came.killed_by:
             case None:
-                if code == story.code or code not in self._codes(None):  # else it was refused something
+                if code == story.code or code not in self._codes(None):  # otherwise the kernel refused it something
                     self._check_none_exceeded()
             case "wall":
                 if seconds < limits.wall_seconds:
                     raise Untrue(f"it was given {seconds} s of the {limits.wall_seconds} s that it had")
             case "output":
-                if not self._over_output and not self._scarce:  # then it may have complained at length
+                if not self._over_output and not self._scarce:  # otherwise it may have printed long errors
                     raise Untrue("it does not write so much")
             case "cpu":
                 most = story.burns + STARTING_CPU_SECONDS * (story.processes + 1)
@@ -851,12 +851,12 @@ class Judge:
             if len(was) > self.limits.output_bytes:
                 raise Untrue(f"{name} has {len(was)} bytes")
             if self._scarce:
-                continue  # a child may be missing, or tell of it
+                continue  # a child may be missing, or report an error
             if whole and was != truth:
                 raise Untrue(
                     f"{name} has {len(was)} bytes {was[-80:]!r}, not {len(truth)} bytes {bytes(truth[-80:])!r}"
                 )
-            maimed = killed and self.story.way != "run" and self.story.processes > 1  # its children went first
+            maimed = killed and self.story.way != "run" and self.story.processes > 1  # its children were killed first
             if not truth.startswith(was) and not maimed:
                 raise Untrue(f"{name} is not how its true output begins: {was[-80:]!r}")
 
@@ -870,7 +870,7 @@ class Judge:
             raise Untrue(f"{usage}, and it burned {self.story.surely_burns} s")
 
     def _codes(self, killed_by: Limit | None) -> set[int]:
-        """With which it may have ended."""
+        """The possible exit codes."""
         codes = set() if self.story.code is None else {self.story.code}
         if killed_by in ("wall", "output", "cpu", "memory"):
             codes |= {-signal.SIGKILL, -signal.SIGXCPU, exit_code_of(0, killed_by)}
@@ -896,12 +896,12 @@ class Judge:
 
     @property
     def _scarce(self) -> bool:
-        """A part of it may be refused something while the rest goes on."""
+        """The kernel may refuse a part of it something while the rest goes on."""
         return self.may_lack_processes or self._may_lack_memory
 
     @property
     def may_lack_processes(self) -> bool:
-        """With what earlier programs have left, and others run now."""
+        """Counting what earlier programs have left, and what others run now."""
         return self.story.processes + self.left + SANDBOX_PROCESSES > self.limits.processes
 
     @property

@@ -1,10 +1,10 @@
-"""A stand-in for docker and podman: understands the commands that Toolyard gives, and runs them as local processes.
+"""A stand-in for docker and podman: it takes the commands that Toolyard sends, and runs them as local processes.
 
-It checks the form of each command as the engines do, and refuses what they would not understand. It isolates nothing:
-"containers" are directories. What runs against it shows that the backend says the right things and does the right
-things with the answers, and not that a container holds anybody.
+It checks the form of each command as the engines do, and refuses what they would refuse. It isolates nothing:
+"containers" are directories. Tests against it show that the backend sends the right commands and handles the answers,
+not that a container isolates.
 
-Started as `stand_in_engine.py STATE command …`; all commands are kept in STATE/log.
+Started as `stand_in_engine.py STATE command …`; it logs all commands in STATE/log.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def environment(container: Path) -> dict[str, str]:
 
 
 def end(container: Path) -> None:
-    """Whatever runs in it, wherever it went, and then its files."""
+    """End everything that runs in it, wherever it went, and remove its files."""
     for _ in range(1000):
         for pid in inside(container):
             with contextlib.suppress(ProcessLookupError):
@@ -141,7 +141,7 @@ def end(container: Path) -> None:
 
 
 def inside(container: Path) -> list[int]:
-    """An engine has a namespace of processes; here what was started in a container inherits its name."""
+    """An engine uses a pid namespace; here programs of a container inherit its name."""
     name = b"STAND_IN_CONTAINER=" + os.fsencode(container)
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):

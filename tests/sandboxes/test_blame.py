@@ -1,4 +1,4 @@
-"""Whose fault an end is: a program that exceeds its own limits has a result, a host in trouble makes the call lost."""
+"""Who is to blame for an end: a program that exceeds its limits has a result, a host in trouble loses the call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CATCHING = f"""
 import subprocess, sys
 print(subprocess.run([sys.executable, "-c", "held = bytearray(b'x') * {100 * MiB}"]).returncode)
 """
-"""Ends well, whatever becomes of its child."""
+"""Ends well, whatever happens to its child."""
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ async def test_a_program_that_needs_more_memory_than_it_may_has_only_itself_to_b
     assert (await alone(native, hog)).killed_by == "memory"
     async with await native.open(LIMITS) as box:
         assert (await box.exec(hog)).killed_by == "memory"
-        with little_memory(native), pytest.raises(HostExhausted):  # what was before is no excuse for the host
+        with little_memory(native), pytest.raises(HostExhausted):  # earlier kills do not excuse the host
             await box.exec(HUNGRY)
         assert (await box.run([PYTHON, "-c", hog])).killed_by == "memory"
         process = await box.start([PYTHON, "-c", hog])
@@ -135,7 +135,7 @@ async def test_a_program_that_needs_more_memory_than_it_may_has_only_itself_to_b
 async def test_an_interpreter_that_the_host_ended_while_nothing_was_asked_of_it_is_lost(native: NativeBackend) -> None:
     async with await native.open(LIMITS) as idle, await native.open(LIMITS) as busy:
         await idle.exec(f"kept = bytearray(b'x') * {40 * MiB}")
-        with little_memory(native):  # of what may go, the kernel takes the largest
+        with little_memory(native):  # the kernel kills the largest candidate
             await busy.run([PYTHON, "-c", f"held = bytearray(b'x') * {25 * MiB}"])
         with pytest.raises(HostExhausted, match="the host ran out of memory"):
             await idle.exec("len(kept)")
@@ -162,7 +162,7 @@ async def test_an_agent_that_fills_its_sandbox_with_files_until_that_dies_has_on
 ) -> None:
     async with await native.open(LIMITS) as box:
         assert (await box.exec(FILLING)).killed_by == "memory"
-        for _ in range(20):  # until process 1 is what is left to be killed
+        for _ in range(20):  # until only process 1 is left to kill
             if not box.alive:
                 break
             assert (await box.run([PYTHON, "-c", HUNGRY])).killed_by == "memory"
@@ -249,7 +249,7 @@ async def test_a_host_without_room_for_a_sandbox_says_when_to_come_again(native:
     assert "short of processes" in str(endings.no_room(unable))
 
 
-# Where no control group counts anything.
+# Without control groups that count kills.
 
 
 async def test_a_kill_that_nobody_ordered_is_the_host_s_if_the_host_ran_out_of_memory(

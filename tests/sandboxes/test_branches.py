@@ -1,4 +1,4 @@
-"""Forks of a live session: what a branch has, what it has not, and hostile code that is forked."""
+"""Forks of a live session: what a branch has, what it lacks, and hostile code in forked sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUITE = Suite()
 
 _MANY = replace(USUAL, processes=160)
 _HASTY = replace(USUAL, wall_seconds=1.0)
-"""Hooks that hang have the time of a piece of code."""
+"""Fork hooks that hang get the time of a piece of code."""
 _SOON = 5.0
 
 
@@ -193,7 +193,7 @@ other.write("kept")
 
 @SUITE.case("b27")
 async def hooks_are_called_however_they_were_registered_and_by_whoever_came_last(stage: Stage, box: Box) -> None:
-    """Those of libraries that the template has loaded are not, unless the code has some: then all of them are."""
+    """Hooks of the template's libraries do not run, unless the code has hooks: then all run."""
     await box.sandbox.exec("import os, posix; told = []; real = os.fork")
     (unhooked,) = await box.sandbox.fork()
     assert await _value(unhooked, "told") == "[]"
@@ -211,7 +211,7 @@ async def hooks_are_called_however_they_were_registered_and_by_whoever_came_last
 
 @SUITE.case("b24")
 async def a_branch_knows_on_which_processor_it_runs(stage: Stage, box: Box) -> None:
-    """The kernel notes it in memory that every process has for that, which it has to be told of."""
+    """The kernel notes the processor in memory that each process must register."""
     await box.sandbox.exec("""
 import ctypes, os
 def followed():
@@ -226,7 +226,7 @@ def followed():
     await _close([twig, branch])
 
 
-# ---- What it has not
+# ---- What it lacks
 
 
 @SUITE.case("b4")
@@ -265,7 +265,7 @@ for pid in {-1, *range(2, 300)} - {os.getpid()}:
 
 @SUITE.case("b5")
 async def branches_cannot_meet(stage: Stage, box: Box) -> None:
-    """Neither in shared memory, nor by a socket, nor by a file of the kernel's."""
+    """Neither in shared memory, nor by a socket, nor by a file of the kernel."""
     await box.sandbox.exec("import ctypes, os, socket; libc = ctypes.CDLL(None)")
     one, two = await box.fork(2)
     bound = await one.python("""
@@ -305,7 +305,7 @@ async def branches_have_ports_of_their_own(stage: Stage, box: Box) -> None:
 
 @SUITE.case("b6")
 async def a_parent_that_attacks_its_branches(stage: Stage, box: Box) -> None:
-    """They live in its namespace, so it can end their interpreters, as it can its own; but not their agents."""
+    """They live in its namespace, so it can end their interpreters, like its own, but not their agents."""
     await box.sandbox.exec("import os; x = 1")
     one, two = await box.fork(2)
     attack = """
@@ -380,7 +380,7 @@ async def what_cannot_be_copied_is_named(stage: Stage, box: Box) -> None:
     await box.sandbox.exec("import os; os._exit(0)")
     await box.sandbox.exec(
         "import subprocess, time; child = subprocess.Popen(['true']); time.sleep(0.1)"
-    )  # has ended, and nobody has looked
+    )  # ended, and not reaped
     (branch,) = await box.sandbox.fork()
     await branch.close()
     assert await box.sandbox.fork(0) == []
@@ -426,7 +426,7 @@ async def code_that_listens_for_its_children_does_not_hear_of_a_fork(stage: Stag
 
 @SUITE.case("b28")
 async def memory_that_is_shared_is_found_wherever_it_is(stage: Stage, box: Box) -> None:
-    """Among so much other memory that it takes many steps to read of all of it."""
+    """There is so much other memory that reading its list takes many steps."""
     await box.sandbox.exec("""
 import mmap
 def maps(count):  # no two alike side by side, or the kernel would make one of them
@@ -485,17 +485,17 @@ async def branches_of_branches_until_the_kernel_will_not(stage: Stage, box: Box)
     assert 24 <= len(line) - 1 <= 32, "31 where the server is in no container"
     for depth, sandbox in enumerate(line):
         assert await _value(sandbox, "depth") == str(depth)
-    (sibling,) = await line[-2].fork()  # where it could be done once, it can be again
+    (sibling,) = await line[-2].fork()  # what worked once works again
     assert await _value(sibling, "depth") == str(len(line) - 2)
     await sibling.close()
     assert (await line[-2].run(["echo", "hello"])).stdout == b"hello\n"
-    deepest = await line[-1].run(["echo", "hello"])  # a program has a namespace of its own
+    deepest = await line[-1].run(["echo", "hello"])  # a program has its own namespace
     assert deepest.exit_code == 126 or deepest.stdout == b"hello\n", deepest
     await _close(line[1:])
     assert await _value(box.sandbox, "depth") == "0"
 
 
-# ---- The end of one, and of others
+# ---- The end of one branch, and of others
 
 
 @SUITE.case("b9")
@@ -565,7 +565,7 @@ async def branches_are_closed_in_any_order(stage: Stage, box: Box) -> None:
 
 @SUITE.case("b17")
 async def a_branch_goes_on_if_the_session_is_closed_at_once(stage: Stage, box: Box) -> None:
-    """Those who forked it are still ending then. With much memory that takes them a while."""
+    """The ancestors that forked it are still ending. With much memory that takes a while."""
     for _ in range(8):
         root = await stage.backend.open(replace(USUAL, memory_bytes=2**30))
         await root.exec("x = 1; much = [bytes(4000) for _ in range(60_000)]")
@@ -579,7 +579,7 @@ async def a_branch_goes_on_if_the_session_is_closed_at_once(stage: Stage, box: B
 
 @SUITE.case("b18")
 async def a_branch_that_somebody_has_stopped_is_closed_all_the_same(stage: Stage, box: Box) -> None:
-    """Where Landlock does not keep signals in, the session can do that: it sees the processes of its branches."""
+    """Without Landlock's signal scope, a session can stop them: it sees its branches' processes."""
     before = stage.members(box)
     (branch,) = await box.sandbox.fork()
     (agent,) = [pid for pid, _ in stage.members(box) - before if _numbers(pid)[2:] == [1]]
@@ -591,7 +591,7 @@ async def a_branch_that_somebody_has_stopped_is_closed_all_the_same(stage: Stage
 
 
 def _numbers(pid: int) -> Sequence[int]:
-    """Of a process: here, in its sandbox, and in its branch of that."""
+    """Pids of a process: here, in its sandbox, and in its branch."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -634,7 +634,7 @@ async def limits_are_those_of_the_family(stage: Stage, box: Box) -> None:
     assert await box.alive()
 
 
-# ---- Code that does not want to be forked
+# ---- Code that resists being forked
 
 
 _SABOTAGE = {
@@ -726,14 +726,14 @@ async def code_that_sabotages_its_own_forking(stage: Stage, box: Box) -> None:
 
 @SUITE.case("b19")
 async def a_fork_copies_memory_once_where_it_can(stage: Stage, box: Box) -> None:
-    """The other way, which is slower, is one of the sabotages above."""
+    """The slower way is one of the sabotages above."""
     known = await box.python(f"{_OURS}\nours.entrance() is not None")
     assert known.value == str(os.uname().machine == "x86_64")
 
 
 @SUITE.case("b15")
 async def a_branch_that_keeps_the_capabilities_of_its_namespace(stage: Stage, box: Box) -> None:
-    """Who enters a user namespace has them all in it. Our own code drops them; hostile code need not."""
+    """A process that enters a user namespace has every capability in it. Our code drops them; hostile code need not."""
     await box.python(
         f"{_OURS}\ncalls = session.syscalls; calls.Syscalls.make = lambda _: calls._prctl('DUMPABLE', 4, 1)"
     )
@@ -785,13 +785,13 @@ tell()
 
 
 async def _outcomes(box: Box, attack: str) -> dict[str, str]:
-    """As `Box.outcomes`, but of a branch that would not pass for safe, in a sandbox that has been found so."""
+    """Like `Box.outcomes`, but for a branch that would not count as safe, in a sandbox that has been checked."""
     executed = await box.sandbox.exec(PRELUDE + attack)
     assert executed.error is None, executed.error
     return json.loads(executed.stdout.splitlines()[-1])
 
 
-# ---- At the same time
+# ---- Concurrently
 
 
 @SUITE.case("b16")

@@ -1,5 +1,5 @@
-"""A sandbox that stays is refused where there is no room for it, by whichever limit: real ones wherever this machine
-has them, and the texts of version 2 in plain files of the same names."""
+"""A sandbox is refused where there is no room for it, for each limit: real limits where this machine has them, and the
+texts of version 2 in plain files of the same names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_files_that_are_spoken_for_count_as_used():
     ]
 
 
-# What is read.
+# The readings.
 
 
 def test_every_group_around_a_process_is_looked_at():
@@ -105,7 +105,7 @@ def test_version_1_tells_its_quota_and_has_no_limit_of_memory_beyond_all_memory(
     assert quota_of(group_of_files(tmp_path, 1, cpu__cfs_quota_us="-1\n")) is None
 
 
-# Real limits, which a process of its own runs into.
+# Real limits, which a separate process runs into.
 
 ASKING = """
 import asyncio, json, os, resource, sys, time
@@ -131,7 +131,7 @@ async def main(limit):
 
 
 def asked(program: str, *arguments: str) -> list:
-    """What became of opening one more, and of forking one that is there."""
+    """The results of opening one more sandbox, and of forking an open one."""
     command = [sys.executable, "-c", f"{ASKING}\n{program}\nprint(json.dumps(asyncio.run(main(limit))))", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -144,12 +144,12 @@ def check_refused(outcomes: list, why: str) -> None:
         assert kind == "NoRoom"
         assert text.startswith("there is no room for another sandbox now: ")
         assert why in text
-        assert count == [1, 0]  # nothing more was made
+        assert count == [1, 0]  # no other sandbox was made
 
 
 @contextmanager
 def own_group(controller: str) -> Iterator[str]:
-    """A group of version 1 of this machine's, below ours."""
+    """A version 1 group of this machine, below ours."""
     own = [one.own for one in own_hierarchies() if one.version == 1 and controller in one.controllers]
     if not own or not os.access(own[0], os.W_OK):
         pytest.skip(f"needs {controller} of version 1, and root")

@@ -1,7 +1,7 @@
 """Control groups, on the real ones of this machine: run as root where memory, pids and cpu are of version 1.
 
-Everything happens in a group that these tests make for themselves. Of version 2, what needs its controllers is checked
-against plain files of the same names: that the right text goes into the right file, not that the kernel heeds it.
+Everything happens in a group that these tests make. What needs version 2's controllers is checked against plain files
+of the same names: that the right text goes into the right file, not that the kernel obeys it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Broker(NamedTuple):
 
 @pytest.fixture(scope="module")
 def yard() -> Iterator[list[Hierarchy]]:
-    """A group of our own in each hierarchy, in which everything else is made."""
+    """Our own group in each hierarchy, in which everything else is made."""
     assert os.geteuid() == 0, "these tests need root, to make groups and to limit them"
     places = []
     for hierarchy in cgroups.own_hierarchies():
@@ -121,7 +121,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
 
 @contextmanager
 def broker(yard: Sequence[Hierarchy], caps: Caps = NO_CAPS, uid: int = 0) -> Iterator[Broker]:
-    """A process that makes the parent group, as the broker does; we are the server."""
+    """A process that makes the parent group, as the broker does; we act as the server."""
     arguments = json.dumps([caps, uid, [place.own for place in yard]])
     command = [*PYTHON, BROKER, cgroups.__file__, arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -468,7 +468,7 @@ def test_the_groups_of_a_dead_broker_are_removed_with_a_process_that_still_lives
         with program(sandbox, "print(1, flush=True); sys.stdin.read()") as process:
             process.stdout.readline()
             made.process.kill()
-            os.waitid(os.P_PID, made.process.pid, os.WEXITED | os.WNOWAIT)  # dead, but nobody has taken note of it
+            os.waitid(os.P_PID, made.process.pid, os.WEXITED | os.WNOWAIT)  # dead, but not reaped
             assert process.poll() is None
             swept = cgroups.sweep(yard)
             assert sorted(swept.removed) == sorted(paths)
@@ -576,7 +576,7 @@ def test_our_group_is_found_where_the_mount_shows_it(root: str, group: str, own:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[Path]:
-    """What a group of version 2 looks like; a later one has files that an earlier one lacks."""
+    """The files of a version 2 group; later kernels have files that earlier ones lack."""
     sandbox = tmp_path / "parent" / "sandbox"
     sandbox.mkdir(parents=True)
     for name in ["memory.max", "memory.oom.group", "memory.swap.max", "pids.max", "cpu.max", "cgroup.procs"]:
@@ -647,7 +647,7 @@ def test_at_the_root_of_a_host_controllers_are_passed_on_and_nobody_moves(tmp_pa
 
 @pytest.fixture
 def populated(yard: list[Hierarchy]) -> Iterator[tuple[str, int]]:
-    """A real group of version 2 with a process in it, and that process."""
+    """A real version 2 group with a process in it, and that process."""
     unified = next(place for place in yard if place.version == 2)
     path = f"{unified.own}/populated"
     os.mkdir(path)
@@ -689,7 +689,7 @@ def test_processes_are_put_back_when_the_controllers_cannot_be_had(populated: tu
     own, pid = populated
     os.setxattr(own, "user.delegate", b"1")
     with pytest.raises(FileNotFoundError):
-        cgroups.enable(own, ["memory"])  # it is of version 1 here
+        cgroups.enable(own, ["memory"])  # this controller is in version 1 here
     assert group_of(pid) == "populated"
     assert below(own) == []
 

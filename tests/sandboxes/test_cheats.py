@@ -1,4 +1,4 @@
-"""The gallery: agents that want to be paid for nothing, and get nothing."""
+"""The gallery: agents that want a reward for nothing, and get none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.sandboxes.cheats import CHEATS, HIDDEN, HONEST, WRONG, Cheat
 from toolyard.sandboxes import Limits, Provider, TestReport, open_sandbox
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]  # the first test plays all of them
+pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]  # the first test plays all cheats
 
 AT_ONCE = 3
 
@@ -41,7 +41,7 @@ async def play(cheats: Mapping[str, Cheat]) -> dict[str, TestReport]:
 
 @pytest.fixture(scope="module")
 def played(request: pytest.FixtureRequest) -> dict[str, TestReport]:
-    """All that are to be tested now, beside each other."""
+    """All cheats that this run tests, played concurrently."""
     asked = [
         item.callspec.params["name"] for item in request.session.items if item.module is request.module and "name" in
         getattr(getattr(item, "callspec", None), "params", {})

@@ -1,4 +1,4 @@
-"""Which backend is taken, and how the code of environments and scripts gets at its sandboxes."""
+"""Which backend is chosen, and how the code of environments and scripts gets its sandboxes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def brokers() -> list[int]:
         try:
             parent = re.search(r"^PPid:\t(\d+)$", status.read_text(), re.MULTILINE)
             command = (status.parent / "cmdline").read_bytes()
-        except OSError:  # it has just ended
+        except OSError:  # it has ended
             continue
         if parent and int(parent[1]) == os.getpid() and b"native.broker" in command:
             found.append(int(status.parent.name))
@@ -72,7 +72,7 @@ def playing(environment: type, **settings) -> Iterator[tuple[Running, Session]]:
         yield server, session
 
 
-# Which one.
+# Which backend.
 
 
 async def test_without_a_name_the_native_one_is_taken_where_it_works():

@@ -1,4 +1,4 @@
-"""Every backend keeps the contract. The containers' is held to it with a stand-in engine, see stand_in_engine.py."""
+"""Every backend keeps the contract. The container backends run on a stand-in engine, see stand_in_engine.py."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_it_keeps_the_contract(name, topic, tmp_path):
     assert report.of("ok")
 
 
-# That the check finds what is wrong.
+# The check finds faults.
 
 
 class Wrong(RoomSandbox):

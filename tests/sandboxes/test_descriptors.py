@@ -1,4 +1,4 @@
-"""What the server writes to a program goes to nobody else: a number that was closed may mean another file at once."""
+"""What the server writes to a program reaches no other file: a closed number may mean another file at once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_write_that_comes_as_the_program_ends_is_refused(box):
 
     for _ in range(40):
         process = await box.start(["sleep", "0.01"])
-        await asyncio.gather(*(writes(process, []) for _ in range(8)))  # OSError of a closed file is an error of ours
+        await asyncio.gather(*(writes(process, []) for _ in range(8)))  # an OSError of a closed file would be our error
         await process.kill()
 
 
@@ -66,7 +66,7 @@ class Opener:
                     loop.remove_writer(writes)
                     with contextlib.suppress(BlockingIOError):
                         self.problems.append(f"there came {os.read(reads, 100)!r}")
-            except OSError as error:  # TimeoutError, too: somebody has removed the writer
+            except OSError as error:  # TimeoutError too: another task has removed the writer
                 self.problems.append(repr(error))
             finally:
                 for fd in (fd for pipe in pipes for fd in pipe):

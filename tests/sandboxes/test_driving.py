@@ -104,14 +104,14 @@ async def test_the_time_of_program_and_test_is_counted_together():
 
 
 async def proven(code: str, test: str) -> bool:
-    """As one call of `python_oj` has a program judged by a statement."""
+    """Judge a program by a statement, as one call of `python_oj` does."""
     async with interpreter_once() as interpreter:
         ran = await Prover([test]).prove(Driven(interpreter, code, clock=Clock(5.0)), test)
     return not ran.exit_code
 
 
 async def test_statements_use_a_sandbox_again_only_if_they_pass_and_leave_nothing_in_it():
-    """So what a statement changes, or lets go on after its end, is not there for the next."""
+    """So the next statement does not find what an earlier one changed or left running."""
     neat = "a = {turn([])}\nassert a == {0}"
     fails = "assert abs(turn([1])) == 5"
     leaves = "import sys\nsys.argv[1:] = ['left']\nassert owner_of(Account('ann')) == 'ann'"
@@ -142,7 +142,7 @@ async def test_a_test_finds_no_setting_of_one_before_it(setting):
 
 
 async def test_a_test_finds_nothing_of_a_program_that_was_judged_before_it():
-    """Not even of one that could call and fill what its own test passed to it."""
+    """Not even of a program that could call and fill what its own test passed to it."""
     fills = "class Box: pass\ndef act(box, f):\n    box.answer = f([9] * 50)\n    return 1"
     looks = "def act(box, f):\n    return getattr(box, 'answer', 0) or len(f([]))"
     test = "class Box:\n    pass\nkept = []\nassert act(Box(), lambda xs: kept.extend(xs) or kept) == {}"
@@ -158,7 +158,7 @@ async def test_a_sandbox_for_tests_counts_as_ready_while_it_is_idle():
     async with Provider("native", ready=0) as provider:
         assert await proven(CODE, "assert {turn([])} == {0}")
         async with asyncio.timeout(30):
-            while provider.count != (0, 1):  # that of the program ends meanwhile
+            while provider.count != (0, 1):  # wait for the program's own to end
                 await asyncio.sleep(0.01)
 
 

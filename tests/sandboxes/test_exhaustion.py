@@ -1,4 +1,4 @@
-"""A server that can open no more files: programs are not blamed for it, nothing is left behind, and it recovers."""
+"""A server that cannot open more files: it blames no program, leaves nothing behind, and recovers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from toolyard.sandboxes.provider import Provider, execute, interpreter_once, ope
 pytestmark = pytest.mark.anyio
 
 _ENOUGH = 16
-"""Files that can still be opened, with which everything here works."""
+"""Free descriptors with which everything here works."""
 
 
 @pytest.fixture(params=backends.LOOPS)
@@ -39,7 +39,7 @@ def anyio_backend(request):
 
 @contextlib.contextmanager
 def files_left(count: int) -> Iterator[None]:
-    """So many can be opened, and no more."""
+    """So many more files can be opened."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     top = max(map(int, os.listdir("/proc/self/fd")))
     filling = [os.open(os.devnull, os.O_RDONLY)]
@@ -72,7 +72,7 @@ async def run(box: Sandbox) -> object:
 
 
 async def shelled(box: Sandbox) -> object:
-    finished = await box.shell("echo 42; exit 0")  # which ends it, and with it its pipes
+    finished = await box.shell("echo 42; exit 0")  # ends the shell, and so its pipes
     return finished.stdout.decode().strip()
 
 
@@ -116,7 +116,7 @@ async def test_what_a_program_of_its_own_needs_and_cannot_have_is_told_as_what_i
 
 async def _check_with_few_files(way: Callable[[Sandbox], Awaitable[object]]) -> None:
     async with await open_sandbox() as box:
-        assert await way(box) == "42"  # so that everything is open that stays so
+        assert await way(box) == "42"  # opens everything that stays open
         outcomes = []
         for count in range(_ENOUGH):
             before = open_files()
@@ -124,7 +124,7 @@ async def _check_with_few_files(way: Callable[[Sandbox], Awaitable[object]]) -> 
                 outcomes.append(await _outcome(way(box)))
             await _until(lambda before=before: open_files() <= before)
         assert {"42"} < set(outcomes) <= {"42", NoRoom, SandboxError}, outcomes
-        assert NoRoom in outcomes or way not in (opened, forked)  # which are refused before anything is made
+        assert NoRoom in outcomes or way not in (opened, forked)  # these are refused before anything is made
         assert await way(box) == "42"
 
 
@@ -148,13 +148,13 @@ async def test_limits_are_watched_again_when_files_can_be_opened(anyio_backend: 
     async with Provider("native", ready=0), interpreter_once(limits) as interpreter:
         spinning = asyncio.ensure_future(interpreter.exec("while True: pass"))
         with files_left(0):
-            await asyncio.wait((spinning,), timeout=0.25)  # it is looked at every tenth of a second
+            await asyncio.wait((spinning,), timeout=0.25)  # the server measures it every tenth of a second
         assert (await spinning).killed_by == "cpu"
 
 
 @contextlib.contextmanager
 def files_left_to(pid: int, count: int) -> Iterator[None]:
-    """So many can be opened by another process."""
+    """Another process can open so many more files."""
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     taken = {int(fd) for fd in os.listdir(f"/proc/{pid}/fd")}
     most = next(itertools.islice((number for number in itertools.count() if number not in taken), count, None))
@@ -182,7 +182,7 @@ async def test_a_template_without_room_for_another_sandbox_keeps_those_that_it_h
             assert (await box.exec("6 * 7")).value == "42"
             made = {os.path.basename(group) for group in groups_of(broker) - groups}
             ahead = {name for name in made if name.startswith("spare-")}
-            assert len(made - ahead) <= 3, made  # they are kept for others
+            assert len(made - ahead) <= 3, made  # a few are kept as spares
             assert len(ahead) <= 8, made
     finally:
         await backend.close()

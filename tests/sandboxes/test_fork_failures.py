@@ -1,4 +1,4 @@
-"""A fork that fails, at whichever step, leaves the session as it was, and nothing of the branches."""
+"""A fork that fails, at any step, leaves the session as it was, and nothing of the branches."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ MIB = 2**20
 USUAL = Limits(memory_bytes=256 * MIB, disk_bytes=64 * MIB, processes=48)
 
 _MANY_FILES = "import os\nos.mkdir('many')\nfor i in range(6000): open(f'many/{i}', 'w').close()"
-"""Which take long to copy, and little space."""
+"""Files that take long to copy, and little space."""
 
 Break = Callable[[Sandbox], contextlib.AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True)
 class Step:
-    """Where a fork fails. `breaks` is what makes it fail, as long as it lasts."""
+    """A step at which a fork fails. `breaks` makes it fail while it lasts."""
 
     breaks: Break
     error: type[BaseException]
@@ -66,7 +66,7 @@ def large(mebibytes: int) -> Break:
 
 @contextlib.asynccontextmanager
 async def many_programs(box: Sandbox) -> AsyncIterator[None]:
-    """As many as it may have."""
+    """As many programs as the sandbox may have."""
     started = []
     while (process := await box.start(["sleep", "99"])).exit_code is None:
         started.append(process)
@@ -79,7 +79,7 @@ async def many_programs(box: Sandbox) -> AsyncIterator[None]:
 async def few_descriptors(box: Sandbox) -> AsyncIterator[None]:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 4, before[1]))  # four are left, and a branch takes more
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 4, before[1]))  # four are left, and a branch needs more
     try:
         yield
     finally:
@@ -89,7 +89,7 @@ async def few_descriptors(box: Sandbox) -> AsyncIterator[None]:
 
 
 def meeting(number: signal.Signals, *, seconds: float = 30.0) -> Break:
-    """The agent of the branch gets a signal as soon as it is there; who makes it waits so long for it."""
+    """The agent of the branch gets a signal as soon as it is there; the fork waits for it so long."""
 
     @contextlib.asynccontextmanager
     async def breaks(box: Sandbox) -> AsyncIterator[None]:
@@ -106,12 +106,12 @@ def meeting(number: signal.Signals, *, seconds: float = 30.0) -> Break:
 
 
 def agents() -> set[int]:
-    """Processes below this one that are the first of a namespace: of a sandbox, of a program, of a branch."""
+    """First processes of namespaces below this process: of sandboxes, programs and branches."""
     return {pid for pid in tree(os.getpid()) if (levels := namespaces_of(pid))[1:] and levels[-1] == "1"}
 
 
 def namespaces_of(pid: int) -> Sequence[str]:
-    """Its number in each that it is in."""
+    """Its pid in each of its namespaces."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -120,8 +120,7 @@ def namespaces_of(pid: int) -> Sequence[str]:
 
 
 def send_to_new(known: set[int], number: signal.Signals, instead: int = 0) -> None:
-    """Wait for another first process of a namespace, which one of those that are known makes. It gets the signal, or
-    who is to get it instead."""
+    """Wait for a new first process of a namespace, started by a known one. It gets the signal, or `instead` does."""
     for _ in range(100_000):
         for parent in known:
             for pid in tree(parent)[1:]:
@@ -177,7 +176,7 @@ async def native(tmp_path_factory) -> AsyncIterator[Backend]:
 
 @contextlib.asynccontextmanager
 async def session(made: Backend, limits: Limits) -> AsyncIterator[tuple[Sandbox, Any]]:
-    """A sandbox with something in it, and a program that goes on."""
+    """A sandbox with some state, and a background program."""
     async with await made.open(limits) as box:
         await box.exec("kept = [1]")
         await box.shell("mkdir -p place; cd place; kept=2")
@@ -201,7 +200,7 @@ async def check_as_it_was(box: Sandbox, process: Any) -> None:
 
 
 def descriptors() -> int:
-    """Of this process, but for those of who looks around."""
+    """The descriptors of this process, except the one that lists them."""
     count = 0
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -221,14 +220,14 @@ async def test_a_fork_that_fails_leaves_the_session_as_it_was(step, native):
         await check_as_it_was(box, process)
 
 
-# What the session itself needs dies.
+# A process that the session itself needs dies.
 
 _NAMED = b"to be forked"
-"""The interpreter, for those outside."""
+"""Marks the interpreter's memory, to find the process from outside."""
 
 
 async def forked_while_dying(box: Sandbox, victim: int, error: type[BaseException], words: str) -> None:
-    """The victim is killed as soon as the place for the branch is there, whose files take a while to be copied."""
+    """Kill the victim as soon as the place for the branch is there. Its files take a while to copy."""
     assert (await box.exec(_MANY_FILES)).error is None
     killing = asyncio.ensure_future(asyncio.to_thread(send_to_new, agents(), signal.SIGKILL, victim))
     with pytest.raises(error, match=words):
@@ -255,7 +254,7 @@ async def test_a_fork_whose_interpreter_is_killed_costs_its_variables_and_says_s
 
 @pytest.fixture
 async def another(anyio_backend) -> AsyncIterator[NativeBackend]:
-    """One of which nothing else depends."""
+    """A separate backend."""
     made = NativeBackend(templates=1, ready=0)
     await made.start()
     yield made
@@ -282,7 +281,7 @@ async def test_a_fork_whose_sandbox_loses_its_template_or_broker_is_lost_with_th
 
 
 async def test_a_host_that_runs_out_of_memory_while_files_are_copied_ends_the_copy_and_not_the_sandbox(another):
-    """The kernel may take the interpreter, too: then its loss is nobody's fault in the session."""
+    """The kernel may kill the interpreter too: then no program of the session is to blame."""
     if another.report().level != "L3":
         pytest.skip("there are no control groups here")
     async with session(another, USUAL) as (box, process), large(40)(box):
@@ -298,7 +297,7 @@ async def test_a_host_that_runs_out_of_memory_while_files_are_copied_ends_the_co
         await check_as_it_was(box, process)
 
 
-# Nobody waits.
+# Cancelled forks.
 
 
 async def test_a_fork_that_nobody_waits_for_leaves_no_branch(native):
@@ -312,8 +311,8 @@ async def test_a_fork_that_nobody_waits_for_leaves_no_branch(native):
 
 
 def held(made: Backend) -> tuple[int, ...]:
-    """Descriptors, sandboxes, and processes that are the first of their namespace; or all processes, where a sandbox is
-    nothing but processes."""
+    """Descriptors, sandboxes, and first processes of namespaces; or all processes, where a sandbox has nothing but
+    processes."""
     if isinstance(made, NativeBackend):
         return descriptors(), made.count()[0], len(agents())
     return descriptors(), len(tree(os.getpid()))
@@ -342,7 +341,7 @@ for i in range(3):
             assert (await branch.exec(look)).value == f"(b'end', {2**25 + 2**20}, True)"
 
 
-# Of sandboxes that are forked by running their code again in a copy of their files.
+# Forks that run the code again in a copy of the files.
 
 ROOMS = ["subprocess", "bubblewrap", "landlock", "docker"]
 ROOM = Limits(memory_bytes=256 * MIB, wall_seconds=5.0)
@@ -351,7 +350,7 @@ _AGAIN = b"runs again"
 
 @contextlib.asynccontextmanager
 async def short_files(box: Sandbox) -> AsyncIterator[None]:
-    """The server may write, and so copy, only such."""
+    """The server may write, and so copy, only short files."""
     await box.write("large", b"x" * MIB)
     usual = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**19, usual[1]))
@@ -367,7 +366,7 @@ def when_run_again(code: str) -> Break:
 
 
 def killing(whom: Callable[[int], int]) -> Break:
-    """Of a branch, while it runs the session's code again: the interpreter, or what the server has started for it."""
+    """Kill a process of a branch while it runs the session's code again: the interpreter, or its launcher."""
     names = when_run_again(f"ctypes.CDLL(None).prctl(15, {_AGAIN!r}, 0, 0, 0); time.sleep(99)")
 
     @contextlib.asynccontextmanager
@@ -438,8 +437,8 @@ async def test_a_fork_for_which_nothing_can_be_made_leaves_the_session_as_it_was
     async with made_to_close(made), session(made, ROOM) as (box, process):
         before = held(made)
         with monkeypatch.context() as patch:
-            patch.setattr(tempfile, "tempdir", str(tmp_path / "full"))  # where no directory can be made
-            (tmp_path / "full").touch()  # so says the engine, too
+            patch.setattr(tempfile, "tempdir", str(tmp_path / "full"))  # no directory can be made there
+            (tmp_path / "full").touch()  # the engine reports the same
             with pytest.raises(SandboxUnavailable, match=r"no directory for a sandbox|no space left on device"):
                 await box.fork(2)
             await given_back(made, before)

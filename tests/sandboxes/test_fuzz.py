@@ -1,7 +1,7 @@
-"""Thousands of random programs with random limits, in sandboxes to which random things happen meanwhile.
+"""Thousands of random programs with random limits, in sandboxes that random events hit.
 
 Each gets a true answer, and nothing is left of any of them. `fuzzing.py` plays, `programs.py` knows what is true. To
-play what failed once more, or for longer:
+repeat what failed, or to play longer:
 
     TOOLYARD_FUZZ_SEED=… TOOLYARD_FUZZ_SECONDS=600 pytest tests/sandboxes/test_fuzz.py
     python -m tests.sandboxes.fuzzing --seed … --scenario … --times 100
@@ -25,17 +25,17 @@ pytestmark = pytest.mark.thorough
 
 EXECUTIONS: Mapping[hostile.Mode, int] = {"root": 2000, "rootless": 700}
 STRANGER = 0x6E00_0000 + os.getpid()
-"""A user that nobody else is, for the one without root."""
+"""A unique user, for the run without root."""
 LONGEST_SECONDS = 400.0
-"""For that, on a machine that has other things to do as well."""
+"""The time limit, on a machine that is busy with other work."""
 
 USUAL_SEED = "yard"
-"""The same programs each time, though not at the same moments; for others, name a seed or a time."""
+"""The same programs each time, though not the same timing; for others, set a seed or a time."""
 SECONDS = float(os.environ.get("TOOLYARD_FUZZ_SECONDS", "0"))
 
 
 def play(mode: hostile.Mode, seed: str) -> dict[str, Any]:
-    """What a process of that user tells about it."""
+    """The report of a process of that user."""
     stranger = mode == "rootless" and os.geteuid() == 0
     user: dict[str, Any] = {"user": STRANGER, "group": STRANGER, "extra_groups": []} if stranger else {}
     executions = max(EXECUTIONS.values()) if hostile.modes() == (mode,) else EXECUTIONS[mode]
@@ -73,6 +73,6 @@ def test_every_random_program_gets_a_true_answer_and_nothing_is_left(mode: hosti
     seen = {end: sum(counts.get(f"{way}: {end}", 0) for way in ("run", "exec", "shell")) for end in ends}
     assert all(seen.values()), f"not everything was tried: {seen}"
     happened = ["given up", "forks", "closed", "lost", "agents killed"]
-    if mode == "root":  # which plays long enough for these
+    if mode == "root":  # plays long enough for these
         happened += ["templates killed", "brokers killed"]
     assert all(counts.get(what) for what in happened), f"not everything happened: {counts}"

@@ -1,7 +1,7 @@
-"""What a hostile agent can say to the server: any bytes in any packets, and answers of any form.
+"""What a hostile agent can send to the server: any bytes in any packets, and answers of any form.
 
-The server must take a message for what it is, exactly once, or end the conversation and say why. Nothing may come
-through the event loop, stay in memory, or stay open.
+The server must take each message as it is, exactly once, or end the conversation and say why. No exception may reach
+the event loop, and nothing may stay in memory or stay open.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from toolyard.sandboxes.native.watch import Ground
 pytestmark = pytest.mark.thorough
 
 PAYLOAD_MOST = 100_000
-"""More than fits into one packet."""
+"""More than one packet holds."""
 
 Work = Callable[[], Awaitable[None]]
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def loop(request: pytest.FixtureRequest) -> Iterator[Callable[[Work], None]]:
-    """Does some work in an event loop, and checks that nothing else came of it."""
-    gc.collect()  # or files that earlier tests left would be closed in between
+    """Runs work in an event loop, and checks that it had no other effect."""
+    gc.collect()  # otherwise files of earlier tests would be closed during the test
     with asyncio.Runner(loop_factory=request.param) as runner:
         trouble: list[object] = []
         runner.get_loop().set_exception_handler(lambda _, context: trouble.append(context))
@@ -61,7 +61,7 @@ def loop(request: pytest.FixtureRequest) -> Iterator[Callable[[Work], None]]:
             deadline = time.monotonic() + 5
             while left := _open_files() - before:
                 assert time.monotonic() < deadline, left
-                await asyncio.sleep(0.01)  # other threads of the test's process may have one open for a moment
+                await asyncio.sleep(0.01)  # other threads of this process may briefly hold one
 
         def run(work: Work) -> None:
             runner.run(checked(work))
@@ -71,10 +71,10 @@ def loop(request: pytest.FixtureRequest) -> Iterator[Callable[[Work], None]]:
 
 
 def _open_files() -> set[tuple[str, str]]:
-    """Each by its number and by what it is, so that none that is left takes the place of another's that is gone."""
+    """Open files by number and identity, so that a leaked file cannot pass for a closed one of the same number."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the one that this was read from
+        with contextlib.suppress(FileNotFoundError):  # the descriptor that lists them
             found.add((number, os.readlink(f"/proc/self/fd/{number}")))
     return found
 
@@ -111,13 +111,13 @@ def _dumped(header: Mapping[str, Any]) -> bytes:
 
 @st.composite
 def _messages(draw: st.DrawFn) -> list[bytes]:
-    """As the server expects them, perhaps with one thing about them that it does not."""
+    """Messages as the server expects them, perhaps with one fault."""
     payload = b"p" * draw(st.sampled_from((0, 0, 0, 1, 10, 65_536, 65_537, PAYLOAD_MOST, PAYLOAD_MOST + 1)))
     header: dict[str, Any] = draw(st.dictionaries(st.sampled_from(("ended", "code", "problem")), anything, max_size=2))
     if draw(st.booleans()):
         header["id"] = draw(st.integers(0, 4) | anything)
     header["size"] = draw(st.just(len(payload)) | st.integers(-2, PAYLOAD_MOST + 2) | anything)
-    if draw(st.booleans()):  # as the server itself would send it
+    if draw(st.booleans()):  # encoded as the server does
         message = _dumped(header) + b"\0" * bool(payload) + payload
         return [message[at : at + wire.PIECE] for at in range(0, len(message), wire.PIECE)]
     pieces = [payload[at : at + wire.PIECE] for at in range(0, len(payload), wire.PIECE)]
@@ -164,7 +164,7 @@ _packets = st.lists(
 
 @dataclass(slots=True)
 class Model:
-    """What should come of packets: the same, written as plainly as can be."""
+    """A plain model of what packets should cause."""
 
     waiting: set[int]
     events: list[Mapping[str, Any]] = field(default_factory=list)
@@ -205,7 +205,7 @@ class Model:
 
 
 async def _say(peer: socket.socket, packets: Sequence[Packet]) -> None:
-    """Send them while the server reads. What it does not want to hear any more is left."""
+    """Send the packets while the server reads. Stop when the server stops reading."""
     null = os.open(os.devnull, os.O_RDONLY)
     try:
         for packet in packets:
@@ -224,7 +224,7 @@ async def _say(peer: socket.socket, packets: Sequence[Packet]) -> None:
 
 
 async def _until_read(peer: socket.socket, channel: Channel) -> None:
-    """Until the server has taken all packets there are, or has hung up."""
+    """Wait until the server has read all packets, or has hung up."""
     queued = array.array("i", [0])
     while not channel.lost:
         await asyncio.sleep(0)
@@ -306,14 +306,14 @@ def test_a_guest_that_talks_without_end_costs_no_more_than_one_message(loop: Cal
     loop(flood)
 
 
-# ---- What the server says
+# ---- What the server sends
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     size: int
     turns: int | None
-    """After how many turns of the loop it is given up."""
+    """After how many turns of the loop the request is cancelled."""
 
 
 _questions = st.lists(
@@ -337,7 +337,7 @@ def test_questions_that_are_given_up_leave_the_others_whole(loop: Callable[[Work
 
 
 async def _ask(questions: Sequence[Question], slowness: int, *, ends_early: bool) -> None:
-    """Ask many things at once of a peer who reads slowly, and perhaps goes in the middle of it."""
+    """Send many requests at once to a peer that reads slowly, and perhaps leaves half-way."""
     ours, peer = pair()
     peer.setblocking(False)
     channel = Channel(ours, on_event=lambda event: None)
@@ -366,7 +366,7 @@ async def _ask(questions: Sequence[Question], slowness: int, *, ends_early: bool
 
 
 async def _answer(peer: socket.socket, slowness: int, heard: list[int], most: int) -> None:
-    """Take messages packet by packet, each of which must be whole, and answer them."""
+    """Take messages packet by packet, check that each is whole, and answer them."""
     event_loop = asyncio.get_running_loop()
     while len(heard) < most:
         text, _, payload = (await event_loop.sock_recv(peer, wire.HEADER_MOST)).partition(b"\0")
@@ -400,7 +400,7 @@ def test_who_hangs_up_does_not_keep_anybody_waiting(loop: Callable[[Work], None]
     loop(hang_up)
 
 
-# ---- An agent that has been taken over
+# ---- A hostile agent
 
 
 _ending = st.dictionaries(
@@ -423,7 +423,7 @@ class Role:
     answers: Sequence[tuple[Mapping[str, Any], bytes]]
     endings: Sequence[Mapping[str, Any]]
     talks: bool
-    """Writes something to the programs' output."""
+    """Whether it writes to the programs' output."""
 
 
 _roles = st.builds(
@@ -446,7 +446,7 @@ def test_a_hostile_agent_cannot_make_the_server_say_nonsense(loop: Callable[[Wor
 
 
 class Unstrained:
-    """A control group that is short of nothing."""
+    """A control group without shortages."""
 
     def glance(self) -> Strain:
         return Strain()
@@ -502,7 +502,7 @@ async def _be_deceived(role: Role) -> None:
 
 
 async def _play(peer: socket.socket, role: Role) -> None:
-    """Answer every request with what is next, and end programs as soon as they are to be killed."""
+    """Answer each request with the next answer, and end programs when they are killed."""
     event_loop = asyncio.get_running_loop()
     turn = 0
     with contextlib.suppress(OSError, ValueError):

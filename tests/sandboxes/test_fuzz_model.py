@@ -1,4 +1,4 @@
-"""A family of sandboxes against a model of it: dictionaries of variables and files, whatever is done in which order."""
+"""A family of sandboxes against a model of it: dictionaries of variables and files, for operations in any order."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ contents = st.binary(max_size=40) | st.sampled_from((b"", b"\0" * 300_000, os.ur
 
 @dataclass(slots=True)
 class Model:
-    """What should be in a sandbox."""
+    """The expected content of a sandbox."""
 
     variables: dict[str, int] = field(default_factory=dict)
     shell: dict[str, int] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
 
     def branch(self) -> Model:
-        """A fork has a shell of its own, which begins afresh."""
+        """A fork has its own, fresh shell."""
         return Model(dict(self.variables), {}, dict(self.files))
 
     def listed(self, directory: str) -> list[tuple[str, str, int]] | None:
-        """Name, kind and size of what is in a directory. A directory's own size is up to the kernel."""
+        """Name, kind and size of a directory's entries. A directory's own size is up to the kernel."""
         inside = {path.removeprefix(f"{directory}/") for path in self.files if path.startswith(f"{directory}/")}
         if directory == ".":
             inside = set(self.files)
@@ -65,11 +65,11 @@ class Pair:
 
 
 class Family(RuleBasedStateMachine):
-    """Everything that can be done to sandboxes, in any order, and what should come of it."""
+    """All operations on sandboxes, in any order, with their expected results."""
 
     backend: NativeBackend
     do: Callable[[Coroutine[Any, Any, Any]], Any]
-    """Waits for something in the event loop."""
+    """Runs a coroutine in the event loop."""
 
     boxes = Bundle("boxes")
     closed = Bundle("closed")
@@ -224,7 +224,7 @@ class Family(RuleBasedStateMachine):
 
     @rule(box=boxes, path=paths, way=st.sampled_from(("exec", "run", "shell")))
     def measure_inside(self, box: Pair, path: str, way: str) -> None:
-        """How large programs find a file."""
+        """The size of a file as programs see it."""
         sandbox = box.sandbox
         code = f"import os; os.path.getsize({path!r}) if os.path.exists({path!r}) else -1"
         script = f"if [ -e {path} ]; then stat -c %s {path}; else echo -1; fi"
@@ -263,7 +263,7 @@ async def _gather(*work: Awaitable[Any]) -> list[Any]:
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def family(request: pytest.FixtureRequest) -> Iterator[type[Family]]:
-    """Sandboxes of a backend that is started once, and of which nothing is left."""
+    """Sandboxes of one backend, of which nothing is left."""
     trouble: list[object] = []
     with asyncio.Runner(loop_factory=request.param) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: trouble.append(context))

@@ -1,4 +1,4 @@
-"""Sandboxes come and go by the thousand: what is closed is freed at once, and not when Python next looks for cycles."""
+"""Thousands of sandboxes: a closed one is freed at once, not at Python's next search for cycles."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ async def test_no_native_sandbox_is_left_to_the_search_for_cycles(way: Callable[
 
 
 async def _check(way: Callable[[], Awaitable[None]]) -> None:
-    await way()  # what is made once stays
+    await way()  # warm up: what is made once stays
     with counted() as found:
         for _ in range(_TIMES):
             await way()
-    assert sum(found) < 10 * _TIMES  # a sandbox alone is more than that
+    assert sum(found) < 10 * _TIMES  # a single sandbox has more

@@ -1,4 +1,4 @@
-"""Graders: fresh sandboxes with the agent's files and hidden ones, and what run_tests makes of them."""
+"""Graders: fresh sandboxes with the agent's files and hidden ones, and the reports of run_tests."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_links_and_what_cannot_be_read_are_left_out_and_named(box: Sandbox
         assert sorted([*found, *grader.left_out]) == ["file", "link", "locked", "out", "pipe", "root", "shut"]
         assert "file" in found
         assert not {"link", "out", "pipe", "root"} & {*found}
-        if "locked" in found:  # who reads it for us may
+        if "locked" in found:  # our reader may read it
             assert await grader.sandbox.read("locked") == b"y\n"
 
 
@@ -162,7 +162,7 @@ async def test_what_a_process_says_that_died_still_counts_and_the_rest_is_missin
 
 
 async def test_no_test_that_fails_is_overlooked_wherever_it_stands(box: Sandbox):
-    """In a class inside another, or made while the file runs, which no reading finds."""
+    """In a nested class, or made at run time, which reading the file does not find."""
     await box.write("add.py", b"def add(a, b):\n    return 3\n")
     inner = "class TestAdd:\n    class TestMore:\n        def test_more(self):\n            assert add(2, 2) == 4\n"
     made = "def made():\n    assert add(3, 3) == 6\n\n\nglobals()['test_made'] = made\n"
@@ -211,7 +211,7 @@ async def test_only_the_tests_count_that_the_author_expects(box: Sandbox):
         report = await grader.run_tests(expected=["test_a.py::test_f"], twins=0)
         assert (list(report.failed), report.fraction) == (["test_a.py::test_f[2]"], 0.5)
         for wrong in "test_a.py::test_g", "test_a.py::test_f[3]":
-            with pytest.raises(DefinitionError, match=r"cannot be told|no test 'test_a\.py::test_g'"):
+            with pytest.raises(DefinitionError, match=r"cannot be found by reading|no test 'test_a\.py::test_g'"):
                 await grader.run_tests(expected=[wrong])
 
 
@@ -255,7 +255,7 @@ async def test_a_sandbox_that_is_gone_is_an_error_and_no_score(box: Sandbox):
 
 
 async def test_a_python_without_pytest_is_an_error_and_no_score(box: Sandbox):
-    """Said before anything of the agent's has run, so that it cannot be said by the agent."""
+    """Checked before any of the agent's code runs, so the agent cannot fake it."""
     finished = await box.run(["echo", '{"lacks": "No module named \'pytest\'"}'])
     with pytest.raises(SandboxUnavailable, match=r"No module named 'pytest'\. Install pytest"):
         records.read(finished, "test_a.py")
@@ -282,7 +282,7 @@ async def test_what_stays_possible_in_the_process_of_the_tests_is_not_when_the_p
 
 
 async def test_a_test_file_finds_no_other_unless_one_imports_it(box: Sandbox):
-    """What another file expects of the same function would tell a twin from the real one."""
+    """Another file's expectations of the same function would distinguish a twin from the real one."""
     await box.write("a.py", b"import os\ndef f(): return sorted(os.listdir('tests'))\n")
     hidden = {
         "tests/test_a.py": "import a\ndef test_a(): assert a.f() == ['data.json', 'test_a.py', 'test_base.py']\n",

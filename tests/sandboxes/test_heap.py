@@ -1,4 +1,4 @@
-"""How the memory of a template is laid out: tried in processes of their own, whose memory nobody else has used."""
+"""How a template's memory is laid out, tested in fresh processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ new = [{make} for n in range(20)]
 print(json.dumps([id(one) for one in new]))
 """
 _OBJECTS = {"bytes(100)": 144, "bytes(50)": 96, "object()": 16, "n + 0.5": 32, "bytes(1000)": 1040, "bytes(2500)": 2544}
-"""And what they take: with what comes before their bytes, rounded up."""
+"""The sizes that they take, including headers and rounding."""
 _PAGE = 4096
 _FILLED = """
 import json
@@ -73,6 +73,6 @@ def test_filling_takes_little_where_there_is_little_to_fill():
 def test_what_is_reserved_is_one_piece_and_what_is_not_used_is_given_back():
     most, left, spread, used = printed_by(_ROOM)
     assert most > 60 * 2**20
-    assert used >= 16  # of about a million bytes each
+    assert used >= 16  # about a million bytes each
     assert spread <= used + 4
     assert left < 30 * 2**20

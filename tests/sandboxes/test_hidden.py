@@ -1,4 +1,4 @@
-"""What an environment hides is in no sandbox, whatever makes it, and nothing else is missing there."""
+"""What an environment hides appears in no sandbox of any backend, and nothing else is missing there."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ print(json.dumps([sorted(found), words]))
 
 @pytest.fixture(scope="module")
 def venv(tmp_path_factory: pytest.TempPathFactory) -> Venv:
-    """A Python of which sandboxes see everything: two environments are installed there, and something useful."""
+    """A Python that sandboxes see whole, with two installed environments, and something useful."""
     made = Venv.make(tmp_path_factory.mktemp("agents").resolve() / "venv")
     package(made.site, "acme_package")
     module(made.site, "acme_module")
@@ -87,7 +87,7 @@ async def started(name: str, view: View) -> AsyncIterator[Backend]:
 
 
 async def tried(backend: Backend, venv: Venv) -> tuple[list[str], dict[str, str]]:
-    """The files inside in which the secret is found, and what became of imports."""
+    """The files inside that contain the secret, and the results of imports."""
     prefix = str(venv.python.parents[1])
     roots = [place(prefix)] if backend.name == "native" else [prefix]
     async with await backend.open() as box:
@@ -110,7 +110,7 @@ async def test_what_is_hidden_can_neither_be_read_nor_imported_nor_found(name: s
 
 @pytest.mark.parametrize("name", WALLED)
 async def test_it_is_hiding_that_keeps_it_from_being_read(name: str, venv: Venv):
-    """Or the test above would prove nothing."""
+    """Otherwise the test above would prove nothing."""
     async with started(name, View.of(str(venv.python))) as backend:
         found, words = await tried(backend, venv)
     assert len(found) >= 4
@@ -134,7 +134,7 @@ async def test_a_library_that_would_load_something_hidden_into_a_template_does_w
 
 @pytest.mark.parametrize("name", WALLED)
 async def test_what_replaces_something_hidden_is_hidden_from_later_sandboxes_too(name: str, tmp_path: Path):
-    """As an upgrade does, or an editor."""
+    """As an upgrade or an editor does."""
     other = Venv.make(tmp_path / "venv")
     folder, file = package(other.site, "acme_package"), module(other.site, "acme_module")
     (other.site / "friendly.py").write_text("ANSWER = 'hello'\n")
@@ -146,7 +146,7 @@ async def test_what_replaces_something_hidden_is_hidden_from_later_sandboxes_too
             shutil.copytree(path, other.site / "new")
             shutil.rmtree(path)
             (other.site / "new").rename(path)
-        for _ in range(3):  # also those that are made in advance
+        for _ in range(3):  # including spare ones
             found, words = await tried(backend, other)
             assert found == []
             assert words["friendly"] == "hello"
@@ -160,7 +160,7 @@ async def test_a_profile_whose_library_is_hidden_is_refused_in_words(caplog: pyt
         view.check("numeric")
 
 
-# No walls, and walls of others.
+# Backends without walls, and engines.
 
 
 async def test_without_walls_it_is_refused_unless_the_operator_insists(hidden: Sequence[Path]):

@@ -1,4 +1,4 @@
-"""From environment classes to what no sandbox may show of the host."""
+"""From environment classes to the host paths that no sandbox may show."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Load = Callable[[str], ModuleType]
 
 
 class Served(Environment):
-    """It names nothing."""
+    """It hides nothing explicitly."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def load(site: Path) -> Iterator[Load]:
-    """Import a module, and forget it and those around it afterwards."""
+    """Import a module, and forget it and its parents afterwards."""
     before = set(sys.modules)
     importlib.invalidate_caches()
     yield importlib.import_module
@@ -161,7 +161,7 @@ def test_data_beside_a_file_is_hidden_where_sandboxes_would_show_it(tmp_path: Pa
         file.write_text(f"{BODY}class Loose(Environment):\n    def teardown(self): pass\n")
     served, installed = (runpy.run_path(str(file), run_name="acme_is_not_loaded")["Loose"] for file in files)
     other = replace(own(), base_prefix=str(prefix), prefix=str(prefix), installed=[str(prefix / "bin")])
-    assert named(hidden_paths(served), prefix) == ["src/app/env.py"]  # it is not shown
+    assert named(hidden_paths(served), prefix) == ["src/app/env.py"]  # sandboxes do not show it
     with using(other):
         assert named(hidden_paths(served), prefix) == ["src/app"]
         assert named(hidden_paths(installed), prefix) == ["bin/tool.py"]
@@ -169,7 +169,7 @@ def test_data_beside_a_file_is_hidden_where_sandboxes_would_show_it(tmp_path: Pa
         assert named(hidden_paths(served), prefix) == ["src/app/answers", "src/app/env.py"]
 
 
-# What an author names.
+# What an author hides.
 
 
 def test_an_author_hides_paths_and_modules_beside_the_package(site: Path, tmp_path: Path, load: Load):
@@ -223,7 +223,7 @@ def test_a_server_does_not_start_if_what_is_to_be_hidden_is_not_there(named: str
 
     with pytest.raises(DefinitionError, match=r"Forgetful\.hidden names '.*', and there is neither such a module nor"):
         Server([Forgetful])
-    assert hidden_by([Forgetful], missing_ok=True) == hidden_by([Served])  # on another machine, say
+    assert hidden_by([Forgetful], missing_ok=True) == hidden_by([Served])  # for example, on another machine
 
 
 @pytest.mark.parametrize("path", [sys.base_prefix, "/", "/usr/lib", Path(importlib.__file__).parents[1]])

@@ -1,4 +1,4 @@
-"""An environment that is installed where its sandboxes see everything: an agent of it finds nothing of it."""
+"""An environment installed where its sandboxes see everything: its agent finds nothing of it."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def words(session: Session, tool: str, **arguments: str) -> str:
 
 
 def check(session: Session) -> None:
-    """As an agent that looks for the answers."""
+    """Look for the answers, as an agent would."""
     named = words(session, "bash", command=f"find / -name '{NAME}*' -not -path '/proc/*' 2>/dev/null; true").split()
     paths = [path for path in named if path.startswith("/")]
-    assert {Path(path).name for path in paths} == {NAME, f"{NAME}-1.0.dist-info"}  # it knows where to look
+    assert {Path(path).name for path in paths} == {NAME, f"{NAME}-1.0.dist-info"}  # the search is right
     for path in paths:
         shown = words(session, "bash", command=f"ls -A {path}; cat {path}/env.py {path}/RECORD")
         assert shown.count("No such file or directory") == 2
         assert shown.splitlines()[0].startswith(("[stderr]", "cat: "))
     found = words(session, "bash", command=f"grep -rl '{SECRET}' /opt")
-    assert "acme_unserved" in found  # which nobody serves
+    assert "acme_unserved" in found  # not served
     assert NAME not in found
     code = f"try:\n    from {NAME}.env import ANSWER\nexcept ImportError as error:\n    print(type(error).__name__)"
     assert words(session, "python", code=code).strip() == "ModuleNotFoundError"
@@ -82,7 +82,7 @@ def test_every_gateway_hides_it(venv: Venv):
     try:
         url = command.until(r"http://127.0.0.1:\d+")[0]
         command.until(r"sandboxes: native, isolation L3.*, 2 paths hidden, Python 3\.")
-        for _ in range(2):  # whichever they come to
+        for _ in range(2):  # for either process
             with Client(url) as client, client.environments.get("served").session(split="train", index=0) as session:
                 check(session)
     finally:
@@ -96,5 +96,5 @@ def test_a_server_without_walls_does_not_start_and_says_how_to_insist(served: ty
         pass
     with running([served], **without, allow_visible_source=True):
         pass
-    with running([], tools="python_code", **without):  # which hides nothing
+    with running([], tools="python_code", **without):  # hides nothing
         pass

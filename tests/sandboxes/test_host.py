@@ -1,4 +1,4 @@
-"""What programs see of the host's /etc: what languages need, and nothing that may be a secret."""
+"""The parts of the host's /etc that programs see: what languages need, and nothing that may be a secret."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Hostile programs that want out: to the host's files, processes, network and kernel, and to other sessions.
+"""Hostile programs that try to get out: to the host's files, processes, network and kernel, and to other sessions.
 
-Numbers are those of the list that the design started from; those with a letter were added to it. An attempt that is
-refused has to be refused by the right error: a wrong argument would fail as well, and prove nothing.
+Numbers refer to the design's list of attacks; those with a letter were added to it. Each refused attempt must fail with
+the right error: a wrong argument would fail too, and prove nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAMESPACE_FLAGS = {
 
 @SUITE.case("10")
 async def kill_everybody(stage: Stage, box: Box) -> None:
-    """The interpreter can take down what it started and itself; a program not even the interpreter."""
+    """The interpreter can end what it started and itself; a program cannot even end the interpreter."""
     await box.sandbox.exec("kept = 1")
     ran = await box.bash("kill -9 -1; echo still here")
     assert b"still here" in ran.stdout
@@ -52,7 +52,7 @@ async def kill_everybody(stage: Stage, box: Box) -> None:
 
 @SUITE.case("10a")
 async def every_signal_to_process_1(stage: Stage, box: Box) -> None:
-    """In a program's own namespace that is its init, in the interpreter's the agent. Neither minds."""
+    """In a program's own namespace that is its init, in the interpreter's the agent. Neither reacts."""
     attack = """
 survived = 0
 for number in range(1, 65):
@@ -74,7 +74,7 @@ tell()
 
 @SUITE.case("11")
 async def kill_every_number_there_could_be(stage: Stage, box: Box) -> None:
-    """The server, its helpers and the neighbour among them."""
+    """Including the server, its helpers and the neighbour."""
     attack = """
 import os
 own, killed = os.getpid(), []
@@ -159,7 +159,7 @@ tell()"""),
 
 @SUITE.case("14a")
 async def look_into_process_1(stage: Stage, box: Box) -> None:
-    """It is not ours to see, neither the agent nor the init of a program; and its command line is empty."""
+    """Neither the agent nor a program's init can be inspected; and its command line is empty."""
     refused(
         await box.outcomes_beside_agent("""
 for name in ("mem", "environ", "maps", "smaps", "pagemap", "auxv", "io", "stack", "syscall", "personality",
@@ -185,7 +185,7 @@ tell()"""),
 
 @SUITE.case("14b")
 async def look_into_another_session(stage: Stage, box: Box) -> None:
-    """Of another session nothing is there; a branch does not see its siblings, nor the session that it came from."""
+    """Nothing of another session is there; a branch sees neither its siblings nor its parent session."""
     seen = """
 print(sorted(name for name in os.listdir("/proc") if name.isdigit()))
 """
@@ -235,7 +235,7 @@ tell()"""
 
 @SUITE.case("14d")
 async def look_around_as_process_1(stage: Stage, box: Box) -> None:
-    """An interpreter that is alone can look into process 1, and finds itself: nothing of ours, and no way out."""
+    """A lone interpreter can inspect process 1, and finds itself: nothing of ours, and no way out."""
     done = await box.alone(f"""{PRELUDE}
 assert os.getpid() == 1 and os.getppid() == 0
 assert not [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
@@ -280,7 +280,7 @@ tell()"""),
 
 @SUITE.case("15a")
 async def only_known_names_are_in_the_root(stage: Stage, box: Box) -> None:
-    """And the host's users, whose names may be secret, are not there."""
+    """The host's users, whose names may be secret, are not there."""
     listed = await box.python("import os; print(*os.listdir('/'))")
     interpreters = [Path(rootfs.place(prefix)).parts for prefix in (sys.prefix, sys.base_prefix)]
     usual = "bin dev etc home lib lib32 lib64 libx32 opt proc run sbin tmp usr var"
@@ -295,7 +295,7 @@ async def only_known_names_are_in_the_root(stage: Stage, box: Box) -> None:
 
 @SUITE.case("15b")
 async def uncover_what_is_hidden(stage: Stage, box: Box) -> None:
-    """Take away what covers it, look below that, or get at it by another way."""
+    """Remove the cover, look below it, or reach the file by another way."""
     folder, file = (rootfs.place(str(path)) for path in CONCEALED)
     refused(
         await box.outcomes(f"""
@@ -345,7 +345,7 @@ tell()"""),
 
 @SUITE.case("16")
 async def reach_the_host_by_links_of_proc(stage: Stage, box: Box) -> None:
-    """/proc/N/root, cwd and exe, of everybody that there is, and up from every open directory."""
+    """/proc/N/root, cwd and exe of every process, and up from every open directory."""
     path = str(stage.marker)
     refused(
         await box.outcomes_beside_agent(f"""
@@ -420,7 +420,7 @@ print(len(found), scanned > 2**20)
 
 @SUITE.case("18")
 async def scan_the_heap_for_secrets(stage: Stage, box: Box) -> None:
-    """What the server and the neighbour hold, and the template would have passed on."""
+    """Secrets of the server and the neighbour, which the template would have passed on."""
     executed = await box.python(SCAN)
     assert executed.stdout == "0 True\n", executed
     planted = f"planted = bytes(byte ^ 1 for byte in {HIDDEN!r}) + b'0123456789abcdef' * 2"
@@ -430,7 +430,7 @@ async def scan_the_heap_for_secrets(stage: Stage, box: Box) -> None:
 
 @SUITE.case("18a")
 async def use_inherited_descriptors(stage: Stage, box: Box) -> None:
-    """The server held a listener, a directory and a file for its children to inherit. None has come through."""
+    """The server held an inheritable listener, directory and file. None has come through."""
     look = """
 import os, socket, stat
 kinds = {}
@@ -458,7 +458,7 @@ print(kinds)
 
 @SUITE.case("19", alone=True)
 async def write_everywhere(stage: Stage, box: Box) -> None:
-    """Into every directory that there is. Only what is its own can be written."""
+    """Try every directory. Only its own can be written."""
     attack = f"""
 import os
 written, tried = [], 0
@@ -487,7 +487,7 @@ print(tried, *written)
 
 @SUITE.case("19a")
 async def change_what_others_will_run(stage: Stage, box: Box) -> None:
-    """Programs, the standard library and its compiled form: for the next session they are the host's own files."""
+    """Programs, the standard library and its compiled form: the next session uses the same files of the host."""
     refused(
         await box.outcomes(f"""
 import shutil
@@ -538,7 +538,7 @@ for address in ("::1", "::ffff:127.0.0.1", "fe80::1", "ff02::1", "2001:4860:4860
 tell()"""
     nowhere = ("ENETUNREACH", "EACCES", "EADDRNOTAVAIL", "EINVAL", "EHOSTUNREACH")
     outcomes = await box.outcomes(attack)
-    del outcomes["UDP 0.0.0.0"]  # which is to oneself, and lost
+    del outcomes["UDP 0.0.0.0"]  # sent to itself, and lost
     refused(outcomes, *nowhere)
     async with stage.open(Limits(network="loopback")) as inside:
         outcomes = await inside.outcomes(attack)
@@ -566,7 +566,7 @@ tell()"""),
 
 @SUITE.case("22")
 async def open_every_kind_of_socket(stage: Stage, box: Box) -> None:
-    """vsock, netlink, packet, AF_ALG, raw, Bluetooth, ... : only local and internet sockets are there."""
+    """vsock, netlink, packet, AF_ALG, raw, Bluetooth, ... : only local and internet sockets are allowed."""
     outcomes = await box.outcomes("""
 for family in range(64):
     for kind in (1, 2, 3, 4, 5, 6, 10):
@@ -678,7 +678,7 @@ print(*{line.split()[0] for line in open('/proc/kallsyms')} if os.path.exists('/
 
 @SUITE.case("25")
 async def run_programs_that_give_rights(stage: Stage, box: Box) -> None:
-    """setuid, setgid, and files with capabilities: the host's, and ones that it makes itself."""
+    """setuid, setgid, and files with capabilities: the host's, and new ones."""
     made = await box.bash(
         """
 cp /usr/bin/id mine && chmod 6755 mine && ./mine -u && ./mine -g
@@ -692,7 +692,7 @@ grep -h -E 'Cap(Eff|Prm|Bnd)' /proc/self/status | sort -u
     found = await box.bash(
         "find /usr /root -xdev -perm /6000 -type f 2>/dev/null |"
         " while read program; do findmnt -n -o OPTIONS -T $program; done | sort -u",
-        seconds=30,  # for all files of a host, which may be many and on a slow disk
+        seconds=30,  # a host may have many files on a slow disk
     )
     assert found.stdout
     assert all("nosuid" in options for options in found.stdout.decode().split())
@@ -728,7 +728,7 @@ tell()"""),
 
 @SUITE.case("26")
 async def make_namespaces(stage: Stage, box: Box) -> None:
-    """A user namespace of its own would give it every capability in there."""
+    """Its own user namespace would give it every capability in there."""
     outcomes = await box.outcomes(f"""
 flags = {NAMESPACE_FLAGS!r}
 flags["user and all"] = sum(flags.values()) - flags["time"]
@@ -763,7 +763,7 @@ tell()"""),
 
 @SUITE.case("28")
 async def mount_something(stage: Stage, box: Box) -> None:
-    """By the old calls and by the new."""
+    """With the old calls and the new ones."""
     outcomes = await box.outcomes("""
 here, nothing = b".", ctypes.c_char_p()
 attempt("mount tmpfs", call, "mount", b"none", here, b"tmpfs", 0, 0)
@@ -798,7 +798,7 @@ tell()""")
 
 @SUITE.case("29")
 async def enter_namespaces(stage: Stage, box: Box) -> None:
-    """setns() itself is allowed, for branches. But nothing that it can lay hands on leads anywhere."""
+    """setns() itself is allowed, for branches. But no file that it can get leads anywhere."""
     outcomes = await box.outcomes_beside_agent(
         f"""
 flags = {NAMESPACE_FLAGS!r}
@@ -841,8 +841,8 @@ tell()"""
 
 @SUITE.case("29a")
 async def enter_a_branch_with_all_its_capabilities(stage: Stage, box: Box) -> None:
-    """A session may enter its own branches: they belong to its user. There it has every capability over them, and no
-    way to use one."""
+    """A session may enter its own branches: they belong to its user. There it has every capability over them, but
+    cannot use any."""
     await box.fork(1)
     told = await box.python(
         PRELUDE
@@ -910,7 +910,7 @@ os.wait()
     assert told.stdout, told
     outcomes = json.loads(told.stdout)
     assert sum("agent" in what for what in outcomes) == 6, "its own, and the branch's"
-    if not stage.landlock:  # to set them needs no more than those capabilities, and they are the branch's own
+    if not stage.landlock:  # those capabilities suffice to set them, and they are the branch's own
         del outcomes["kernel setting"], outcomes["namespace setting"]
     refused(
         outcomes, "EPERM", "EACCES", "EINVAL", "ENOENT", "EROFS", "EAFNOSUPPORT", "ENETUNREACH", "ENOMEM", "ValueError"
@@ -935,7 +935,7 @@ tell()"""),
 
 @SUITE.case("31")
 async def use_what_has_had_many_holes(stage: Stage, box: Box) -> None:
-    """bpf, perf, userfaultfd, io_uring and their like do not reach the kernel."""
+    """bpf, perf, userfaultfd, io_uring and the like do not reach the kernel."""
     outcomes = await box.outcomes("""
 for command in range(38):
     attempt(f"bpf {command}", call, "bpf", command, bytes(128), 128)
@@ -970,7 +970,7 @@ tell()""")
 
 @SUITE.case("32")
 async def open_files_by_their_handles(stage: Stage, box: Box) -> None:
-    """A handle names any file of a file system, bound here or not."""
+    """A handle names any file of a file system, whether bound here or not."""
     refused(
         await box.outcomes("""
 handle = struct.pack("=Ii", 8, 1) + struct.pack("=II", 2, 0)

@@ -1,6 +1,6 @@
-"""Hostile programs that will not end, that end badly, or that want to outlast their end.
+"""Hostile programs that do not end, that end badly, or that try to outlast their end.
 
-Numbers are those of the list that the design started from, 33 to 63; those with a letter were added to it.
+Numbers refer to the design's list of attacks, 33 to 63; those with a letter were added to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.thorough
 SUITE = Suite()
 
 _SOON = 3.0
-"""What must not take long may take so many seconds, on a machine that has other things to do."""
+"""The limit for quick operations, on a machine that is busy with other work."""
 
 _LIVING = """
 def living():
@@ -62,7 +62,7 @@ async def _check_ended(box: Box, code: str, status: int) -> tuple[Executed, Fini
 
 
 async def _check_killed_in_time(box: Box, code: str) -> None:
-    """The code does not end by itself, and is ended when its time is over, with everything that it started."""
+    """The code does not end by itself. Its time limit ends it, with everything that it started."""
     began = time.monotonic()
     executed = await box.python(code, seconds=0.4)
     assert executed.timed_out, executed
@@ -189,7 +189,7 @@ stay()
 
 @SUITE.case("44c")
 async def a_program_that_hangs_in_vfork(stage: Stage, box: Box) -> None:
-    """Its parent sleeps so deeply, while the child has its memory, that only SIGKILL reaches it."""
+    """While the child uses its memory, only SIGKILL reaches its sleeping parent."""
     await _check_killed_in_time(
         box,
         """
@@ -209,7 +209,7 @@ if libc.vfork() == 0:
 @SUITE.case("36")
 async def a_program_that_closes_its_standard_files(stage: Stage, box: Box) -> None:
     closed = await box.python("import os\nfor fd in range(3): os.close(fd)\nprint('lost')")
-    assert (closed.stdout, closed.state_lost) == ("lost\n", False)  # the files are back before they are flushed
+    assert (closed.stdout, closed.state_lost) == ("lost\n", False)  # the files are restored before the flush
     again = await box.python("import sys\nprint('out')\nprint('err', file=sys.stderr)")
     assert (again.stdout, again.stderr, again.error) == ("out\n", "err\n", None)
     everything = await box.python("os.closerange(0, 256)")
@@ -270,7 +270,7 @@ async def a_program_that_aborts(stage: Stage, box: Box) -> None:
 async def a_program_that_kills_itself(stage: Stage, box: Box) -> None:
     await _check_ended(box, "import os; os.kill(os.getpid(), 9)", -signal.SIGKILL)
     await _check_ended(box, "import os; os.kill(os.getpid(), 15)", -signal.SIGTERM)
-    ran = await box.bash("kill -9 $PPID; kill -9 1; kill -15 1; kill -9 -1")  # its init is none of its business
+    ran = await box.bash("kill -9 $PPID; kill -9 1; kill -15 1; kill -9 -1")  # its init does not react
     assert ran.exit_code in (0, 1, 137), ran
     assert ran.killed_by is None
 
@@ -294,12 +294,12 @@ async def a_null_pointer(stage: Stage, box: Box) -> None:
     await _check_ended(box, "import ctypes; ctypes.string_at(0)", -signal.SIGSEGV)
 
 
-# ---- It is alone in its sandbox: nobody of ours is there to see how it ends, or to end it
+# ---- Alone in its sandbox: no process of ours sees or causes its end
 
 
 @SUITE.case("a1")
 async def an_interpreter_that_is_alone_and_ends(stage: Stage, box: Box) -> None:
-    """Signals that would end another process do nothing to process 1, unless it is the processor that sends them."""
+    """Process 1 ignores signals that would end another process, unless the processor raises them."""
     for code, status in (
         ("import os; os._exit(7)", 7),
         ("import ctypes; ctypes.string_at(0)", -signal.SIGSEGV),
@@ -316,7 +316,7 @@ async def an_interpreter_that_is_alone_and_ends(stage: Stage, box: Box) -> None:
 
 @SUITE.case("a2")
 async def an_interpreter_that_is_alone_and_does_not_end(stage: Stage, box: Box) -> None:
-    """It is interrupted, and killed if that does not help; daemons, stopped ones too, end with it."""
+    """It is interrupted, and killed if that does not help; daemons, even stopped ones, end with it."""
     for code in (
         _DAEMON + "while True: pass",
         "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
@@ -343,7 +343,7 @@ for _ in range(4):
     burnt = await box.alone(forks + "        while True: pass\ntime.sleep(60)")
     assert burnt.killed_by == "cpu", burnt
     held = await box.alone(forks + "        x = b'x' * (90 << 20)\n        time.sleep(60)\ntime.sleep(60)")
-    assert held.killed_by == "memory" or stage.as_root, held  # a control group ends one of them, as in any session
+    assert held.killed_by == "memory" or stage.as_root, held  # a control group kills one of them, as in any session
     alone = await box.alone("x = [b'x' * (1 << 20) for _ in range(300)]\nwhile True: pass")
     assert alone.killed_by == "memory" or (alone.error and alone.error.name == "MemoryError"), alone
     loud = await box.alone("while True: print('x' * 1000)")
@@ -352,7 +352,7 @@ for _ in range(4):
 
 @SUITE.case("a4")
 async def what_one_that_is_alone_says_unasked(stage: Stage, box: Box) -> None:
-    """Whatever it is, it is the code that has failed, and not the sandbox: a failure of ours would not be scored."""
+    """Any such message counts as a failure of the code, not of the sandbox: our own failure would not be scored."""
     say = "import os, time\ndef say(text): os.write(3, text)\n"
     for said in (
         """say(b'{"failed": "no walls", "size": 0}')""",
@@ -434,7 +434,7 @@ tell()
     refused(outcomes, "EPERM", "EINVAL", "ENOSYS")
 
 
-if os.uname().machine == "x86_64":  # no other machine has a second table of system calls
+if os.uname().machine == "x86_64":  # other machines have no second table of system calls
 
     @SUITE.case("51")
     async def calls_by_the_numbers_of_x32(stage: Stage, box: Box) -> None:
@@ -504,7 +504,7 @@ tell()
 
 @SUITE.case("58")
 async def files_by_their_handles(stage: Stage, box: Box) -> None:
-    """With a handle, which can be guessed, a file is opened whatever the path to it."""
+    """A guessed handle opens a file whatever the path to it."""
     outcomes = await box.outcomes("""
 handle = struct.pack("=Ii", 128, 0) + bytes(128)
 for path in (b"/", b"/usr", b"/home/work", b"/etc/passwd"):
@@ -521,7 +521,7 @@ tell()
     refused(outcomes, "EPERM")
 
 
-# ---- It wants to be there when others come
+# ---- It tries to outlast its session
 
 
 def _keys_on_host() -> set[int]:
@@ -596,7 +596,7 @@ for module in (json, os, socket, struct, io, types):
 """
     executed = await box.python(poison, seconds=2)
     assert executed.value is None
-    for _ in range(2):  # the session comes round, with a new interpreter if need be
+    for _ in range(2):  # the session recovers, if necessary with a new interpreter
         last = await box.python("6 * 7", seconds=2)
     assert last.value == "42", last
     async with stage.open() as other:
@@ -607,7 +607,7 @@ for module in (json, os, socket, struct, io, types):
 
 @SUITE.case("50")
 async def a_program_that_patches_the_memory_that_it_shares(stage: Stage, box: Box) -> None:
-    """Pages of the template are shared until somebody writes to them. Small numbers are where all can see them."""
+    """Pages of the template are shared until a process writes to them. Small numbers lie where all can see them."""
     executed = await box.python("""
 import ctypes
 ctypes.memset(id(7) + 24, 8, 1)
@@ -634,7 +634,7 @@ while libc.inotify_add_watch(held[0], b"/home/work", 0xfff) > 1:
 print(len(held))
 """)
     assert 0 < int(executed.stdout) <= box.sandbox.limits.open_files
-    async with stage.open() as other:  # all have the same user to the kernel, or at least the same one made them
+    async with stage.open() as other:  # all have the same user, or the same user made them
         assert (await other.python("import ctypes; ctypes.CDLL(None).inotify_init() > 0")).value == "True"
 
 
@@ -661,7 +661,7 @@ except RuntimeError:
 
 @SUITE.case("56")
 async def a_hoard_of_descriptors_in_flight(stage: Stage, box: Box) -> None:
-    """Descriptors that were sent and not received are nobody's. Each pair here sends its own ends into itself."""
+    """Descriptors in flight belong to no process. Each pair here sends its own ends into itself."""
     executed = await box.python("""
 import os, socket
 sent = 0
@@ -740,7 +740,7 @@ while True:
     executed = await box.python(code, seconds=0.4)
     assert executed.timed_out
     await _check_alone(box)
-    full = await box.sandbox.run(["true"])  # those that it has not waited for may still count
+    full = await box.sandbox.run(["true"])  # unreaped ones may still count
     assert full.exit_code in (0, 126), full
     assert (await box.sandbox.exec("import os; os._exit(0)")).state_lost
     assert (await box.sandbox.run(["true"])).exit_code == 0

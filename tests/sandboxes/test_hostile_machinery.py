@@ -1,5 +1,5 @@
-"""Hostile programs that attack what the sandbox is made of: its control socket, its template, the server's reading and
-writing in the workspace, and the pipes that output comes through."""
+"""Hostile programs that attack the sandbox's machinery: its control socket, its template, the server's access to the
+workspace, and the output pipes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUITE = Suite()
 
 _SOON = 5.0
 _MEMORY = 24 * 2**20
-"""What the server may have more than before, after an attack on its memory."""
+"""The most by which the server may grow after an attack on its memory."""
 
 _SPEAK = """
 import json, os, socket, sys, threading, time
@@ -51,7 +51,7 @@ def answer(value="'forged'", error=None, id=None, **more):
 
 
 def _check_truthful(executed: Executed) -> None:
-    """It was not done, and this is said; or it was, with a result that has the form of one."""
+    """The code did not run, and the result says so; or it ran, with a well-formed result."""
     assert executed.value is None or isinstance(executed.value, str), executed
     json.dumps([executed.value, executed.stdout, executed.stderr]).encode()
     assert 0 <= executed.usage.cpu_seconds < 1e6
@@ -65,7 +65,7 @@ def _check_truthful(executed: Executed) -> None:
 
 
 async def _check_recovers(box: Box) -> None:
-    """At most one piece of code is told that the interpreter is no more; the next one gets a new one."""
+    """At most one piece of code loses the interpreter; the next one gets a new one."""
     next_one = await box.sandbox.exec("6 * 7", timeout=2)
     _check_truthful(next_one)
     assert next_one.value == "42" or next_one.state_lost, next_one
@@ -74,7 +74,7 @@ async def _check_recovers(box: Box) -> None:
 
 @dataclass
 class _Host:
-    """What the server has, to be compared."""
+    """The server's resources, for comparison."""
 
     descriptors: int
     memory: int
@@ -82,7 +82,7 @@ class _Host:
 
     @classmethod
     async def settled(cls) -> _Host:
-        """When nothing has changed for a while: the server makes sandboxes in advance."""
+        """Wait until nothing has changed for a while: the server makes spare sandboxes."""
         deadline = time.monotonic() + _SOON
         same, last = 0, cls.now()
         while same < 5 and time.monotonic() < deadline:
@@ -99,7 +99,7 @@ class _Host:
         return cls(len(os.listdir("/proc/self/fd")), resident, len(asyncio.all_tasks()))
 
     async def check(self) -> None:
-        """Since then nothing has been kept."""
+        """Nothing has been kept since."""
         deadline = time.monotonic() + _SOON
         while (now := _Host.now()).descriptors > self.descriptors or now.tasks > self.tasks:
             assert time.monotonic() < deadline, f"{self} before, {now} now"
@@ -283,7 +283,7 @@ async def a_guest_that_never_reads(stage: Stage, box: Box) -> None:
 async def a_child_that_answers(stage: Stage, box: Box) -> None:
     child = await box.python(f"{_SPEAK}\nif os.fork() == 0: answer(); time.sleep(1000)\ntime.sleep(1000)", seconds=5)
     assert child.value == "'forged'"
-    both = await box.sandbox.exec("6 * 7", timeout=0.4)  # of two that would read it, both sleep
+    both = await box.sandbox.exec("6 * 7", timeout=0.4)  # both possible readers sleep
     assert both.state_lost
     assert await box.alive()
     readers = f"""{_SPEAK}
@@ -300,7 +300,7 @@ for _ in range(5):
     for _ in range(5):
         _check_truthful(await box.sandbox.exec("6 * 7", timeout=0.5))
     _check_truthful(await box.sandbox.exec("import os; os._exit(1)", timeout=0.5))
-    _check_truthful(await box.sandbox.exec("6 * 7", timeout=0.5))  # by its interpreter, or by a child in its name
+    _check_truthful(await box.sandbox.exec("6 * 7", timeout=0.5))  # answered by its interpreter or by a child
     assert (await box.sandbox.run(["echo", "hello"])).stdout == b"hello\n"
 
 
@@ -345,7 +345,7 @@ for at in range(0, len(payload), 60000):
 
 @SUITE.case("c10", limits=Limits(wall_seconds=1))
 async def what_is_said_to_the_agent(stage: Stage, box: Box) -> None:
-    """Descriptor 4 leads to process 1, which must not listen to it, and from which branches come."""
+    """Descriptor 4 leads to process 1, which must not obey it, and brings forks."""
     for attack in (
         "kin.send(b'x' * 1000)",
         "kin.send(json.dumps({'op': 'run', 'id': 1, 'size': 0}).encode())",
@@ -377,7 +377,7 @@ async def what_is_said_to_the_agent(stage: Stage, box: Box) -> None:
 
 @SUITE.case("t1")
 async def the_processes_that_make_sandboxes(stage: Stage, box: Box) -> None:
-    """They can be neither seen, nor signalled, nor looked into."""
+    """They cannot be seen, signalled or inspected."""
     helpers = _helpers(stage.server)
     assert len(helpers) >= 2, "a broker and a template"
     outcomes = await box.outcomes_beside_agent(f"""
@@ -406,7 +406,7 @@ tell()
 
 
 def _helpers(server: int) -> list[int]:
-    """The broker and the templates of this server, by their numbers on the host."""
+    """The broker and the templates of this server, by their pids on the host."""
     found, new = [], [server]
     for _ in range(2):
         new = [int(pid) for parent in new for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
@@ -440,7 +440,7 @@ print(sorted((fd, name) for fd, name in found if name != f"/proc/{os.getpid()}/f
 
 @SUITE.case("t3")
 async def what_the_stack_of_the_template_gives_away(stage: Stage, box: Box) -> None:
-    """The interpreter is a copy of a copy of the template: it finds the frames of both, and nothing of use in them."""
+    """The interpreter is a copy of a copy of the template: it finds the frames of both, and nothing useful in them."""
     walk = await box.python("""
 import gc, os, socket, sys
 frame, names, sockets = sys._getframe(), [], []
@@ -466,7 +466,7 @@ print(len(names), [fd for fd, inode in sockets if inode is not None and inode no
 
 
 async def _swapping(box: Box, *pairs: tuple[str, str]) -> None:
-    """From now on a program inside exchanges these names, as fast as it can."""
+    """From now on a program inside swaps these names as fast as it can."""
     code = f"""
 import subprocess
 swapping = subprocess.Popen(["python3", "-c", '''
@@ -481,7 +481,7 @@ while True:
 
 
 async def _tried(work: Awaitable[Any]) -> Any:
-    """What came of it, or None if it was refused."""
+    """The result, or None if it was refused."""
     async with asyncio.timeout(_SOON):
         try:
             return await work
@@ -536,7 +536,7 @@ for name, make in things.items():
     names = ["link", "fifo", "dir", "zero", "mem", "self", "gone", "loop", "sock"]
     for name in names:  # at rest
         assert await _tried(box.sandbox.read(name)) is None, name
-        if name not in ("gone",):  # which is made, inside, by whoever writes to it
+        if name not in ("gone",):  # a write creates it, inside
             with pytest.raises(WorkspaceError):
                 await box.sandbox.write(name, b"x")
         if name != "dir":
@@ -633,7 +633,7 @@ for number in range(8000):
         assert (await box.python(fill.format(filling=filling))).error is None
         assert len(await box.sandbox.list("many")) == 8000
     assert (await box.python(fill.format(filling="\x01"))).error is None
-    with pytest.raises(WorkspaceError, match="8000 names"):  # each of these characters takes six
+    with pytest.raises(WorkspaceError, match="8000 names"):  # each character takes six bytes
         await box.sandbox.list("many")
     dug = await box.python("""
 shutil.rmtree("many")
@@ -650,7 +650,7 @@ os.chdir("/home/work")
     assert await box.sandbox.read("deep/" + "d/" * 1500 + "new") == b"x"
     try:
         (branch,) = await box.fork()
-    except CannotFork:  # so deep a tree need not be copied
+    except CannotFork:  # so deep a tree need not be copyable
         pass
     else:
         await branch.close()
@@ -659,7 +659,7 @@ os.chdir("/home/work")
 
 @SUITE.case("w6")
 async def files_that_change_while_they_are_read(stage: Stage, box: Box) -> None:
-    """One grows without end, one is cut off and filled again, one is leased, and names come and go."""
+    """One grows without end, one is cut and filled again, one is leased, and names come and go."""
     programs = [
         """
 import os
@@ -766,7 +766,7 @@ while True:
 
 @SUITE.case("o2", alone=True)
 async def output_when_nobody_listens(stage: Stage, box: Box) -> None:
-    """From a thread and from a job of the shell, when code and command have ended."""
+    """From a thread and from a job of the shell, after code and command have ended."""
     await box.python("""
 import os, threading
 def flood():
@@ -849,7 +849,7 @@ async def input_that_nobody_reads(stage: Stage, box: Box) -> None:
 
 @SUITE.case("e1")
 async def an_answer_that_says_something_else_each_time(stage: Stage, box: Box) -> None:
-    """Random bytes on the control socket, from a fixed seed; whatever the server makes of them, it goes on."""
+    """Random bytes on the control socket, from a fixed seed; the server goes on in any case."""
     for seed in range(60):
         attack = f"""{_SPEAK}
 import random

@@ -1,7 +1,7 @@
-"""Hostile programs that want more than their share, of processes, memory, disk, files and output.
+"""Hostile programs that want more than their share of processes, memory, disk, files and output.
 
-Numbers are those of the list that the design started from; those with a letter were added to it. Where no cgroup
-limits a sandbox as a whole (level L3-nolimit), less is promised, and each case says what.
+Numbers refer to the design's list of attacks; those with a letter were added to it. Where no cgroup limits a sandbox as
+a whole (level L3-nolimit), less is promised, and each case says what.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SMALL = Limits(memory_bytes=160 * MIB, wall_seconds=10.0)
 
 
 async def usable(box: Box) -> None:
-    """The sandbox is as good as new, but for what the interpreter kept."""
+    """The sandbox is as good as new, except for what the interpreter kept."""
     assert await box.alive()
     ran = await box.sandbox.run(["sh", "-c", "echo hello | cat"])
     assert ran.stdout == b"hello\n", ran
@@ -36,7 +36,7 @@ async def usable(box: Box) -> None:
 
 
 async def explode(stage: Stage, box: Box, code: str) -> None:
-    """Let a bomb go off in the interpreter and as a program. It gets no more processes than it may have."""
+    """Run a bomb in the interpreter and as a program. It gets no more processes than its limit."""
     async with stage.counted(box) as seen:
         executed = await box.python(code)
         assert executed.killed_by == "wall" or executed.state_lost or executed.error, executed
@@ -149,7 +149,7 @@ over.set()
 
 @SUITE.case("03", limits=SMALL)
 async def a_bomb_on_the_heap(stage: Stage, box: Box) -> None:
-    """Ended by the kernel; without a cgroup it is refused more, and may go on."""
+    """The kernel kills it; without a cgroup the kernel refuses it more memory, and it may go on."""
     code = "hoard = []\nwhile True:\n    hoard.append(bytearray(8 << 20))"
     executed = await box.python(code)
     ran = await box.run(["python3", "-c", code])
@@ -168,7 +168,7 @@ async def a_bomb_on_the_heap(stage: Stage, box: Box) -> None:
 
 @SUITE.case("03a", limits=SMALL)
 async def a_bomb_in_one_piece(stage: Stage, box: Box) -> None:
-    """The interpreter is told in time, as by any Python, or ended."""
+    """The interpreter gets an error in time, as in any Python, or ends."""
     executed = await box.python("hoard = b'x' * (1 << 40)")
     assert executed.error is not None
     assert executed.error.name == "MemoryError"
@@ -193,7 +193,7 @@ print(sum(map(bool, ended)))
 
 @SUITE.case("04", limits=SMALL)
 async def many_children_that_each_take_little(stage: Stage, box: Box) -> None:
-    """384 MiB where there are 160. Without a cgroup the server looks now and then, so they can have it for a moment."""
+    """384 MiB of 160. Without a cgroup the server only checks now and then, so they can have it for a moment."""
     executed = await box.python(MANY_CHILDREN)
     ran = await box.run(["python3", "-c", MANY_CHILDREN])
     if stage.enforced:
@@ -223,7 +223,7 @@ print(len(files), size >> 20)
 
 @SUITE.case("05", limits=SMALL)
 async def files_in_memory_that_have_no_name(stage: Stage, box: Box) -> None:
-    """Without a cgroup this is not stopped, beyond the number of files and the size of each, for each process."""
+    """Without a cgroup only the number of files and the size of each is limited, for each process."""
     executed = await box.python(HOARD_FILES)
     ran = await box.run(["python3", "-c", HOARD_FILES])
     if stage.enforced:
@@ -284,7 +284,7 @@ print(size >> 20)
 
 @SUITE.case("06", limits=Limits(disk_bytes=8 * MIB, file_bytes=4 * MIB))
 async def fill_the_disk(stage: Stage, box: Box) -> None:
-    """The workspace and the place for temporary files hold as much as they may, each; then there is no more space."""
+    """The workspace and the place for temporary files each hold their limit; then there is no more space."""
     code = """
 import os, sys
 folder, size = sys.argv[1], 0
@@ -314,7 +314,7 @@ except OSError as error:
 
 @SUITE.case("06a", limits=Limits(disk_bytes=4 * MIB, file_bytes=1 << 50))
 async def files_with_holes(stage: Stage, box: Box) -> None:
-    """A file may look large. What is in it is bounded all the same, and reading it does not harm the server."""
+    """A file may look large. Its content is limited all the same, and reading it does not harm the server."""
     made = await box.python("import os; file = open('holes', 'wb'); file.truncate(1 << 40); os.stat('holes').st_blocks")
     assert made.value == "0"
     filled = await box.python("os.posix_fallocate(file.fileno(), 0, 1 << 30)")
@@ -353,7 +353,7 @@ print("bounded")
 
 @SUITE.case("07a")
 async def directories_in_directories(stage: Stage, box: Box) -> None:
-    """As deep as it goes; the sandbox is closed, and the workspace read, all the same."""
+    """As deep as possible; closing the sandbox and reading the workspace still work."""
     executed = await box.python("""
 import os
 depth = 0
@@ -373,7 +373,7 @@ print(depth)
 
 @SUITE.case("59", limits=Limits(memory_bytes=128 * MIB, disk_bytes=256 * MIB, wall_seconds=10.0))
 async def a_disk_that_takes_the_memory(stage: Stage, box: Box) -> None:
-    """Files are in memory, and stay when their program is ended. The sandbox may be lost by that, and says so."""
+    """Files are in memory, and stay when their program ends. That may lose the sandbox, and the result says so."""
     code = """
 import os, sys
 for number in range(5):
@@ -424,7 +424,8 @@ print("bounded")
 
 @SUITE.case("08a")
 async def take_what_all_users_share(stage: Stage, box: Box) -> None:
-    """Of inotify and of pending signals the kernel has few for each user of the host. The next sandbox has its own."""
+    """The kernel has few inotify instances and pending signals for each user of the host. The next sandbox has its
+    own."""
     code = """
 import ctypes, os, signal
 libc = ctypes.CDLL(None, use_errno=True)
@@ -473,7 +474,7 @@ print(len(watches), -1 in watches)
 
 @SUITE.case("08c")
 async def take_every_terminal_of_the_host(stage: Stage, box: Box) -> None:
-    """The kernel has `kernel.pty.max` of them for all. The next sandbox gets some."""
+    """The kernel has `kernel.pty.max` of them in all. The next sandbox gets some."""
     code = """
 import os
 held = []
@@ -493,7 +494,7 @@ except OSError as error:
 
 @SUITE.case("09", limits=Limits(output_bytes=100_000))
 async def output_without_end(stage: Stage, box: Box) -> None:
-    """It is cut at the limit, and the program ended; the server's memory does not grow with it."""
+    """It is cut at the limit, and the program ends; the server's memory does not grow with it."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for stream in ("stdout", "stderr"):
         began = time.monotonic()
@@ -510,7 +511,7 @@ async def output_without_end(stage: Stage, box: Box) -> None:
 
 @SUITE.case("09a", limits=Limits(output_bytes=50_000))
 async def output_of_many_at_once(stage: Stage, box: Box) -> None:
-    """Of processes that the code has left behind, too: they cannot fill the server while nobody looks."""
+    """Also from processes that the code has left behind: they cannot fill the server between calls."""
     flood = """
 import os
 for _ in range(4):
@@ -530,7 +531,7 @@ for _ in range(4):
 
 @SUITE.case("09b")
 async def values_and_errors_without_end(stage: Stage, box: Box) -> None:
-    """What the interpreter answers is bounded like what it prints."""
+    """The interpreter's answers are limited like its output."""
     executed = await box.python("'x' * 50_000_000")
     assert executed.value is not None
     assert len(executed.value) < MIB
@@ -544,7 +545,7 @@ async def values_and_errors_without_end(stage: Stage, box: Box) -> None:
 
 @SUITE.case("60", limits=Limits(cpus=0.5, wall_seconds=2.0, processes=32))
 async def all_processors_at_once(stage: Stage, box: Box) -> None:
-    """Eight processes that compute. With a cgroup they get half a processor together; without, what there is."""
+    """Eight processes that compute. With a cgroup they share half a processor; without, they take all."""
     code = (
         PRELUDE
         + """
@@ -573,7 +574,7 @@ time.sleep(1.5)
 
 @SUITE.case("60a", limits=Limits(cpu_seconds=1.0, wall_seconds=30.0))
 async def processor_time_of_processes_that_soon_end(stage: Stage, box: Box) -> None:
-    """Each has left its parent, and has ended before it has used much."""
+    """Each has left its parent, and ends before it has used much."""
     code = """
 import os, time
 while True:

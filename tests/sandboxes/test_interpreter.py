@@ -1,4 +1,4 @@
-"""What code can do to the interpreter that runs it, and that the session goes on."""
+"""What code can do to its interpreter, and that the session goes on."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def fine(box: Sandbox) -> bool:
     return (executed.stdout, executed.value, executed.error) == ("fine\n", "42", None)
 
 
-# What it gives back.
+# What it returns.
 
 
 async def test_the_last_value_is_kept_under_a_name(box):
@@ -212,7 +212,7 @@ async def test_whatever_is_raised_is_told_and_the_session_goes_on(box, code, nam
     await box.exec("kept = 1")
     executed = await box.exec(code)
     if name == "IndentationError" and raised(executed) is None:
-        assert executed.value == "1"  # IPython takes common indentation away
+        assert executed.value == "1"  # IPython removes common indentation
     else:
         assert raised(executed) == name
     assert (await box.exec("kept")).value == "1"
@@ -314,7 +314,7 @@ async def test_an_interrupt_stops_code_and_nothing_else(plain):
 
 
 async def test_an_interrupt_at_any_moment_leaves_the_interpreter_alive(plain):
-    """Signals rain on short code: each piece either ends or says that it was interrupted."""
+    """Signals rain on short code: each piece either ends or reports an interrupt."""
     pid = int((await plain.exec("import os; os.getpid()")).value)
 
     async def rain() -> None:

@@ -1,4 +1,4 @@
-"""Sandboxes without namespaces: what they hold, who they hold it for, and what is left of them."""
+"""Sandboxes without namespaces: which walls hold, for which users, and what is left of the sandboxes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def anyio_backend(request):
     return request.param
 
 
-# Attacks, by the server's own user, by a user for each sandbox, and in a server that is not root.
+# Attacks, as the server's own user, as a user for each sandbox, and with a server that is not root.
 
 _WHO = ["own user", "root", "ordinary user"] if _IS_ROOT else ["ordinary user"]
 
 
 def _python(who: str) -> str:
-    """One that the programs can start."""
+    """A Python that the programs can start."""
     return sys.executable if who == "root" or not _IS_ROOT else hostile.rootless_python()
 
 
@@ -67,7 +67,7 @@ def test_nothing_outside_can_be_read_changed_reached_or_ended_by_a_program(who):
 
 
 def _all_may_use(prefix: str, who: str) -> bool:
-    """Whether the server that is root had an interpreter for users of their own after all."""
+    """Whether a server that is root found an interpreter that other users can start."""
     return who == "root" and hostile.rootless_python() == sys.executable
 
 
@@ -92,7 +92,7 @@ async def test_a_daemon_without_parents_group_and_environment_ends_with_its_prog
         assert await process.wait(10)
         assert sleeping(number) == []
         await box.shell(begins)
-        assert await until(lambda: len(sleeping(number)) == 1)  # a session's programs go on until it is closed
+        assert await until(lambda: len(sleeping(number)) == 1)  # a session's programs run until it closes
     assert sleeping(number) == []
 
 
@@ -110,7 +110,7 @@ async def test_when_a_server_is_killed_its_wardens_end_what_they_guard(temporary
 
 async def test_a_program_whose_walls_cannot_be_made_is_no_program_that_failed():
     async with started(LandlockBackend()) as backend, await backend.open() as box:
-        box._room._shows.append(None)  # which is no path
+        box._room._shows.append(None)  # not a path
         with pytest.raises(SandboxLost, match="walls could not be made"):
             await box.run(["true"])
         with pytest.raises(SandboxLost, match="walls could not be made"):
@@ -152,7 +152,7 @@ async def test_many_at_once_leave_no_files_open():
         done = await asyncio.gather(*(box.run(["sh", "-c", f"exit {code}"]) for code in range(8)))
         assert [one.exit_code for one in done] == list(range(8))
         await box.run(["true"])
-        assert len(os.listdir("/proc/self/fd")) <= before + 1  # of the last one, until the next
+        assert len(os.listdir("/proc/self/fd")) <= before + 1  # the last one's, until the next starts
 
 
 async def test_there_is_no_network_of_its_own_to_be_had():
@@ -166,7 +166,7 @@ async def test_there_is_no_network_of_its_own_to_be_had():
     assert refused.error is not None
 
 
-# Where it is used: nobody may make a namespace here, as in a container.
+# Where it is used: namespaces are forbidden here, as in a container.
 
 _CONTAINED = """
 import asyncio, sys

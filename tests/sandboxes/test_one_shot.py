@@ -1,4 +1,4 @@
-"""Interpreters that have a sandbox to themselves: for one piece of code, and gone after it, whatever happens."""
+"""Interpreters alone in their sandboxes: for one piece of code, and gone after it, whatever happens."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def template() -> int:
 
 
 async def check_nothing_left(backend: NativeBackend) -> None:
-    """The template takes a moment to see it."""
+    """The template takes a moment to notice."""
     async with asyncio.timeout(10):
         while below(template()):
             await asyncio.sleep(0.01)
@@ -78,7 +78,7 @@ async def opened(backend: NativeBackend, limits: Limits | None = None) -> AsyncI
 
 
 async def begun(interpreter: OneShotInterpreter) -> asyncio.Task[object]:
-    """It runs code that never ends."""
+    """Code that never ends."""
     running = asyncio.ensure_future(interpreter.exec("while True: pass", timeout=60))
     await asyncio.sleep(0.1)
     assert not running.done()
@@ -134,7 +134,7 @@ asyncio.run(main())
 
 @contextlib.contextmanager
 def serving() -> Iterator[int]:
-    """Such a server's process."""
+    """The process of a server that uses one."""
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
@@ -246,7 +246,7 @@ async def test_one_that_cannot_answer_does_not_pass_for_one_that_did_well(backen
 
 
 async def test_walls_that_cannot_be_made_are_told(backend):
-    """A file system of a size that there cannot be."""
+    """A file system of an impossible size."""
     with pytest.raises(SandboxLost, match=r"could not be set up: OSError: .*mount"):
         await backend.open_interpreter(Limits(disk_bytes=-1))
     async with opened(backend) as interpreter:
@@ -259,7 +259,7 @@ async def test_what_does_not_get_ready_is_lost_and_no_failure_of_its_user(backen
         (agent_client, agent_client.AgentClient, backend.open),
     ):
         monkeypatch.setattr(module, "SECONDS", 0.05)
-        monkeypatch.setattr(keeper, "_event", lambda *_: None)  # it says that it is, and is not heard
+        monkeypatch.setattr(keeper, "_event", lambda *_: None)  # its message is ignored
         with pytest.raises(SandboxLost, match="it does not get ready"):
             await opens()
     monkeypatch.undo()

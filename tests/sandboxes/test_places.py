@@ -1,4 +1,4 @@
-"""One-shot executions beyond a few queue: in their order, whoever runs them, and nothing is lost or blamed for it."""
+"""One-shot executions beyond a few queue, in order, whoever runs them; none is lost or blamed for the wait."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from toolyard.testing import running
 pytestmark = pytest.mark.anyio
 
 NAP = "import time\nbegan = time.monotonic()\ntime.sleep({seconds})\nprint(began, time.monotonic())"
-"""Says when it ran, by a clock that all processes of the machine share."""
+"""Prints when it ran, by a clock that all processes of the machine share."""
 
 COMPUTE = NAP.replace("time.sleep({seconds})", "while time.process_time() < {seconds}: pass")
 
 
 def at_once(lives: Sequence[tuple[float, float]]) -> int:
-    """How many there were at the same time, at most."""
+    """The most that ran at the same time."""
     turns = sorted([(began, 1) for began, _ in lives] + [(ended, -1) for _, ended in lives])
     count = most = 0
     for _, turn in turns:
@@ -96,7 +96,7 @@ def test_a_batch_far_beyond_what_the_server_can_open_loses_none():
 @pytest.mark.alone
 @pytest.mark.timeout(180)
 async def test_an_action_among_many_costs_the_server_what_one_among_few_does(anyio_backend):
-    """In processor time of this process, which is the server's; what programs take is the same for all of them."""
+    """In processor time of this process, the server; what programs take is the same for all of them."""
     with running([], tools="python_code") as server:
         async with Trainer(server.url) as trainer:
             await batch(trainer, 32, "print(6 * 7)")
@@ -130,7 +130,7 @@ async def test_who_came_first_is_served_first(anyio_backend):
     assert times == sorted(times)
 
 
-@pytest.mark.alone  # processors have to be idle, or those who wait have to wait
+@pytest.mark.alone  # processors must be idle for the waiting ones
 async def test_programs_that_sleep_do_not_hold_up_the_others_while_processors_are_idle(anyio_backend):
     async with Provider("native", ready=0):
         asleep = [asyncio.ensure_future(execute("import time; time.sleep(25)", timeout=30)) for _ in range(usual() + 4)]
@@ -147,10 +147,10 @@ async def test_programs_that_sleep_do_not_hold_up_the_others_while_processors_ar
 @pytest.mark.thorough
 @pytest.mark.alone
 async def test_programs_that_compute_get_no_more_places_than_usual(anyio_backend):
-    """Or each would use up its time limit while it waits for the others."""
+    """Otherwise each would use up its time limit while it waits for the others."""
     async with Provider("native", ready=0):
         ran = await asyncio.gather(*(execute(COMPUTE.format(seconds=0.15)) for _ in range(2 * usual())))
-    assert at_once([life(one.stdout) for one in ran]) <= 1.5 * usual() + 1  # processors may be idle when it begins
+    assert at_once([life(one.stdout) for one in ran]) <= 1.5 * usual() + 1  # processors may be idle at first
 
 
 async def test_places_that_were_given_beyond_the_usual_are_not_given_again(anyio_backend):
@@ -180,7 +180,7 @@ async def test_who_gives_up_waiting_takes_no_place_with_him(opens, anyio_backend
             await asyncio.sleep(0)
             waiting[0].cancel()
             await asyncio.wait(waiting[:1])
-        waiting[1].cancel()  # it may have been given the place just now
+        waiting[1].cancel()  # it may just have got the place
         async with asyncio.timeout(30):
             assert (await waiting[2]).value == "1"
             assert (await execute("2")).value == "2"
@@ -204,13 +204,13 @@ async def test_a_sandbox_that_could_not_be_opened_leaves_its_place(anyio_backend
         await provider.start()
         for opens in (provider.open_once, provider.interpreter_once):
             with pytest.raises(SandboxLost, match="could not be set up"):
-                async with opens(Limits(disk_bytes=-1)):  # a file system of a size that there cannot be
+                async with opens(Limits(disk_bytes=-1)):  # a file system of an impossible size
                     pass
         async with asyncio.timeout(30):
             assert (await execute("1")).value == "1"
 
 
-# Processes with sessions share the places of their server.
+# Processes with sessions share their server's places.
 
 
 class Leaving(Environment):

@@ -1,4 +1,4 @@
-"""Plain data crosses as it is, in exact types, and what is no plain data cannot pass for it."""
+"""Plain data crosses unchanged, in exact types, and nothing else can pass for it."""
 
 from __future__ import annotations
 

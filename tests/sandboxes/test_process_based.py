@@ -1,4 +1,4 @@
-"""What the backends of ordinary processes are about: no walls, bubblewrap's, and those of containers."""
+"""The backends of ordinary processes: without walls, bubblewrap, and containers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def anyio_backend(request):
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch) -> Path:
-    """Where backends make their directories, for this test alone."""
+    """The directory in which backends make theirs, for this test alone."""
     directory = tmp_path / "temporary"
     directory.mkdir(mode=0o711)
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
@@ -61,7 +61,7 @@ async def started(backend: Backend) -> AsyncIterator[Backend]:
 
 
 def sleeping(number: str) -> list[str]:
-    """Processes that sleep so long."""
+    """Processes that sleep for so long."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -79,7 +79,7 @@ async def until(condition, seconds: float = 10) -> bool:
     return True
 
 
-# A server that is killed. It opens a sandbox, starts what sleeps, and says that it is ready.
+# A server that is killed. It opens a sandbox, starts sleeping programs, and reports that it is ready.
 
 SERVER = """
 import asyncio, sys, tempfile
@@ -119,7 +119,7 @@ async def test_what_a_killed_server_leaves_without_walls_is_swept_by_the_next(te
     with server("SubprocessBackend()", temporary, number) as process:
         assert await until(lambda: len(sleeping(number)) == 4)
         async with started(SubprocessBackend()):
-            assert len(sleeping(number)) == 4  # it is alive, and so is what it has
+            assert len(sleeping(number)) == 4  # the server and its programs are alive
         process.kill()
         process.wait()
         assert len(list(temporary.iterdir())) == 1
@@ -156,9 +156,9 @@ async def test_only_what_nobody_owns_is_swept(temporary):
     pid, moment, namespace, boot = origin.mine().split("-")
     for name, gone in {
         f"{pid}-{moment}-{namespace}-{boot}": False,
-        f"{pid}-{int(moment) + 9}-{namespace}-{boot}": True,  # the number was given again
+        f"{pid}-{int(moment) + 9}-{namespace}-{boot}": True,  # the pid was reused
         f"4194305-{moment}-{namespace}-{boot}": True,
-        f"4194305-{moment}-1-{boot}": False,  # of another namespace, where it may well live
+        f"4194305-{moment}-1-{boot}": False,  # from another namespace, where it may be alive
         f"4194305-{moment}-{namespace}-feedfeedfeed": False,
         "nonsense": False,
     }.items():
@@ -209,20 +209,20 @@ async def test_a_directory_that_programs_made_unreadable_is_removed_all_the_same
 
 
 async def leave(program) -> None:
-    """As if it could not be killed."""
+    """Act as if it could not be killed."""
 
 
 async def test_a_program_that_cannot_be_ended_is_a_lost_sandbox_and_no_timeout_of_its_user(monkeypatch):
     async with started(SubprocessBackend()) as backend, await backend.open() as box:
         monkeypatch.setattr(room, "_END_SECONDS", 0.05)
         monkeypatch.setattr(box._room, "kill", leave)
-        with pytest.raises(SandboxLost, match="it does not end what it is to end"):
+        with pytest.raises(SandboxLost, match="it does not end its programs"):
             await box.run(["sleep", "60"], timeout=0.1)
         monkeypatch.undo()
 
 
 DEEP = "import os\nfor _ in range(1500):\n    os.mkdir('deep'); os.chdir('deep')\nopen('file', 'w').close()"
-"""More than Python can descend into, and longer than a path may be."""
+"""Deeper than Python can descend, and longer than a path may be."""
 
 
 @pytest.mark.parametrize("kind", [SubprocessBackend, backends.bubblewrap])
@@ -245,7 +245,7 @@ async def test_what_programs_of_a_killed_server_buried_deep_is_swept_too(tempora
 
 
 def python(code: str, directory: Path) -> str:
-    """What it prints, in a process of its own that is gone then."""
+    """The output of a separate Python process."""
     argv = [sys.executable, "-c", code]
     return subprocess.run(argv, cwd=directory, capture_output=True, check=True, text=True).stdout.strip()
 
@@ -256,7 +256,7 @@ async def test_a_profile_that_is_not_installed_is_refused_by_name():
         await SubprocessBackend(view).open(profile="ipython")
 
 
-# Branches by running code again.
+# Branches that run the code again.
 
 
 @pytest.fixture
@@ -329,7 +329,7 @@ async def test_a_bwrap_that_does_not_work_is_refused_with_its_own_words(tmp_path
 
 
 async def test_a_bwrap_that_builds_no_walls_is_refused(tmp_path):
-    """Found out by programs that try, not by what it says of itself."""
+    """Programs find out by trying, whatever it claims."""
     broken = tmp_path / "bwrap"
     broken.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n')
     broken.chmod(0o755)
@@ -441,7 +441,7 @@ async def test_no_container_sees_the_servers_environment(stand_in, monkeypatch):
 
 
 async def test_an_engine_that_isolates_nothing_is_found_out(stand_in):
-    """The stand-in does not, and the level says so: it comes from programs that try, not from the engine's name."""
+    """The stand-in isolates nothing, and the level says so: programs find out by trying, whatever its name."""
     async with started(stand_in.backend()) as backend:
         report = backend.report()
         assert report.level == "L0"

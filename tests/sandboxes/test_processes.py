@@ -1,4 +1,4 @@
-"""Programs that go on, beyond the rules that every backend is held to: who reads and writes at once, or gives up."""
+"""Background programs, beyond the contract: concurrent reads and writes, and cancelled ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def everything(process: Process) -> bytes:
 async def test_the_time_of_a_program_counts_while_nobody_looks(box):
     running = asyncio.ensure_future(box.run(["sleep", "0.3"]))
     for _ in range(5):
-        await asyncio.sleep(0)  # it is asked for, and has not begun
+        await asyncio.sleep(0)  # requested, but not begun
     time.sleep(0.6)  # noqa: ASYNC251  # as a loop that is held up; that it began and that it ended is heard at once
     assert (await running).usage.wall_seconds >= 0.3
 
@@ -69,7 +69,7 @@ async def test_who_gives_up_reading_has_taken_nothing(box):
         await process.write(b"x")
         reading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            whole += (await reading)[0]  # on a busy machine it may have been done by then
+            whole += (await reading)[0]  # on a busy machine it may be done by then
     async with asyncio.timeout(30):
         while len(whole) < 20:
             whole += (await process.read(10))[0]
@@ -148,7 +148,7 @@ async def test_twenty_at_once_are_apart(box):
 
 
 class Pipe:
-    """Something that writes, and who keeps it."""
+    """A pipe with a writer, and its reader."""
 
     def __init__(self, limit: int, mark: bytes) -> None:
         reads, self.writes = os.pipe()

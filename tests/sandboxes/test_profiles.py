@@ -163,7 +163,7 @@ print(done.get_nowait(), told, threading.active_count(), lock._is_owned())
 
 @pytest.mark.parametrize("profile", ["plain", "ipython", "analytic"])
 async def test_threads_and_locks_work_in_a_branch_of_code_that_has_used_them(backend: NativeBackend, profile: Profile):
-    """A profile that has loaded them does not tell them of the fork, and need not: no thread can be amid anything."""
+    """Hooks of the profile's libraries do not run, and need not: no thread can be inside them."""
     async with await backend.open(profile=profile) as sandbox:
         assert (await sandbox.exec(_USED)).error is None
         (branch,) = await sandbox.fork()
@@ -181,7 +181,7 @@ os.fstat(asyncio.get_running_loop()._ssock.fileno()).st_ino, await asyncio.to_th
 
 @pytest.mark.parametrize("profile", ["plain", "ipython", "analytic"])
 async def test_a_branch_awaits_in_a_loop_of_its_own(backend: NativeBackend, profile: Profile):
-    """Each would take what wakes the other, and a sandbox could be written to from another one."""
+    """With a shared loop, each would take the other's wake-ups, and one sandbox could write to another."""
     async with await backend.open(profile=profile) as sandbox:
         assert (await sandbox.exec("import asyncio\nawait asyncio.sleep(0)")).error is None
         (branch,) = await sandbox.fork()
@@ -205,7 +205,7 @@ print(session._now.hooked)
     ("load", "hooked"), [("import threading, logging", False), ("import asyncio", sys.version_info >= (3, 12))]
 )
 def test_a_template_that_has_loaded_asyncio_tells_it_of_forks_if_it_wants_to_hear_of_them(load: str, hooked: bool):
-    """In a process of its own: this one has loaded it."""
+    """In a separate process: this one has loaded asyncio."""
     code = helper_argv.command("native.session")[-1].partition("from toolyard")[0] + _TEMPLATE.replace("{load}", load)
     told = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == f"{hooked}\n"

@@ -78,7 +78,7 @@ async def test_profiles_go_by_what_that_python_has(venv: Venv):
 
 
 def test_the_servers_packages_are_not_there_where_both_share_a_prefix(venv: Venv):
-    """The prefix of a Python that the server's packages are installed in is shown: they are not."""
+    """Sandboxes show the prefix that the server's packages are installed in, but not these packages."""
     view = View.of(str(venv.python))
     assert [Path(path) for path in view.closed] == [Path(path).resolve() for path in own().installed]
     assert View.of("").closed == ()
@@ -86,7 +86,7 @@ def test_the_servers_packages_are_not_there_where_both_share_a_prefix(venv: Venv
 
 @pytest.mark.parametrize("name", ["native", *backends.others("bubblewrap", "landlock")])
 async def test_an_environment_among_the_servers_packages_is_hidden_with_all_of_them(name: str, tmp_path: Path):
-    """Where the Python of sandboxes shows the server's: as if that were installed in a folder of the former."""
+    """If the sandboxes' Python shows the server's: as if the server's were installed inside it."""
     made = Venv.make(tmp_path / "venv")
     (made.site / "friendly.py").write_text("# friendly words")
     server, inner = made.site / "server", package(made.site / "server", "acme_inside")
@@ -106,7 +106,7 @@ async def test_an_environment_among_the_servers_packages_is_hidden_with_all_of_t
 
 
 def others() -> Sequence[str]:
-    """Pythons of other versions, where this machine has some."""
+    """Pythons of other versions, if this machine has any."""
     here = Path(sys.base_prefix).parent
     system = (path for folder in ("/usr/bin", "/usr/local/bin") for path in Path(folder).glob("python3.*[0-9]"))
     return sorted(map(str, [*here.glob("*/bin/python3"), *system]))
@@ -133,7 +133,7 @@ async def test_another_version_of_python_makes_the_templates():
     assert ran.stdout.decode().split()[1].startswith(".".join(map(str, version(wanted[-1]))))
 
 
-# What cannot be used.
+# Unusable ones.
 
 
 def unusable(tmp_path: Path) -> dict[str, Path]:

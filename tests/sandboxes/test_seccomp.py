@@ -1,7 +1,7 @@
-"""The seccomp filters: run through an interpreter of BPF, compared with the policy in plain words, and in the kernel.
+"""The seccomp filters: run in an interpreter of BPF, compared with a plain statement of the policy, and in the kernel.
 
-No filter is ever loaded into the test process. The calls that the kernel must refuse get arguments that would do no
-harm if it did not.
+No filter is ever loaded into the test process. Calls that the kernel must refuse have arguments that would do no harm
+if it did not.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ SOCKET_OPTIONS = {
 
 
 def intended_without_namespaces(name, a, *, network, own_user):
-    """What is different for a program that has none. `None`: nothing."""
+    """What differs for a program without namespaces. `None`: nothing."""
     if name in SHARED_BY_ALL:
         return NOT_THERE
     if name in EXTENDED:
@@ -168,7 +168,7 @@ def intended_without_namespaces(name, a, *, network, own_user):
 
 
 def intended(name, arguments, *, agent=False):
-    """What should become of a call by its name. `None` as name: the number has none."""
+    """The intended verdict on a call by name. `None` as name: the number has none."""
     a = [argument & 0xFFFFFFFF for argument in arguments]
     if name is None:
         return NOT_THERE
@@ -308,7 +308,7 @@ HEADERS = {
 }
 OF_32_BITS = {"sync_file_range2", "arch_specific_syscall", "syscalls"}  # in the generic header
 
-if HEADERS:  # of the kernel, as far as they are installed
+if HEADERS:  # headers of the kernel, if installed
 
     @pytest.mark.parametrize("machine", HEADERS)
     def test_the_numbers_are_those_of_the_kernels_headers(machine):
@@ -392,7 +392,7 @@ REQUESTS = {0xB701, 0xB702, 0x8010B70B, 0xFF01, 0xFF0B, 0xAA00, 0xAE01, 0x400454
     *(size | family | low for size in (0, 0x80040000) for family in (0x5400, 0x8900) for low in range(256)),
 }
 SOCKET_TYPES = [kind | flags for kind in range(12) for flags in (0, 0o4000, 0o2000000, 0o2004000, 0x100, 0x10000)]
-# For every call whose arguments matter: which of them do, and what to try for each.
+# For every call whose arguments matter: which of them, and values to try for each.
 TO_TRY = {
     "clone": {0: [*BITS, *(one | 17 for one in BITS), 0x1200011, 0x3D0F00, 0xFFFFFFFF]},
     "setns": {1: [*BITS, *(one | other for one, other in combinations(NAMESPACES.values(), 2)), 0]},
@@ -472,7 +472,7 @@ def test_a_call_costs_a_handful_of_instructions(machine, who):
 
 
 def verdict_of_both(machine, **call):
-    """As the kernel has it: the stricter action counts, and the later filter if both are the same."""
+    """As in the kernel: the stricter action counts, or the later filter if both are equal."""
     added = verdict(ADDED[machine, "added"], machine=machine, **call)
     agents = verdict(FILTERS[machine, "agent"], machine=machine, **call)
     return agents if action(agents) < action(added) else added
@@ -564,7 +564,7 @@ def loading(program):
 
 
 def confined(*argv, program, cwd=None):
-    """Run a command with a filter that it has not loaded itself, in a session of its own."""
+    """Run a command with a filter loaded for it, in its own session."""
     return subprocess.run(
         [*loading(program), *argv],
         cwd=cwd,
@@ -595,7 +595,7 @@ def calling(*calls):
 
 
 def answers(done):
-    """What the kernel answered to each call: 0 or more, or minus the error."""
+    """The kernel's answer to each call: 0 or more, or minus the error."""
     assert done.returncode == 0, done.stderr
     pairs = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
     return [-error if result == -1 else result for result, error in pairs]
@@ -648,7 +648,7 @@ def test_the_kernel_hides_from_programs_what_a_newer_library_may_try():
 @pytest.mark.parametrize("upper", [0, 1 << 32, 0xFFFF_FFFF << 32])
 @pytest.mark.parametrize("flag", NAMESPACES.values(), ids=list(NAMESPACES))
 def test_the_kernel_makes_no_namespace_for_a_program(flag, upper):
-    thread = 0x10000  # CLONE_THREAD without CLONE_SIGHAND: what clone() itself would call invalid
+    thread = 0x10000  # CLONE_THREAD without CLONE_SIGHAND, which clone() itself refuses
     flags = int.from_bytes((upper | flag | thread).to_bytes(8, "little"), "little", signed=True)
     assert outcomes(PROGRAM, named("clone", flags, 0, 0, 0, 0), named("unshare", flags)) == [-errno.EPERM] * 2
     if not upper:
@@ -661,7 +661,7 @@ def test_the_kernel_makes_no_namespace_for_a_program(flag, upper):
     ("error", "name", "arguments"),
     [
         (errno.EPERM, "ioctl", (-1, TIOCSTI)),
-        (errno.EBADF, "ioctl", (-1, 0x5413)),  # TIOCGWINSZ: it is the kernel that says so
+        (errno.EBADF, "ioctl", (-1, 0x5413)),  # TIOCGWINSZ: the kernel's own answer
         (errno.EPERM, "ioctl", (-1, 0x8914)),  # SIOCSIFFLAGS
         (errno.ENOTTY, "ioctl", (-1, 0xB701)),  # NS_GET_USERNS
         (errno.EAFNOSUPPORT, "socket", (16, 3, 0)),  # netlink
@@ -693,7 +693,7 @@ def test_the_kernel_looks_at_arguments_and_only_at_their_lower_half(error, name,
 
 
 def test_sync_says_that_it_is_done_without_asking_the_kernel():
-    assert outcomes(PROGRAM, named("sync"), named("syncfs", -1)) == [0, 0]  # the kernel would say EBADF
+    assert outcomes(PROGRAM, named("sync"), named("syncfs", -1)) == [0, 0]  # the kernel would return EBADF
 
 
 def test_a_program_without_namespaces_has_no_sockets_and_no_memory_that_others_share():
@@ -723,14 +723,14 @@ print("calling", flush=True)
 print(ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))())
 """
 
-if HERE == "x86_64":  # only there is there such an instruction
+if HERE == "x86_64":  # only this machine has such an instruction
 
     @pytest.mark.parametrize("program", [PROGRAM, AGENT], ids=["program", "agent"])
     def test_a_call_through_int_0x80_kills_the_process(program):
         argv = [sys.executable, "-I", "-S", "-c", INT_0X80]
         unconfined = subprocess.run(argv, capture_output=True, timeout=30, check=False)
         done = confined(*argv, program=program)
-        # A kernel without 32-bit support has no such gate, and kills whoever tries it.
+        # A kernel without 32-bit support has no such gate, and kills the process.
         assert done.returncode == (unconfined.returncode or -signal.SIGSYS)
         assert done.stdout == "calling\n"
 

@@ -1,4 +1,4 @@
-"""A shell command that is ended is ended whole, and says so: nothing of its rest runs, in every backend."""
+"""Ending a shell command ends it whole, and the result says so: none of its rest runs, in every backend."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LOST = {
     "reads nothing": "mkfifo pipe; exec 9<>pipe; read x <&9; touch rest",
     "signals ignored": "trap '' $(seq 34 64); while :; do :; done; touch rest",
 }
-"""Commands that do, and it is told."""
+"""Commands that do, and the result says so."""
 FEW = ("list", "small subshell", "for", "until", "group", "sourced", "job", "orphan", "output", "function", "exec")
 COMMANDS = {
     "native": [*KEPT, *LOST],
@@ -85,9 +85,9 @@ LIMITS = Limits(output_bytes=4096)
 
 
 async def ended(box: Sandbox, name: str) -> Sequence[str]:
-    """What is wrong with how this command ends, if anything is."""
+    """What is wrong with how this command ends; empty if nothing is."""
     await box.shell("mkdir -p place; cd place; kept=1; sleep 99 & job=$!")
-    await box.shell("sleep 0.1")  # of a job that is older than the command, its processes are not ended
+    await box.shell("sleep 0.1")  # ending a command spares the processes of older jobs
     done = await box.shell((KEPT | LOST)[name], timeout=TIMEOUT)
     found = problems_of(done, lost=name in LOST, limit="output" if name == "output" else "wall")
     after = await box.shell(
@@ -96,7 +96,7 @@ async def ended(box: Sandbox, name: str) -> Sequence[str]:
     wanted = b"1 place\nalive\n1\n2\n" if name in KEPT else b"1\n2\n"
     if not after.stdout.endswith(wanted) or (name in LOST and b"place" in after.stdout):
         found.append(f"then: {after}")
-    await asyncio.sleep(1.0)  # longer than what would go on needs
+    await asyncio.sleep(1.0)  # longer than any leftover needs
     if "rest" in {entry.name for entry in [*await box.list(), *await box.list("place")]}:
         found.append("its rest has run")
     return [f"{name}: {problem}" for problem in found]
@@ -136,7 +136,7 @@ async def test_a_command_that_exceeds_another_limit_is_ended_with_its_rest(kind,
     chosen = backend(kind, tmp_path)
     await chosen.start()
     try:
-        cases = [name for name in LIMITED if kind == "native" or name != "memory"]  # there, the shell is refused some
+        cases = [name for name in LIMITED if kind == "native" or name != "memory"]  # elsewhere the shell fails
         told = await asyncio.gather(*(exceeding(chosen, name) for name in cases))
         assert not any(told), "\n".join(problem for problems in told for problem in problems)
     finally:

@@ -1,4 +1,4 @@
-"""Control groups that one sandbox after the other uses: nothing of the one is to be noticed by the next."""
+"""Control groups that serve several sandboxes in turn: none notices its predecessor."""
 
 import asyncio
 import dataclasses
@@ -49,7 +49,7 @@ def _lines(pid: int) -> list[str]:
 
 
 async def _group(sandbox: NativeSandbox) -> str:
-    """What the host calls the group of the sandbox."""
+    """The host's name for the sandbox's group."""
     inside = int((await sandbox.exec("import os; os.stat('/proc/self/ns/pid').st_ino")).value or 0)
     for pid in _below(os.getpid()):
         if os.stat(f"/proc/{pid}/ns/pid").st_ino == inside:
@@ -59,7 +59,7 @@ async def _group(sandbox: NativeSandbox) -> str:
 
 async def test_a_group_is_used_again(backend: NativeBackend):
     names = []
-    for _ in range(10):  # the kernel may take its time to clear one away
+    for _ in range(10):  # the kernel may take a while to clear one
         async with await backend.open() as sandbox:
             names.append(await _group(sandbox))
     assert len({*names}) < len(names)
@@ -68,7 +68,7 @@ async def test_a_group_is_used_again(backend: NativeBackend):
 async def test_groups_are_made_before_they_are_needed(backend: NativeBackend):
     names = []
     async with AsyncExitStack() as opened:
-        for _ in range(8):  # more than were left by others
+        for _ in range(8):  # more than others left
             names.append(await _group(await opened.enter_async_context(await backend.open(_LITTLE))))
             await asyncio.sleep(0.1)
     assert len({*names}) == len(names)

@@ -1,4 +1,4 @@
-"""A server that stands still: what its programs did meanwhile counts by their own clocks, on every backend."""
+"""A server that stalls: the time of its programs counts by their own clocks, on every backend."""
 
 from __future__ import annotations
 
@@ -86,5 +86,5 @@ async def test_what_took_too_long_while_the_server_was_blocked_is_a_time_out_by_
 async def test_the_kernels_signal_for_processor_time_counts_although_it_reports_less_than_the_limit_afterwards():
     watch = Watch(Limits(cpu_seconds=1), timeout=None, memory_enforced=True)
     assert watch.by_signal(-signal.SIGXCPU, 1.0) == watch.by_signal(-signal.SIGXCPU, 0.6) == "cpu"
-    assert watch.by_signal(-signal.SIGXCPU, 0.01) is None  # the program sent that itself
+    assert watch.by_signal(-signal.SIGXCPU, 0.01) is None  # the program sent it itself
     assert watch.by_signal(-signal.SIGKILL, 0.6) is None

@@ -1,4 +1,4 @@
-"""System calls that are prepared by one process and made by its copies."""
+"""System calls that one process prepares and its copies make."""
 
 import errno
 import os
@@ -69,7 +69,7 @@ def test_a_child_in_which_one_goes_on_has_just_the_files_that_were_kept():
         calls = syscalls.Syscalls()
         calls.close_all_but({0, 1, 2, writes})
         calls.make()
-        listing = os.listdir("/proc/self/fd")  # and the one that lists them
+        listing = os.listdir("/proc/self/fd")  # including the one that lists them
         os.write(writes, f"{os.getppid()} {len(listing)}".encode())
         os._exit(0)
     os.close(writes)
@@ -84,7 +84,7 @@ _LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 def _use_large_pages_with(memory: int) -> tuple[int, int]:
-    """How many a process with so much of it says that it has, and how many kilobytes the kernel says they are."""
+    """For a process with so much memory: its own count of large pages, and the kernel's count in kilobytes."""
     code = (
         "import re\n"
         "from toolyard.sandboxes.native import syscalls\n"
@@ -102,7 +102,7 @@ def _use_large_pages_with(memory: int) -> tuple[int, int]:
 def test_only_a_process_with_much_memory_uses_large_pages():
     assert _use_large_pages_with(2**21)[0] == 0
     said, found = _use_large_pages_with(64 * 2**20)
-    assert found >= said * 2048 * 0.9  # the kernel may have parted one meanwhile
+    assert found >= said * 2048 * 0.9  # the kernel may have split one since
     version = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
     if version >= (6, 1) and os.sysconf("SC_PAGE_SIZE") == 4096 and _LARGE_PAGES.exists():
         assert said > 0

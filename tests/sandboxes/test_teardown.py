@@ -1,4 +1,4 @@
-"""The end of things, wanted or not: nothing is left of a sandbox, whoever dies first and whatever was under way."""
+"""The end of sandboxes, wanted or not: nothing is left, whichever process dies first and whatever was running."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from toolyard.sandboxes.native.sandbox import NativeSandbox
 pytestmark = pytest.mark.thorough
 
 _SOON = 10.0
-"""What must not hang ends in so many seconds, however busy the machine is."""
+"""The limit for operations that must not hang, on a busy machine."""
 _GONE_SECONDS = 2.0
-"""For the processes of a server that was killed. It takes some 20 ms; 50 are the target."""
+"""The limit for the processes of a killed server to go. They take some 20 ms; 50 are the target."""
 _OTHER = replace(Limits(), wall_seconds=60.0)
-"""Limits with which no sandbox is made in advance."""
+"""Limits for which no spare sandboxes are made."""
 
 
-# ---- A server that is killed
+# ---- A killed server
 
 _BUSY = """
 import os, subprocess, time
@@ -108,7 +108,7 @@ async def _serve(scenario: str) -> None:
 
 
 def serve(scenario: str) -> None:
-    """Be the server, until somebody ends it."""
+    """Be the server, until the test ends it."""
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(scenario))
 
@@ -139,7 +139,7 @@ class _Server:
 
 @pytest.fixture(params=hostile.modes())
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], _Server]]:
-    """Starts a server in a process group of its own. Whatever it leaves behind becomes ours."""
+    """Starts a server in its own process group. Processes that it leaves behind become our children."""
     libc = ctypes.CDLL(None, use_errno=True)
     set_child_subreaper = 36
     assert libc.prctl(set_child_subreaper, 1, 0, 0, 0) == 0
@@ -211,7 +211,7 @@ def _below(roots: set[int]) -> set[int]:
 
 
 def _groups_of(*brokers: int) -> set[str]:
-    """The cgroups of these. There may be other brokers on this machine."""
+    """The cgroups of these brokers. There may be other brokers on this machine."""
     return {
         f"{folder}/{name}"
         for folder, names, _ in os.walk("/sys/fs/cgroup")
@@ -221,14 +221,14 @@ def _groups_of(*brokers: int) -> set[str]:
 
 
 def _reap(orphans: set[int]) -> None:
-    """Those that have become our children."""
+    """Reap those that have become our children."""
     for pid in orphans:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 
 
 def _brokers() -> list[int]:
-    """Of backends in this process."""
+    """Brokers of backends in this process."""
     found = []
     for pid in _children(os.getpid()):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -238,7 +238,7 @@ def _brokers() -> list[int]:
 
 
 def _check_gone(before: set[int], ours: set[int], mounts: str) -> tuple[float, float]:
-    """Wait until there are no processes but those of before, and no groups of ours; tells how long that took."""
+    """Wait until only the earlier processes are left, and no groups of ours. Returns how long that took."""
     began = time.monotonic()
     while left := _below({os.getpid()}) - before:
         assert time.monotonic() - began < _GONE_SECONDS, {
@@ -274,7 +274,7 @@ def test_a_server_that_is_killed_at_any_moment_leaves_nothing(
         server = start(scenario)
         server.wait_for("starting" if scenario == "starting" else "ready")
         delay = chance.uniform(0, 0.05 if scenario == "closing" else 0.4)
-        time.sleep(delay)  # any moment
+        time.sleep(delay)  # at any moment
         ours = server.descendants()
         server.kill()
         gone, swept = _check_gone(before, ours, mounts)
@@ -287,19 +287,19 @@ def test_a_server_that_is_killed_at_any_moment_leaves_nothing(
 
 
 def test_a_server_that_is_killed_with_its_broker_leaves_nothing_for_long(start: Callable[[str], _Server]) -> None:
-    """Their processes end all the same. The groups are for the next one that starts to remove."""
+    """Their processes end all the same. The next server that starts removes the groups."""
     before, mounts = _below({os.getpid()}), Path("/proc/self/mountinfo").read_text()
     server = start("running")
     server.wait_for("ready")
     broker = server.broker()
     made = _groups_of(broker)
-    os.kill(broker, signal.SIGSTOP)  # so that it has no chance to clean up
+    os.kill(broker, signal.SIGSTOP)  # so that it cannot clean up
     server.process.kill()
     os.kill(broker, signal.SIGKILL)
     server.process.wait()
-    _wait_for_end_of(broker)  # or it would be among those whose groups are to be gone
+    _wait_for_end_of(broker)  # otherwise its groups would count as left behind
     _check_gone(before, set(), mounts)
-    assert _groups_of(broker) <= made  # unless somebody else has started meanwhile
+    assert _groups_of(broker) <= made  # unless another server has started since
     successor = start("running")
     successor.wait_for("ready")
     assert not _groups_of(broker)
@@ -329,11 +329,11 @@ _ON_BOTH_LOOPS = pytest.mark.parametrize("anyio_backend", backends.LOOPS)
 
 
 _KEPT_MOST = 32
-"""Groups that a template keeps for other sandboxes."""
+"""Spare groups that a template keeps."""
 
 
 def _in_use(parent: str) -> list[str]:
-    """Groups of sandboxes, but not those that are kept for others: these are empty, and few."""
+    """Groups of sandboxes, except spare ones, which are empty and few."""
     groups = [f"{parent}/{name}" for name in os.listdir(parent) if name.isdigit()]
     in_use = [group for group in groups if not hostile.is_at_rest(group)]
     kept = len(groups) - len(in_use)
@@ -347,7 +347,7 @@ class _Seen:
     tasks: int
     processes: int
     groups: int
-    """In which there is somebody or something. Some are kept for other sandboxes."""
+    """Groups with processes or children. Some others are kept as spares."""
     memory: int
 
     @classmethod
@@ -375,7 +375,7 @@ class _Seen:
 
 @pytest.fixture
 async def backend() -> AsyncIterator[NativeBackend]:
-    """One of which nothing is left in the end."""
+    """A backend of which nothing is left at the end."""
     descriptors = len(os.listdir("/proc/self/fd"))
     backend = NativeBackend(ready=0)
     await backend.start()
@@ -392,7 +392,7 @@ async def backend() -> AsyncIterator[NativeBackend]:
 
 
 async def _lost(work: Awaitable[Any]) -> str:
-    """What a caller is told, who waits for something in a sandbox that ends."""
+    """The message for a caller that waits for something in a sandbox that ends."""
     async with asyncio.timeout(_SOON):
         try:
             await work
@@ -402,7 +402,7 @@ async def _lost(work: Awaitable[Any]) -> str:
 
 
 def _under_way(sandbox: NativeSandbox) -> list[asyncio.Future[Any]]:
-    """One of everything that takes time."""
+    """One of each operation that takes time."""
     return [
         asyncio.ensure_future(work)
         for work in (
@@ -419,7 +419,7 @@ def _under_way(sandbox: NativeSandbox) -> list[asyncio.Future[Any]]:
 
 
 async def _each_is_told(waiting: Sequence[asyncio.Future[Any]]) -> None:
-    """Nobody waits for ever: each gets a result, or is told that the sandbox is gone."""
+    """No caller waits for ever: each gets a result, or an exception that the sandbox is gone."""
     async with asyncio.timeout(_SOON):
         for told in await asyncio.gather(*waiting, return_exceptions=True):
             if isinstance(told, BaseException):
@@ -460,7 +460,7 @@ async def test_closing_a_sandbox_tells_everybody_who_waits(backend: NativeBacken
 @_ON_BOTH_LOOPS
 @pytest.mark.anyio
 async def test_who_stops_waiting_leaves_a_sandbox_that_works(backend: NativeBackend) -> None:
-    """Whatever is cancelled, at whatever moment: it ends, and the sandbox can be used as before."""
+    """Any operation, cancelled at any moment, ends, and the sandbox still works."""
     sandbox = await backend.open()
     await sandbox.exec("kept = 1")
     await sandbox.shell("kept=1")
@@ -560,7 +560,7 @@ async def test_who_stops_waiting_for_a_sandbox_leaves_nothing() -> None:
 
 @pytest.mark.anyio
 async def test_the_first_one_to_wait_for_a_template_may_stop_waiting(backend: NativeBackend) -> None:
-    """To start a template takes long. Whoever gives up half-way leaves no half of one."""
+    """Starting a template takes long. A cancelled caller leaves no half-started one."""
     before = len(_below({os.getpid()}))
     for delay in (0.01, 0.1, 0.2):
         for broker in _brokers():
@@ -594,7 +594,7 @@ async def test_who_needs_a_template_that_is_there_does_not_wait_for_one_that_is_
         assert time.monotonic() < deadline, "no template is started"
         await asyncio.sleep(0.001)
     for template in fresh:
-        os.kill(template, signal.SIGSTOP)  # as if it had very much to load
+        os.kill(template, signal.SIGSTOP)  # as if it had much to load
     try:
         async with asyncio.timeout(_SOON), await backend.open(Limits(wall_seconds=9)) as sandbox:
             assert (await sandbox.exec("6 * 7")).value == "42"
@@ -668,7 +668,7 @@ async def test_200_sandboxes_leave_nothing(backend: NativeBackend) -> None:
     assert _Seen.now().memory - before.memory < 8 * 2**20, (before, _Seen.now())
 
 
-# ---- Helpers that are killed
+# ---- Killed helpers
 
 
 def _helpers() -> tuple[int, list[int]]:
@@ -719,7 +719,7 @@ async def test_a_backend_whose_broker_was_killed_leaves_nothing_either(backend: 
 
 @contextlib.asynccontextmanager
 async def _three_templates() -> AsyncIterator[NativeBackend]:
-    """They are there as soon as many ask at once."""
+    """They start as soon as many requests come at once."""
     backend = NativeBackend(ready=0, templates=3)
     await backend.start()
     try:
@@ -851,7 +851,7 @@ async def test_an_agent_that_is_killed_takes_only_its_own_sandbox(backend: Nativ
 
 @pytest.mark.anyio
 async def test_an_agent_that_is_stopped_is_given_up_and_ended(backend: NativeBackend) -> None:
-    """A frozen sandbox does not hold up its closing."""
+    """A frozen sandbox does not delay its closing."""
     known = _below({os.getpid()})
     victim = await backend.open()
     (agent,) = [pid for pid in _below({os.getpid()}) - known if _parents()[pid] in known]

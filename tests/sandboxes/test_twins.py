@@ -1,4 +1,4 @@
-"""Twins of a test file, run here: whoever passes the real tests passes none of those that were changed."""
+"""Twins of a test file, run here: a program that passes the real tests passes none of the changed ones."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_real_and_twin_differ_in_nothing_but_what_they_expect():
 
 
 def texts_of_plain(written: twins.Written) -> list[str]:
-    """The last lines of the one test that cannot be changed, in all of them."""
+    """The last lines of the one test that cannot be changed, in all twins."""
     trees = [ast.parse(text) for text in (written.real, *(twin.text for twin in written.twins))]
     functions = [node for tree in trees for node in tree.body if getattr(node, "name", "") == "test_that_returns"]
     return [ast.unparse(function) for function in functions]

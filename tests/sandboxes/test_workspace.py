@@ -1,4 +1,4 @@
-"""A directory that hostile programs share with us: nothing of the host's is read or written through it."""
+"""A directory that hostile programs share with us: no file of the host is read or written through it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def swapping(*changes) -> Iterator[None]:
 
 
 def replace(path: Path, make) -> None:
-    """Put something else in the place of a path, at once."""
+    """Atomically replace a path by something else."""
     other = path.with_name(path.name + ".new")
     make(other)
     os.rename(other, path)
@@ -110,7 +110,7 @@ def test_a_copy_made_while_links_are_put_in_has_nothing_of_the_host(root, worksp
         for _ in range(100):
             try:
                 WorkspaceFolder(str(copied)).copy_from(workspace)
-            except OSError:  # caught in the act
+            except OSError:  # the path was just being replaced
                 continue
             for path in copied.iterdir():
                 assert path.is_symlink() or path.read_bytes() != b"of the host"

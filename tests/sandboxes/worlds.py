@@ -1,4 +1,4 @@
-"""Environments that run code, the way that authors write them."""
+"""Environments that run code, as authors write them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolyard.sandboxes import Sandbox, blocking, open_sandbox, tool_output, usu
 
 
 class Runner(OneTask):
-    """Asks for sandboxes in every right way, and in two wrong ones."""
+    """Opens sandboxes in every right way, and in two wrong ones."""
 
     box: Sandbox | None = None
 
@@ -83,7 +83,7 @@ class ByToolset(Runner):
 
 
 class PlainThroughout(Environment):
-    """An environment whose author knows no coroutines."""
+    """An environment whose author does not use coroutines."""
 
     @classmethod
     def list_splits(cls):

@@ -1,4 +1,4 @@
-"""How tests act as a trainer, and as an ORS client, on a server with tools."""
+"""A trainer, and an ORS client, for tests on a server with tools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Seen(NamedTuple):
         return self.observation if isinstance(self.observation, str) else self.observation["obs"]
 
     def why_lost(self) -> str:
-        """What the infrastructure did. The agent is not blamed for it, and no reward is made up."""
+        """What the infrastructure did. The agent is not blamed for it, and gets no invented reward."""
         assert (self.done, self.valid) == (True, False)
         assert (self.observation["reason"], self.observation["retryable"]) == ("lost", True)
         assert self.observation["reward"] is None

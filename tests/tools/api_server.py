@@ -1,4 +1,4 @@
-"""A real HTTP server that plays APIs: the library of `examples/data`, a ToolBench endpoint, and one that misbehaves."""
+"""A real HTTP server that plays APIs: the library of `examples/data`, a ToolBench endpoint, and a misbehaving one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Api:
     def forget(self) -> None:
         self.asked: list[Asked] = []
         self.elsewhere = ""
-        """Where /moved/away sends people."""
+        """The target of the redirect at /moved/away."""
         self.peers: set[Any] = set()
 
     async def otherwise(self, scope: Any, receive: Any, send: Any) -> None:
@@ -126,10 +126,10 @@ class Api:
         told = f"{body['category']}/{body['tool_name']}/{body['api_name']} {json.dumps(body['tool_input'])}"
         return JSONResponse({"error": "", "response": told})
 
-    # One that misbehaves
+    # A misbehaving one
 
     async def echo(self, request: Request) -> Response:
-        """Shows all that it was sent, keys too."""
+        """Returns everything that it received, keys too."""
         asked = await self.note(request)
         body = asked.body.decode()
         answer = JSONResponse({"method": asked.method, "target": asked.target, "headers": asked.headers, "body": body})
@@ -188,7 +188,7 @@ async def megabytes(count: int) -> AsyncIterator[bytes]:
 
 
 def png() -> bytes:
-    """One grey point."""
+    """One grey pixel."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,6 +1,6 @@
 # ruff: noqa: E501  # a program to a line
 
-"""Programs that do not do what their test asks, and want to pass it all the same. None may."""
+"""Programs that do not solve their task and try to pass its test all the same. None may pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of toolsets share: sandboxes, and an API for collections at its address."""
+"""Common to tests of toolsets: sandboxes, and an API for collections at its address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolyard.sandboxes import Provider
 
 @pytest.fixture(scope="module", params=["native", *others("subprocess")])
 async def sandboxes(request: pytest.FixtureRequest) -> AsyncIterator[Provider]:
-    """Where the toolsets of these tests open a sandbox each."""
+    """The provider from which the toolsets of these tests open sandboxes."""
     async with Provider(request.param, "L0") as provider:
         yield provider
 

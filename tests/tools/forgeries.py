@@ -1,6 +1,6 @@
 # ruff: noqa: E501  # a program to a line
 
-"""More programs that want to pass their tests without an answer: what they send was forged message by message."""
+"""More programs that try to pass their tests without an answer: they forge messages one by one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ LINEAGES = (
     *("SystemExit", "StopIteration", "GeneratorExit", "KeyboardInterrupt", "Unproven", "object", "BaseExceptionGroup"),
     *("BaseException|0:x", "AssertionError|9:__eq__", "StopIteration|3:S|4:T"),
 )
-"""Of exceptions, as a program's side tells them."""
+"""Lineages of exceptions, as a program's side sends them."""
 TAKEN = (
     *("[4], 0, None", "'ab', False, None", "{4: 4}, 1, None", "[4], False, ('StopIteration', (), '')"),
     *("None, None, None", "[], False, ('SystemExit', (0,), '')", "[], True, None", "7, True, 7"),
 )
-"""Of an iterator."""
+"""Results of taking items from an iterator."""
 TOKENS = (
     *('"g0,fffffffffffffffffff,1"', '"D1E+999999999999"', '"DNaN"', '"F1/3"', '"yint"', '"c4,0"', '"i4"', "true"),
     *('"n2","sO","l1","h0 oX"', '"n2","sU1000000000","l1","sx"', '"n2","sf8","l1",4', '"q3",0,4,9', '"k2",4,9'),
     *('"h7 i"', '"h7 eSystemExit"', '"h7 m"', '"r0"', '"h7 oMatch"', '"h7 eint"', '"z2",4,9', '"e1","l1"'),
 )
-"""Of a value."""
+"""Tokens of a value."""
 
 
 FORGERIES: dict[str, tuple[str, Any]] = {

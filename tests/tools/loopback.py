@@ -1,4 +1,4 @@
-"""A real HTTP server of somebody else, on a free port of this machine, for the length of a `with`."""
+"""A real third-party HTTP server, on a free port of this machine, for the duration of a `with`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolyard.server import listen
 
 @contextmanager
 def serving(app: Any, port: int = 0, **more: Any) -> Iterator[str]:
-    """The address at which an ASGI application is served, by a thread of its own. Keywords are uvicorn's."""
+    """The address of an ASGI application, served by its own thread. Keywords go to uvicorn."""
     started = threading.Event()
 
     class Server(uvicorn.Server):

@@ -108,7 +108,7 @@ def text_server() -> MCPServer:
 
 
 class Gateway:
-    """Several servers behind one address, each at `/NAME/sse` and, of newer style, at `/NAME/mcp`."""
+    """Several servers at one address, each at `/NAME/sse` and, newer, at `/NAME/mcp`."""
 
     def __init__(self) -> None:
         self.opened: Counter[str] = Counter()

@@ -1,6 +1,6 @@
 # ruff: noqa: E501  # a program to a line
 
-"""Right programs in the shapes of MBPP, HumanEval, APPS and LeetCode, each with tests that it passes. All are our own."""
+"""Right programs in the shapes of MBPP, HumanEval, APPS and LeetCode, each with tests that it passes. We wrote all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plays Serper at /search and Bright Data at /request, for tests of what searches the web."""
+"""Plays Serper at /search and Bright Data at /request, for tests of web search."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Service:
         self.asked: list[Any] = []
         self.keys: list[str] = []
         self.answers: list[Callable[[], Response]] = []
-        """Given one after the other; after that, one page."""
+        """Returned one after the other; after that, one page."""
         routes = [Route(path, self.answer, methods=["POST"]) for path in ("/search", "/request")]
         self.app = Starlette(routes=routes)
 

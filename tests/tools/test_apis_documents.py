@@ -1,4 +1,4 @@
-"""Reading OpenAPI documents: what becomes a tool, and what is said of documents that are wrong."""
+"""Reading OpenAPI documents: what becomes a tool, and the errors for wrong documents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(said: Any, base_url: str = URL, keys: Any = "") -> dict[str, tuple[Tool
 
 
 def properties(schema: Any, **components: Any) -> JsonObject:
-    """What becomes of a schema, as the one argument of a tool."""
+    """A schema, converted as the one argument of a tool."""
     paths = {"/q": get({"name": "a", "in": "query", "schema": schema}, operationId="q")}
     (spec, _) = read(document(paths, components={"schemas": components}))["q"]
     assert spec.input_schema is not None
@@ -185,7 +185,7 @@ def test_the_server_is_the_first_of_the_document_or_the_one_that_the_operator_na
     assert read(said)["q"][1].request({}).url == "https://api.example/q"
 
 
-# Documents that are wrong
+# Wrong documents
 
 COOKIE = {"securitySchemes": {"k": {"type": "apiKey", "in": "cookie", "name": "a; admin=1"}}}
 FIRST = ": #/paths/~1q/get/parameters/0"
@@ -198,7 +198,7 @@ FIRST = ": #/paths/~1q/get/parameters/0"
         ({"swagger": "2.0"}, ": this is OpenAPI '2'; 3.0 and 3.1 can be read"),
         (document([]), ": #/paths: an object is expected here, not list"),  # type: ignore[arg-type]
         (document({"q": get()}), ": #/paths/q: a path begins with a slash"),
-        (document({"/a/../b": get()}), ": #/paths/~1a~1..~1b: '/a/../b' goes up"),
+        (document({"/a/../b": get()}), ": #/paths/~1a~1..~1b: '/a/../b' has '.' or '..' as one of its steps"),
         (document({"/{a": get()}), ": #/paths/~1{a: a brace"),
         (document({"/q": get({"name": "a"})}), f"{FIRST}/in: a text is expected here, not None"),
         (document({"/q": get(parameter("a", "moon"))}), f"{FIRST}/in: 'moon' is none of path"),
@@ -280,7 +280,7 @@ def test_without_its_package_yaml_is_not_read_and_the_error_names_it(
         collection(tmp_path / "doc.yaml")
 
 
-# Documents that nobody would write
+# Absurd documents
 
 WORDS = [
     "#",

@@ -1,4 +1,4 @@
-"""Calls of API tools, against a server that plays the API: what is sent, what comes back, and who is to blame."""
+"""Calls of API tools, against a server that plays the API: requests, answers, and who is to blame."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def api_with(folder: Path, url: str, paths: dict[str, Any], **more: Any) -
         yield session
 
 
-# What is sent
+# Requests
 
 
 async def test_values_reach_the_query_in_the_style_that_the_document_asks_for(library: ApiCollection, api: Api) -> None:
@@ -336,7 +336,7 @@ async def test_cookies_of_one_session_are_not_those_of_another(tmp_path: Path, a
     assert all("cookie" not in asked.headers for asked in api.asked)
 
 
-# What comes back
+# Answers
 
 
 @pytest.mark.parametrize("code", [400, 404, 405, 409, 410, 418, 422, 451])
@@ -406,14 +406,14 @@ async def test_an_api_that_is_slow_is_given_up_in_time(tmp_path: Path, url: str)
 
 async def test_an_api_that_is_not_there_is_not_the_agents_failure(tmp_path: Path) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and does not listen
+        taken.bind(("127.0.0.1", 0))  # not listening
         path = described(tmp_path, {"/q": get(operationId="q")})
         async with one_session(collection(path, base_url=f"http://127.0.0.1:{taken.getsockname()[1]}")) as some:
             with pytest.raises(ServiceUnavailable, match="cannot be reached: ConnectError"):
                 await some.call_task_tool("q", {})
 
 
-# Where it goes
+# Destinations
 
 
 def moving(where: str) -> dict[str, Any]:
@@ -443,7 +443,7 @@ async def test_a_redirect_to_another_host_is_not_followed(tmp_path: Path, api: A
     more = {"key": SECRET, "components": {"securitySchemes": SCHEMES}, "security": [{"head": []}]}
     with serving(other.app) as api.elsewhere:
         async with api_with(tmp_path, url, moving("away"), **more) as some:
-            with pytest.raises(ServiceUnavailable, match="sends us to another server"):
+            with pytest.raises(ServiceUnavailable, match="redirects to another server"):
                 await some.call_task_tool("get", {})
     assert (len(api.asked), other.asked) == (1, [])
 
@@ -458,7 +458,7 @@ async def test_a_redirect_that_leads_nowhere_ends(tmp_path: Path, api: Api, url:
 
 @asynccontextmanager
 async def one_line(addresses: Addresses) -> AsyncIterator[ApiConnections]:
-    """As it is to a server that only a document names."""
+    """Connections to a server that only a document names."""
     line = ApiConnections(addresses, sessions=1)
     try:
         yield line
@@ -486,7 +486,7 @@ async def test_a_name_is_looked_up_once_and_that_address_is_asked(url: str, api:
 async def test_a_certificate_must_be_that_of_the_name_and_not_of_the_address(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(PEM))  # it is for 127.0.0.1
+    monkeypatch.setenv("SSL_CERT_FILE", str(PEM))  # issued for 127.0.0.1
     http.tls.cache_clear()
     try:
         with serving(api.app, ssl_certfile=str(PEM), ssl_keyfile=str(PEM), loop="asyncio") as url:
@@ -522,7 +522,7 @@ async def test_a_server_with_tls_is_asked_through_the_proxy_that_variables_name(
 
 @asynccontextmanager
 async def one_proxy() -> AsyncIterator[tuple[str, list[str]]]:
-    """Its address, and what it was asked for."""
+    """Its address, and the requests that it got."""
     wanted: list[str] = []
 
     async def carry(source: ByteStream, sink: ByteStream) -> None:

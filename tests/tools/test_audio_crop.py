@@ -22,7 +22,7 @@ RATE = 8000
 
 
 def recording(seconds: float = 10, channels: int = 1, rate: int = RATE) -> bytes:
-    """Each sample says in which second it is."""
+    """Each sample encodes its second."""
     written = io.BytesIO()
     with wave.open(written, "wb") as file:
         file.setnchannels(channels)
@@ -123,7 +123,7 @@ async def test_a_window_that_goes_on_beyond_the_end_ends_there(trainer, end):
         (call(float("nan"), 2), "Audio crop arguments error: time_window must be a list of two numbers."),
         (call(0, float("inf")), "Audio crop arguments error: time_window must be a list of two numbers."),
         (call(20, 30), "Audio crop failed: the recording is only 10.00s long"),
-        (call(9.5, 12), "Audio crop failed: only 0.50s of it are there, less than 1.00s"),
+        (call(9.5, 12), "Audio crop failed: the recording has only 0.50s of it, less than 1.00s"),
         (call("soon", 2), "time_window"),
         ('<tool_call>{"name": "audio_crop", "arguments": {"target_audio": 1}}</tool_call>', "time_window"),
     ],
@@ -135,7 +135,7 @@ async def test_what_cannot_be_cut_is_invalid_and_said_in_words(trainer, text, pr
 
 
 def as_floats() -> bytes:
-    """The same header, but it says that samples are floating point numbers."""
+    """The same header, but with floating point samples."""
     data = bytearray(recording(2))
     data[20:22] = struct.pack("<H", 3)
     return bytes(data)

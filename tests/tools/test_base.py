@@ -1,4 +1,4 @@
-"""`base`, which takes any text, and `finish`, which is a name and no tool."""
+"""`base`, which takes any text, and `finish`, a name without a tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bash_terminal`: cases 88 to 94, how scripts are taken apart, and a shell that lives as long as its trajectory."""
+"""`bash_terminal`: cases 88 to 94, splitting scripts, and a shell that lives as long as its trajectory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def output(trainer: Trainer, trajectory: str, script: str) -> str:
     return shown
 
 
-# How a call is written, and how its result.
+# The form of calls and results.
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_result_is_wrapped_as_the_text_asks(text, answer):
     assert ShellForm().answer(text, "R") == answer
 
 
-# What belongs to one command.
+# Splitting scripts into commands.
 
 COMPLETE = [
     "echo a",
@@ -177,7 +177,7 @@ def test_a_command_is_one_whatever_stands_around_it(command):
 
 
 def needs_more(script: str) -> bool:
-    """What bash says of it: that it ended too early."""
+    """Whether bash says that the script ends too early."""
     done = subprocess.run(["bash", "-n"], check=False, input=script, text=True, capture_output=True)
     return any(sign in done.stderr for sign in ("end of file", "unexpected EOF", "by end-of-file", "`EOF'"))
 
@@ -250,7 +250,7 @@ def test_no_script_takes_long_to_take_apart(script):
     assert time.process_time() - began < 2
 
 
-# What a shell does.
+# The shell.
 
 
 async def test_88_a_command_is_shown_after_its_prompt_with_what_it_wrote(trainer):
@@ -435,14 +435,14 @@ def running_with(argument: str) -> list[int]:
     """Processes of this machine that were started with this argument."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended
             if argument.encode() in (process / "cmdline").read_bytes().split(b"\0"):
                 found.append(int(process.name))
     return found
 
 
 def sandbox_of(pid: int) -> int:
-    """The first process of the sandbox, seen from here."""
+    """Process 1 of the sandbox, seen from the host."""
     status = Path(f"/proc/{pid}/status").read_text()
     parent = int(status.partition("\nPPid:")[2].split()[0])
     above = Path(f"/proc/{parent}/status").read_text().partition("\nNSpid:")[2].splitlines()[0].split()
@@ -549,7 +549,7 @@ def test_words_are_found_where_they_would_be_run(command, found):
 
 @pytest.mark.parametrize("word", ["r", "r -", " -r", ";dd a ", ";/a"])
 def test_a_command_that_is_made_to_be_slow_to_look_at_holds_nobody_up(word):
-    assert blocked("rm -" + word * 200_000) == ""  # which took hours
+    assert blocked("rm -" + word * 200_000) == ""  # this once took hours
 
 
 async def test_93_words_are_refused_only_where_the_list_is_on(trainer, trajectory):

@@ -1,4 +1,4 @@
-"""`calculator`: case 134, and that an expression is somebody else's code."""
+"""`calculator`: case 134, and that an expression is untrusted code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`FileSystemEnv`: cases 115 to 118, and workspaces that are made to hurt."""
+"""`FileSystemEnv`: cases 115 to 118, and malicious workspaces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Programs(SandboxedToolset):
-    """What an agent can do to its workspace beside the file tools."""
+    """What an agent can do to its workspace besides the file tools."""
 
     @tool
     async def run(self, code: str) -> str:
@@ -65,7 +65,7 @@ class Agent:
         return (await self.call("run", {"code": "import os\n" + code})).text
 
     async def refused(self, filepath: str, content: str | None = None, **more: Any) -> str:
-        """What an agent is told whose reading, or writing, fails."""
+        """The agent's error for a failed read or write."""
         name = "read_from_file" if content is None else "write_to_file"
         written = {} if content is None else {"content": content}
         failure = (await self.call(name, {"filepath": filepath, **written, **more})).failure
@@ -159,7 +159,7 @@ async def test_what_belongs_to_others_is_neither_shown_nor_touched(agent: Agent)
 
 async def test_its_helpers_are_not_tools(agent: Agent) -> None:
     answer = await agent.call("_place", {"filepath": "a.txt"})
-    assert answer.failure["error"] == "'_place' is not a valid tool"
+    assert answer.failure["error"].startswith("'_place' is not a valid tool")
 
 
 # Nothing leads out, and nothing hangs.

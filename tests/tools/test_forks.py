@@ -1,4 +1,4 @@
-"""A session with built-in tools is forked with its sandbox: variables, files, and what toolsets remember."""
+"""A fork of a session with built-in tools copies its sandbox: variables, files, and the toolsets' state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that a model writes when it has lost its way: they are read as quickly as any other."""
+"""Confused texts of a model: they are read as quickly as any other."""
 
 from __future__ import annotations
 

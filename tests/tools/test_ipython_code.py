@@ -53,7 +53,7 @@ async def cell(trainer: Trainer, trajectory: str, code: str, *, ok: bool = True,
     return seen.text.removeprefix("\n<output>\n").removesuffix("\n</output>\n")
 
 
-# How a call is written, and how its result.
+# The form of calls and results.
 
 
 def called(name: str, **arguments: object) -> str:
@@ -104,7 +104,7 @@ def test_the_result_is_wrapped_as_the_text_asks(text, answer):
     assert CellForm().answer(text, "R") == answer
 
 
-# What an interpreter does.
+# The interpreter.
 
 
 async def test_97_variables_are_kept_and_the_last_value_is_shown(trainer, trajectory):

@@ -1,4 +1,4 @@
-"""`python_oj` scores what was earned: right programs of every shape pass, and no program gets past its judge."""
+"""`python_oj` scores what was earned: right programs of every shape pass, and no program deceives its judge."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from toolyard.tools.python_oj import first_failure, read_tests
 pytestmark = pytest.mark.anyio
 
 ELSEWHERE = 12
-"""One of so many programs is judged on other backends too."""
+"""One in so many programs is judged on other backends too."""
 
 
 async def verdicts(programs: dict[str, tuple[str, Any]]) -> dict[str, str]:
-    """What is told of each; nothing of one that passes."""
+    """The verdict on each; empty for one that passes."""
 
     async def told(code: str, given: Any) -> str:
         return await first_failure(read_tests(given)[0], code)
@@ -47,7 +47,7 @@ async def test_no_cheat_passes():
 @pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["subprocess", "landlock"])
 async def test_other_backends_judge_alike(backend):
-    """They have no template: what is ours is loaded with each program."""
+    """They have no template: our modules are loaded with each program."""
     async with Provider(backend, "L0") as provider:
         try:
             await provider.start()
@@ -60,7 +60,7 @@ async def test_other_backends_judge_alike(backend):
 
 
 async def test_a_sandbox_that_is_lost_is_no_verdict():
-    """Neither that of the program nor that of the test."""
+    """Neither on the program nor on the test."""
     for code, test in (
         ("import time\ndef f(x):\n    time.sleep(30)", "assert abs(f(1)) == 1"),
         ("def f(x):\n    return 1", "import time\nif f(1):\n    time.sleep(30)"),

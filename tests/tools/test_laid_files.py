@@ -1,4 +1,4 @@
-"""Files that an author lays into the workspace: every tool of the session finds them, with their modes."""
+"""Files that an author puts into the workspace: every tool of the session finds them, with their modes."""
 
 from __future__ import annotations
 

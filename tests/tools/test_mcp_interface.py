@@ -231,7 +231,7 @@ async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works(tra
 
 @pytest.mark.parametrize("way", ["", "/{server}/mcp"])
 async def test_arguments_that_cannot_be_sent_are_no_failure_of_the_server(trainer, address, monkeypatch, way):
-    """An agent must not be able to pass for a server that is down."""
+    """An agent must not be able to imitate a server that is down."""
     monkeypatch.setenv("MCP_GATEWAY_ADDRESS", address + way)
     for arguments in ({"text": "\ud800"}, {"text": math.nan}, {"uri": "\ud800"}, {"uri": "::"}):
         for name in ("same", "mcp.read_resource", "\ud800"):
@@ -327,7 +327,7 @@ async def test_many_trajectories_at_once_each_get_their_own_answer(trainer):
 
 @contextlib.contextmanager
 def gateway_process(port: int) -> Iterator[None]:
-    """One that can be killed."""
+    """A gateway that the test can kill."""
     process = subprocess.Popen([sys.executable, "-m", "tests.tools.mcp_gateway", f"{port}"])
     try:
         deadline = time.monotonic() + 30

@@ -1,4 +1,4 @@
-"""`PythonNotebook`: cases 122 and 123, cells that misbehave, and the file that a notebook is kept in."""
+"""`PythonNotebook`: cases 122 and 123, misbehaving cells, and the file of a notebook."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from toolyard.tools.environment import ToolsEnvironment
 from toolyard.tools.notebook import FILE, PythonNotebook
 
 MOVED = rootfs.place(matplotlib.__file__) != matplotlib.__file__
-"""What is installed below /tmp lies elsewhere in a sandbox, and matplotlib is not loaded ahead then."""
+"""Packages below /tmp have another path in a sandbox; then matplotlib is not preloaded."""
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ async def provider(anyio_backend: str) -> AsyncIterator[Provider]:
 
 @asynccontextmanager
 async def opened(provider: Provider, **files: bytes) -> AsyncIterator[PythonNotebook]:
-    """A session's notebook, in a workspace that has these files."""
+    """A session's notebook, in a workspace with these files."""
     token = provider.enter()
     book = PythonNotebook(Notebooks())
     try:
@@ -75,7 +75,7 @@ async def book(provider: Provider) -> AsyncIterator[PythonNotebook]:
 
 
 async def shown(book: PythonNotebook, code: str, **more: Any) -> list[Any]:
-    """What a cell answers after its number: texts, and pictures as such."""
+    """A cell's answer after its number: texts, and pictures as such."""
     output = await book.execute_cell(code, **more)
     assert isinstance(output, ToolOutput)
     first, *blocks = output.blocks
@@ -221,7 +221,7 @@ async def test_magics_awaits_and_semicolons_work_as_in_any_notebook(book: Python
 
 
 async def test_errors_are_told_without_colours_after_what_was_written(book: PythonNotebook):
-    await shown(book, "1" if MOVED else "%colors linux")  # which looks for a file beside IPython's own
+    await shown(book, "1" if MOVED else "%colors linux")  # reads a file beside IPython's own
     text = await failed(book, "print('before')\n1/0")
     assert text.startswith("cell_index: 1\nbefore\n-----")
     assert text.endswith("----> 2 1/0\n\nZeroDivisionError: division by zero")
@@ -233,7 +233,7 @@ async def test_errors_are_told_without_colours_after_what_was_written(book: Pyth
     assert await shown(book, "print(1)") == ["1\n"]
 
 
-# Cells that misbehave.
+# Misbehaving cells.
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ async def test_errors_are_told_without_colours_after_what_was_written(book: Pyth
             ("open('f', 'wb').write(b'x' * 10**8)", "it wrote a larger file than it may"),
             ("for n in range(30): open(f'f{n}', 'wb').write(b'x' * 10**7)", "No space left on device"),
             ("files = []\nwhile True: files.append(open('/dev/null'))", "OSError: [Errno 24] Too many open files"),
-            ("class R:\n  def __repr__(self): 1/0\nfor n in range(300): display(R())", "more things were shown]"),
+            ("class R:\n  def __repr__(self): 1/0\nfor n in range(300): display(R())", "more outputs were shown]"),
             ("import builtins\ndel builtins.len", "NameError: name 'len' is not defined"),
             ("get_ipython().events = None", "NoneType"),
         ]
@@ -267,7 +267,7 @@ async def test_a_cell_that_misbehaves_is_told_and_the_next_one_works(book: Pytho
     assert told in text
     assert text.startswith("cell_index: 1\n")
     later = await shown(book, "print('next')", reset="None" in code)
-    assert "next" in "".join(later)  # among what forks still have to say
+    assert "next" in "".join(later)  # among what forks still write
 
 
 @pytest.mark.parametrize(
@@ -309,9 +309,9 @@ async def test_too_much_is_cut_and_costs_nothing_else(book: PythonNotebook):
     (text,) = await shown(book, "class R:\n  def __repr__(self): return 'z' * 10**7\nR()")
     assert text.endswith("z\n[cut here: 10,000,000 characters]")
     *some, note = await shown(book, "for n in range(1000): display(n)")
-    assert (some[-1], note) == ("199", "[cut here: 800 more things were shown]\n")
+    assert (some[-1], note) == ("199", "[cut here: 800 more outputs were shown]\n")
     text = await failed(book, "for n in range(250): display(n)\n1/0")
-    assert text.endswith("division by zero\n[cut here: 50 more things were shown]\n")
+    assert text.endswith("division by zero\n[cut here: 50 more outputs were shown]\n")
     assert await shown(book, "x") == ["1"]
 
 
@@ -383,7 +383,7 @@ class Answer:
         return self.text
 get_ipython().run_cell = lambda raw, **_: Answer(json.loads(raw[15:])["token"])
 """
-"""A session that answers for itself, in any way it likes."""
+"""A session that forges its answers, in any way it likes."""
 
 
 def json_answer(items: object, **more: object) -> str:
@@ -391,7 +391,7 @@ def json_answer(items: object, **more: object) -> str:
     return ANSWERS.replace("{0}", f"f'{{token}} {len(text)} ' + {text!r}")
 
 
-UNTELLABLE = "what the cell showed cannot be told: it has changed how IPython shows things"
+UNTELLABLE = "the output of the cell cannot be read: the code has changed how IPython shows values"
 
 
 @pytest.mark.parametrize(
@@ -591,7 +591,7 @@ async def test_a_notebook_that_cannot_be_saved_still_answers(book: PythonNoteboo
     assert await shown(book, "os.path.getsize(name) > 0") == ["True"]
 
 
-# Where there is less.
+# With fewer packages.
 
 
 async def test_on_a_backend_without_templates_a_notebook_is_the_same():
@@ -624,7 +624,7 @@ def test_matplotlib_is_left_to_the_sandbox_where_it_lies_in_another_place_there(
 
 def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     assert PythonNotebook.missing() == ""
-    monkeypatch.setitem(sys.modules, "nbformat", None)  # as if it were not there
+    monkeypatch.setitem(sys.modules, "nbformat", None)  # as if it were missing
     assert PythonNotebook.missing() == "pip install nbformat"
     with using(replace(own(), libraries={})):
         assert PythonNotebook.missing() == "pip install ipython nbformat"

@@ -32,7 +32,7 @@ async def runtimes(request: Request) -> Response:
 
 
 async def execute(request: Request) -> Response:
-    """Python is run; the names of other languages say how to answer."""
+    """Runs Python; names of other languages choose the kind of answer."""
     body = await request.json()
     asked.append(body)
     match body["language"]:

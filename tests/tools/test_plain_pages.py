@@ -153,7 +153,7 @@ async def test_a_redirect_leads_no_further_than_a_link(url: str, there: Counterp
 
 
 class Fickle(Addresses):
-    """Says once where a name is. Whoever looks it up again, or elsewhere, finds something else."""
+    """Resolves a name once. Later look-ups, or those elsewhere, find a different address."""
 
     asked = 0
 

@@ -1,4 +1,4 @@
-"""`python_code`: cases 66 to 76 that only a tool can answer for, and what models really write."""
+"""`python_code`: those of cases 66 to 76 that depend on the tool, and what models really write."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def ran(trainer: Trainer, code: str, **extra: object) -> str:
     return seen.text.removeprefix("\n<result>\n").removesuffix("\n</result>\n")
 
 
-# How a call is written, and how its result.
+# The form of calls and results.
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_the_result_is_wrapped_as_the_text_asks(text, answer):
     assert CodeForm().answer(text, "R") == answer
 
 
-# What a program does.
+# The program.
 
 
 async def test_72_nothing_is_kept_from_one_call_to_the_next(trainer):
@@ -179,7 +179,7 @@ async def test_a_program_that_recurses_without_end_is_told_so_and_deep_recursion
         ("import sys; sys.exit('because')", "because"),
         ("import os; print('a', flush=True); os._exit(3)", "a"),
         ("import ctypes; print('a', flush=True); ctypes.string_at(0)", "a\n\nExecution was ended by SIGSEGV."),
-        ("import os; print('a', flush=True); os.kill(os.getpid(), 9); print('b')", "a\nb"),  # it is process 1
+        ("import os; print('a', flush=True); os.kill(os.getpid(), 9); print('b')", "a\nb"),  # the code is process 1
         ("import atexit; atexit.register(print, 'bye'); print('a')", "a\nbye"),
         ("import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()", "late"),
         (

@@ -1,4 +1,4 @@
-"""`python_oj`: cases 86 and 87, its verdicts to the letter, and programs that want to pass without being right."""
+"""`python_oj`: cases 86 and 87, its exact verdicts, and programs that try to pass without being right."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ CHECK = (
     "METADATA = {}\n\ndef check(candidate):\n    assert candidate(1) == 2\n    assert candidate(2) == 4, 'no'\ncheck(f)"
 )
 ONE_BY_ONE = CHECK.replace("METADATA = {}\n", "METADATA = []\nMETADATA.append(1)")
-"""The same for a reader, but not for the server, which has it run in a second sandbox."""
+"""The same to a reader, but the server must run it in a second sandbox."""
 
 
 @pytest.mark.parametrize("statement", [CHECK, ONE_BY_ONE])
@@ -286,7 +286,7 @@ async def test_a_program_that_ends_before_its_assert_has_not_passed_it(trainer, 
     assert seen.text.startswith("The above code is incorrect. \nFailed test case: assert f(1) == 2\nError:")
 
 
-# Tests as such.
+# Test statements.
 
 
 async def test_without_tests_nothing_is_run_and_the_trajectory_is_over(trainer):

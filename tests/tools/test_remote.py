@@ -1,4 +1,4 @@
-"""How tools ask other servers: what these may answer, and what becomes of connections; through search_retrieval."""
+"""Tools and remote servers: which answers are accepted, and what happens to connections; through search_retrieval."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def trainer() -> AsyncIterator[Trainer]:
 
 @contextmanager
 def saying(*answers: bytes, hung_up: threading.Semaphore | None = None) -> Iterator[str]:
-    """A server that reads a request on each connection, says these bytes, and hangs up."""
+    """A server that reads a request on each connection, sends these bytes, and closes."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
 
@@ -162,7 +162,7 @@ async def test_a_server_with_tls_is_asked_if_its_certificate_is_trusted(
 async def test_waiting_that_was_given_up_does_not_mix_up_answers(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trajectory ends while its search is under way; the next search must not get the late answer."""
+    """A trajectory ends while its search runs; the next search must not get the late answer."""
     late = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -185,7 +185,8 @@ async def test_waiting_that_was_given_up_does_not_mix_up_answers(
 
 
 async def test_who_waits_for_a_connection_has_not_asked_yet(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch larger than a server is asked at once: its last query waits long, though every answer comes soon."""
+    """A batch larger than the concurrent requests to a server: its last query waits long, though every answer is
+    fast."""
 
     async def answer(request: Request) -> Response:
         await asyncio.sleep(0.4)
@@ -204,7 +205,7 @@ KEPT = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(FOUND), FOUND)
 
 @contextmanager
 def dying(answered: int, asked: list[int]) -> Iterator[str]:
-    """A server that answers so many requests of a connection, and hangs up once it has read one more."""
+    """A server that answers so many requests of a connection, and closes after reading one more."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append(0)
@@ -242,7 +243,7 @@ async def test_a_connection_that_was_closed_while_nobody_used_it_hinders_nobody(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hung_up = threading.Semaphore(0)
-    with saying(KEPT, KEPT, KEPT, hung_up=hung_up) as url:  # which does not say that it will
+    with saying(KEPT, KEPT, KEPT, hung_up=hung_up) as url:  # it does not announce that
         monkeypatch.setenv("RETRIEVER_URL", url)
         for _ in range(3):
             assert (await trainer.act("<search>x</search>", "t-closed")).observation == SEEN

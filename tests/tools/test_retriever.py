@@ -1,4 +1,4 @@
-"""The built-in retriever: what it finds, how it is asked, and what it says to those who ask badly."""
+"""The built-in retriever: what it finds, its requests, and its answers to bad requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FACTS = Path(__file__).parents[2] / "examples" / "data" / "facts.jsonl"
 
 @pytest.fixture(scope="module")
 def retriever() -> Iterator[httpx2.Client]:
-    """The command itself, in a process of its own."""
+    """The command itself, as a separate process."""
     command = [sys.executable, "-m", "toolyard", "retriever", str(FACTS), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -147,7 +147,7 @@ def test_its_health_says_how_much_it_holds(retriever: httpx2.Client) -> None:
 
 
 def test_scores_are_those_of_bm25() -> None:
-    """Against the formula, written down once more as simply as possible."""
+    """Against the formula, written again as simply as possible."""
     chance = random.Random(95)
     texts = [" ".join(chance.choices([f"w{i}" for i in range(60)], k=chance.randint(1, 30))) for _ in range(300)]
     corpus = Corpus(Passage(str(i), f"\n{text}") for i, text in enumerate(texts))
@@ -215,7 +215,7 @@ def test_among_100_000_passages_a_query_takes_less_than_three_milliseconds() -> 
     assert (time.process_time() - began) / len(queries) < 0.003
 
 
-# What it reads.
+# Input files.
 
 
 def test_titles_and_texts_or_contents_are_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`run_interpreter`: case 135, and what becomes of file names and commands that are not what they seem."""
+"""`run_interpreter`: case 135, and file names and commands that are not what they seem."""
 
 from __future__ import annotations
 

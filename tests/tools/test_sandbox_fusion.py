@@ -1,4 +1,4 @@
-"""`sandbox_fusion`, against the real thing: the same endpoint, served by us, and servers that answer badly."""
+"""`sandbox_fusion`, against the real thing: the same endpoint, served by us, and servers with bad answers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_program_that_fails_is_a_valid_action(trainer):
     assert (seen.done, seen.valid) == (False, True)
 
 
-@pytest.mark.thorough  # it takes the ten seconds that the server gives a program
+@pytest.mark.thorough  # it takes the server's ten seconds for a program
 async def test_a_program_without_end_is_the_agents_fault_and_not_the_servers(trainer):
     seen = await trainer.act("<python>print(1, flush=True)\nimport time\ntime.sleep(100)</python>")
     assert seen.text.startswith("Execution results:\n\nExecution: TimeLimitExceeded (took 10.")
@@ -114,7 +114,7 @@ async def test_a_server_that_answers_badly_costs_the_agent_no_reward(trainer, mo
         async def pieces() -> AsyncIterator[bytes]:
             while True:
                 yield b"x" * 65536
-                await asyncio.sleep(0)  # or it would not hear that it is to end
+                await asyncio.sleep(0)  # otherwise it would miss the request to end
 
         return StreamingResponse(pieces())
 
@@ -133,7 +133,7 @@ async def test_a_server_that_answers_badly_costs_the_agent_no_reward(trainer, mo
             *((PlainTextResponse("no", status), f"it answered {status}: no") for status in (401, 403, 404, 429, 500)),
             (PlainTextResponse("no JSON"), "its answer is not JSON: 'no JSON'"),
             (JSONResponse([1]), "its answer is not an object: [1]"),
-            (JSONResponse({"detail": "?"}), "its answer has the status 'None', and not Success or Failed"),
+            (JSONResponse({"detail": "?"}), "its answer has the status 'None', not Success or Failed"),
         ]:
             replies[:] = [reply]
             assert (

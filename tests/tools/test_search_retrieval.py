@@ -1,4 +1,4 @@
-"""`search_retrieval`: what Search-R1 shows of what a retriever finds, and honesty when it finds out nothing."""
+"""`search_retrieval`: what Search-R1 shows of a retriever's results, and honesty when there are none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FACTS = Path(__file__).parents[2] / "examples" / "data" / "facts.jsonl"
 
 
 class Stub:
-    """A retriever that answers as it is told."""
+    """A retriever whose answers the test sets."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -275,7 +275,7 @@ async def test_in_an_environment_of_ones_own_nobody_else_waits_until_the_corpus_
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     slow = tmp_path / "slow.jsonl"
-    os.mkfifo(slow)  # whoever opens it waits for somebody who writes
+    os.mkfifo(slow)  # opening it blocks until a writer comes
     monkeypatch.setenv("RETRIEVER_CORPUS", str(slow))
     with running([toolbox([SearchRetrieval])]) as served:
         async with Trainer(served.url) as trainer, anyio.create_task_group() as group:

@@ -1,4 +1,4 @@
-"""`ShellEnv`: cases 125 to 127, and a shell that is typed into and heard by several at once."""
+"""`ShellEnv`: cases 125 to 127, and a shell with several concurrent writers and readers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def shell(sandboxes: Provider) -> AsyncIterator[ShellEnv]:
 
 
 async def said(shell: ShellEnv, line: str, end: str = "") -> str:
-    """What a line has to say first, as a client gets it that asks again, or all up to that end."""
+    """The first output of a line, for a client that polls, or everything up to `end`."""
     answer = await shell.write_stdin(line)
     while isinstance(answer, AskAgain):
         answer = await getattr(shell, answer.tool)(**answer.arguments)
@@ -56,7 +56,7 @@ def sleeping(number: int) -> bool:
         try:
             if Path(f"/proc/{pid}/cmdline").read_bytes() == wanted:
                 return True
-        except OSError:  # it has just ended
+        except OSError:  # it has ended
             continue
     return False
 

@@ -1,4 +1,4 @@
-"""`shell_command_executor`: case 121, and shells that go on after the call that started them."""
+"""`shell_command_executor`: case 121, and shells that outlive the call that started them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.thorough
 @pytest.mark.timeout(180)
 def test_each_trajectory_finds_its_own_state_and_a_killed_sandbox_costs_no_other_its():
     with running(contender()) as server:
-        asyncio.run(soak(server, 4, 4, 0))  # what any number of them needs is there from now on
+        asyncio.run(soak(server, 4, 4, 0))  # from now on everything that any number needs exists
         told = asyncio.run(soak(server, 24, 12, 2))
     assert told.wrong == []
     assert sum(told.turns.values()) + told.lost * 5 >= 24 * 5

@@ -1,4 +1,4 @@
-"""`sql`: what a query says is shown as pandas shows it, and nothing else can be done with a database."""
+"""`sql`: results of a query appear as pandas shows them, and a database allows nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from toolyard.tools.table_text import table_text
 pytestmark = pytest.mark.anyio
 
 TABLES = json.loads(Path(__file__).with_name("tables.json").read_text(encoding="utf-8"))
-"""Rows, and what `DataFrame(rows).to_string(index=False)` of pandas 2.2.3 makes of them."""
+"""Rows, and how `DataFrame(rows).to_string(index=False)` of pandas 2.2.3 shows them."""
 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
 
@@ -53,7 +53,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def relative(database: Path) -> str:
-    """Its folder, as somebody may write it who starts a server here."""
+    """Its folder as a relative path, as a user who starts a server here may write it."""
     return os.path.relpath(database.parent)
 
 
@@ -139,7 +139,7 @@ async def test_of_a_long_table_only_the_beginning_is_shown(trainer: Trainer, dat
 
 
 def test_rows_that_are_not_shown_still_decide_what_a_column_is(database: Path) -> None:
-    """As in pandas: one missing value, wherever it is, makes floats of all."""
+    """As in pandas: a missing value anywhere turns the whole column into floats."""
     query = "SELECT n FROM numbers UNION ALL SELECT NULL"
     shown = tool.observed(query, tool.Database(str(database))).splitlines()
     assert shown[:3] == ["Truncated to 50 lines since returned response too long:    0", " 1.0", " 2.0"]
@@ -153,14 +153,14 @@ def test_a_row_takes_no_more_room_than_what_is_shown_of_it(database: Path) -> No
 
 
 def test_a_short_query_cannot_take_all_memory(database: Path) -> None:
-    """In a process of its own: SQLite's limit is that of a process, and stays."""
+    """In a separate process: SQLite's limit is the process's, and stays."""
     doubled = "".join(f", t{i}(x) AS (SELECT a.x FROM t{i - 1} a, t{i - 1} b)" for i in range(1, 40))
     query = f"WITH t0(x) AS (SELECT 1){doubled} SELECT count(*) FROM t39"
     program = (
         "import sys\nfrom toolyard.tools import sql\nsql.HEAP_BYTES = 64 * 2**20\n"
         "print(sql.observed(sys.argv[1], sql.Database(sys.argv[2])))\n"
         "print(sql.observed('SELECT count(*) FROM numbers', sql.Database(sys.argv[2])))\n"
-        "print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0])"  # not what its parent held, too
+        "print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0])"  # not the parent's memory
     )
     ran = subprocess.run(
         [sys.executable, "-c", program, query, str(database)],
@@ -256,14 +256,14 @@ async def test_a_trainer_names_no_file_where_the_operator_named_no_directory(
         str(database),
         f"{tmp_path}/one.sqlite",
         f"{tmp_path}/two.sqlite",
-    ):  # it does not tell which of them exists
+    ):  # the answer does not reveal which of them exists
         seen = await stranger.act("<sql>SELECT * FROM people</sql>", db_path=path)
         assert seen.text == wrapped(f"The database file {path} does not exist {refused}")
     async with stranger.session(db_path=str(database)) as sid:
         output = (await stranger.call(sid, "sql", {"sql": "SELECT name FROM people"}, env="toolbox")).output
         assert output["blocks"][0]["text"].endswith(refused)
     told = [record.getMessage() for record in caplog.records if record.name == "toolyard.sql"]
-    assert len([line for line in told if f"in {tmp_path}, and is refused" in line]) == 1
+    assert len([line for line in told if f"refused a trainer a database in {tmp_path}" in line]) == 1
 
 
 async def test_a_path_may_be_below_the_folder_of_databases(
@@ -286,7 +286,7 @@ async def test_links_lead_out_of_no_directory_unless_to_another_that_is_named(
         assert "--data-dir" in (await trainer.act("<sql>SELECT 5</sql>", db_path=str(path))).text
     monkeypatch.setenv("SQL_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "town").symlink_to(database)  # which lies below --data-dir
+    (tmp_path / "cache" / "town").symlink_to(database)  # this path lies below --data-dir
     (tmp_path / "cache" / "copy").symlink_to(outside / "copy.sqlite")
     assert (await trainer.act("<sql>SELECT 5</sql>", db_id="town")).text == wrapped(" 0\n 5")
     assert "--data-dir" in (await trainer.act("<sql>SELECT 5</sql>", db_id="copy")).text
@@ -301,7 +301,7 @@ async def test_directories_count_wherever_sessions_live(database: Path, relative
 
 
 class TownSql(tool.Sql):
-    """What an author writes whose tasks name databases."""
+    """The class of an author whose tasks name databases."""
 
 
 class Town(Environment):

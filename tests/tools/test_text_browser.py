@@ -1,4 +1,4 @@
-"""`text_browser` as trainers use it, and its tools as an ORS client does."""
+"""`text_browser` as trainers use it, and its tools as an ORS client uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`register_new_tool`: case 129, and that the code of a new tool runs in its session's sandbox and nowhere else."""
+"""`register_new_tool`: case 129, and that a new tool's code runs in its session's sandbox only."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def refusal(maker: ToolMaker, name: str, code: str) -> str:
 
 
 async def result(maker: ToolMaker, body: str, **arguments: object) -> object:
-    """Of a new tool with this body."""
+    """The result of a new tool with this body."""
     name = f"tool_{len(MadeTools.of(maker.env).by_name)}"
     parameters = ", ".join(arguments)
     lines = dedent(body).replace("\n", "\n    ")
@@ -239,7 +239,7 @@ def test_over_ors_a_new_tool_is_listed_checked_and_called_in_its_session_alone()
             assert json.loads(told.text)["name"] == "add"
             assert "add" in [spec.name for spec in session.list_tools()]
             assert session.call_tool("add", {"a": "2"}).text == "3"
-            with pytest.raises(ToolCallFailed, match='"a" is a required property'):
+            with pytest.raises(ToolCallFailed, match=r"'a' is missing: it must be a whole number\. add takes a "):
                 session.call_tool("add", {"b": 1})
             peek = "@toolwrapper()\ndef peek(): return secret"
             session.call_tool("register_new_tool", {"tool_name": "peek", "code": peek})
@@ -250,7 +250,7 @@ def test_over_ors_a_new_tool_is_listed_checked_and_called_in_its_session_alone()
                 other.call_tool("add", {"a": 2})
 
 
-# How a tool is told.
+# The description of a tool.
 
 
 def test_without_lines_for_parameters_the_type_hints_tell():

@@ -34,7 +34,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def private() -> Iterator[Site]:
-    """On loopback, like the other one, but nobody has allowed it."""
+    """Also on loopback, but not allowed."""
     with serving() as site:
         yield site
 
@@ -80,7 +80,7 @@ async def browse(trainer: Trainer, url: str) -> Answer:
 
 
 async def refused(trainer: Trainer, url: str) -> str:
-    """What the agent is told; it is no fault of the infrastructure."""
+    """The agent's error; the infrastructure is not to blame."""
     failure = (await browse(trainer, url)).failure
     error: str = failure["error"]
     assert error.startswith("Tool 'browse_website' failed: ")
@@ -188,7 +188,7 @@ async def test_a_search_that_finds_nothing_still_has_an_item(trainer: Trainer, s
 async def test_a_search_engine_that_fails_is_nobodys_fault(trainer: Trainer, service: Service) -> None:
     service.answers = [lambda: Response("broken", 500)]
     ended = (await call(trainer, "search_and_browse", search_query="saws")).events[-1]
-    assert ended.name == "error"  # not a result, with or without reward
+    assert ended.name == "error"  # not a result, with or without a reward
     assert "could not be run: the search engine at" in ended.data
 
 
@@ -206,7 +206,7 @@ async def test_a_corpus_that_takes_long_to_read_is_read_once_and_holds_up_nobody
     trainer: Trainer, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     corpus = tmp_path / "facts.txt"
-    os.mkfifo(corpus)  # to be read when somebody writes, and only once
+    os.mkfifo(corpus)  # readable only while a writer writes, and only once
     monkeypatch.setenv("TOOLYARD_SEARCH_CORPUS", str(corpus))
     found: list[str] = []
 
@@ -249,7 +249,7 @@ async def test_many_pages_are_read_at_once_in_one_session(trainer: Trainer, site
 def test_the_reader_is_chosen_by_a_variable_or_by_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOOLYARD_WEB_READER", raising=False)
     monkeypatch.setenv("TOOLYARD_BROWSER_CHROMIUM", "no-such-program")
-    assert WebEnv.missing() == ""  # plain HTTP needs nothing
+    assert WebEnv.missing() == ""  # plain HTTP needs no extra package
     monkeypatch.setenv("TOOLYARD_WEB_READER", "chromium")
     assert "apt install chromium" in WebEnv.missing()
     monkeypatch.setenv("TOOLYARD_WEB_READER", "telnet")

@@ -1,4 +1,4 @@
-"""What the tests of the agent's door share: a trainer who hands out tokens, and an agent who is strict with answers."""
+"""Common to tests of the agent's door: a trainer that hands out tokens, and an agent that checks answers strictly."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Agent(Wire):
         return await self.post("/call", json=body if call_id is None else {**body, "call_id": call_id})
 
     async def does(self, name: str, call_id: str | None = None, **input: Any) -> list[dict[str, Any]]:
-        """The blocks of a call that went well."""
+        """The blocks of a successful call."""
         response = await self.asks(name, call_id, **input)
         assert response.status_code == 200, response.text
         answer = strict_json(response.content)
@@ -61,13 +61,13 @@ class Agent(Wire):
         return answer["blocks"]
 
     async def fails(self, name: str, status: int = 200, **input: Any) -> dict[str, Any]:
-        """What is said of a call that did not go well."""
+        """The error of a failed call."""
         return failure(await self.asks(name, **input), status)
 
 
 @asynccontextmanager
 async def agent_at(url: str, door: str, **task: Any) -> AsyncIterator[Agent]:
-    """An agent with a session of its own, at the port that it is given."""
+    """An agent with its own session, at the given port."""
     async with Trainer(url) as trainer:
         token = (await trainer.token(await trainer.opened(**task)))["token"]
         async with Agent(door, token) as agent:
@@ -85,7 +85,7 @@ def failure(response: httpx2.Response, status: int = 200) -> dict[str, Any]:
 
 
 async def is_shut(agent: Agent) -> bool:
-    """Whether the token opens nothing: not one of its paths."""
+    """Whether the token opens none of its paths."""
     answers = [
         await agent.get("/prompt"),
         await agent.get("/tools"),

@@ -1,4 +1,4 @@
-"""The server that the conformance cases are about, and a client for it."""
+"""The server of the conformance cases, and a client for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A session over each wire, in the same four words, so that a test states a behaviour once for all of them.
 
 A class reads its wire's answers strictly: it fails on a status, a key or a value that the wire does not have, and so
-holds how that wire spells a result. To test one more wire, write its class and put it into `DIALECTS`.
+fixes how that wire encodes a result. To test one more wire, write its class and put it into `DIALECTS`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tests.wires import mcp_wire, openenv_wire, toolserver_wire, verl_wire
 from tests.wires.wire import Answer, H, Wire, call_body, strict_json
 
 Kind = Literal["ok", "failed", "lost", "over"]
-"""The tool answered; the agent reads what was wrong; the infrastructure lost the call; there is no session."""
+"""The tool answered; the agent made a mistake and reads about it; the infrastructure lost the call; no session."""
 
 
 @dataclass(frozen=True)
 class Came:
-    """What came of a call."""
+    """The outcome of a call."""
 
     kind: Kind
     text: str
@@ -35,15 +35,15 @@ class Came:
 
 
 class Refused(Exception):
-    """The server opened no session, and said why."""
+    """The server opened no session, and gave the reason."""
 
 
 class Dialect(Protocol):
-    """A client with one session of its own."""
+    """A client with one session."""
 
     name: ClassVar[str]
     tells_exceptions: ClassVar[bool] = True
-    """Whether the agent reads what an exception said, unless the server is told otherwise."""
+    """Whether the agent reads an exception's message under default settings."""
 
     named: Mapping[str, float] | None
     """The named rewards of the last call."""
@@ -54,7 +54,7 @@ class Dialect(Protocol):
     async def open(self, environment: str, task: Mapping[str, Any]) -> None: ...
     async def call(self, tool: str, **arguments: Any) -> Came: ...
     async def vanish(self) -> None:
-        """From now on nothing is heard of the client, and its connections stay open."""
+        """Send nothing more, and leave the connections open."""
 
     async def close(self) -> None: ...
 
@@ -87,7 +87,7 @@ class Ors(Wire):
 
     def _read(self, answer: Answer) -> Came:
         if not answer.result["ok"]:
-            assert answer.failure.keys() - {"reason"} == {"ok", "error"}
+            assert answer.failure.keys() - {"reason", "metadata"} == {"ok", "error"}
             reason = answer.failure.get("reason", "")
             return Came("lost" if reason == "timed_out" else "failed", answer.failure["error"], reason=reason)
         output = answer.output
@@ -131,7 +131,7 @@ class Verl(verl_wire.Trainer):
             return Came("failed", "", finished=seen.done)  # a text that calls no tool of the session
         text = told["obs"].removeprefix("\n<tool_response>\n").removesuffix("\n</tool_response>\n")
         assert verl_wire.answered(text) == told["obs"], told
-        if not seen.valid or text.startswith(f"Tool {tool!r} failed: "):  # which the agent reads, and called rightly
+        if not seen.valid or text.startswith(f"Tool {tool!r} failed: "):  # a valid call, whose error the agent reads
             return Came("failed", text, finished=seen.done)
         self.named = told.get("rewards")
         return Came("ok", text, told.get("reward"), seen.done)
@@ -193,7 +193,7 @@ class ToolServer(toolserver_wire.Node):
 
 
 class Mcp(Ors):
-    """A session that the trainer opens over ORS, and an agent plays over MCP. The trainer asks what came of it."""
+    """A session that the trainer opens over ORS and an agent plays over MCP. The trainer reads the outcome."""
 
     name = "mcp"
     tells_exceptions = False
@@ -218,10 +218,10 @@ class Mcp(Ors):
                 return Came("failed", error["message"])
 
     async def _came(self, result: dict[str, Any]) -> Came:
-        assert result.keys() == {"content", "isError"}
+        assert result.keys() - ({"_meta"} if result["isError"] else set()) == {"content", "isError"}
         text = "".join(block["text"] for block in result["content"])
         outcome = (await self.get(f"/sessions/{self._sid}/outcome")).json()
-        if result["isError"]:  # the agent reads that its call took too long, and the trainer that it was not to blame
+        if result["isError"]:  # after a timeout, only the trainer reads that the agent is not to blame
             late = outcome["failure"] == {"reason": "timed_out", "retryable": True}
             return Came("lost", text, reason="timed_out") if late else Came("failed", text)
         return Came("ok", text, outcome["rewards"][-1], outcome["finished"])
@@ -265,8 +265,8 @@ class OpenEnv(openenv_wire.Player):
         return Came("failed", error["message"], finished=seen.done)
 
     async def close(self) -> None:
-        """Say so, and wait until the server closes the socket: then the session is torn down. While a call runs,
-        nothing else is answered: leave without a word."""
+        """Send a close message, and wait until the server closes the socket: then the session is torn down. While a
+        call runs, the server answers nothing else: leave without a message."""
         if not (self._is_calling or self.has_vanished):
             with suppress(openenv_wire.Closed, ConnectionClosed):
                 await self.say(json.dumps({"type": "close"}))
@@ -275,7 +275,7 @@ class OpenEnv(openenv_wire.Player):
 
 
 def lost(error: openenv_wire.Error) -> Came:
-    """A frame that says what the infrastructure did."""
+    """A frame that reports a failure of the infrastructure."""
     assert error.code == "EXECUTION_ERROR"
     assert error.more == {"reason": error.more["reason"], "retryable": True}
     return Came("lost", error.message, reason=error.more["reason"])

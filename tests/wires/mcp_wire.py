@@ -1,4 +1,4 @@
-"""What tests of MCP share: a client that is strict about every answer, the doors to a session, a world to act in."""
+"""Common to tests of MCP: a client that checks every answer strictly, the doors to a session, and a world."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Place(BaseModel):
 
 
 class Played(Steps):
-    """A world with something of all that MCP shows."""
+    """A world with an example of everything that MCP shows."""
 
     latch_finished = True
 
@@ -129,7 +129,7 @@ class Told:
     headers: httpx2.Headers
     body: bytes
     messages: list[dict[str, Any]] = field(default_factory=list)
-    """Those of its events; just one if it is JSON."""
+    """The messages of its events; just one if it is JSON."""
 
     @classmethod
     def of(cls, response: httpx2.Response) -> Told:
@@ -175,13 +175,13 @@ class Told:
 
     @property
     def text(self) -> str:
-        """All text of a call that went well."""
+        """All text of a successful call."""
         assert self.result["isError"] is False, self.result
         return "".join(block["text"] for block in self.result["content"])
 
     @property
     def complaint(self) -> str:
-        """The words of a call that the agent can mend."""
+        """The error text of a call that the agent can correct."""
         assert self.status == 200
         assert self.result["isError"] is True, self.result
         (block,) = self.result["content"]
@@ -189,7 +189,7 @@ class Told:
 
 
 def read_events(body: bytes) -> list[str]:
-    """The data of each event, or a failure on the first byte that some client could stumble over."""
+    """The data of each event. Fails on the first byte that some client could reject."""
     assert body.endswith(b"\r\n\r\n")
     assert body.isascii(), "clients may split lines at any Unicode line end"
     found = []
@@ -204,7 +204,7 @@ def read_events(body: bytes) -> list[str]:
 
 
 class Client(Wire):
-    """A client at one URL, of both eras. A header that is None is not sent."""
+    """A client at one URL, of both eras. A header with the value None is not sent."""
 
     def __init__(self, url: str, path: str, headers: Mapping[str, str] = {}) -> None:
         super().__init__(url)
@@ -237,7 +237,7 @@ class Client(Wire):
         meta: Mapping[str, Any] = {},
         headers: Mapping[str, str | None] = {},
     ) -> Told:
-        """A request of the modern era. What `meta` has as None is left out."""
+        """A request of the modern era. Entries of `meta` with the value None are left out."""
         said = {**(params or {})}
         said["_meta"] = {name: value for name, value in {**META, **meta}.items() if value is not None}
         told = await self.say(
@@ -276,7 +276,7 @@ class Door(Protocol):
     name: ClassVar[str]
 
     async def open(self, url: str, environment: str, task: Mapping[str, Any]) -> tuple[str, str]:
-        """A new session: its id, and the path of MCP for it."""
+        """Open a session: its id, and its path of MCP."""
 
 
 class TrainersDoor:
@@ -292,7 +292,7 @@ class TrainersDoor:
 
 
 class AgentsDoor(TrainersDoor):
-    """An agent's: a token is all that it says."""
+    """An agent's door: it sends only a token."""
 
     name = "agent"
 

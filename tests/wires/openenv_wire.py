@@ -1,4 +1,4 @@
-"""A client of OpenEnv's WebSocket that reads its frames strictly, in the words of its protocol."""
+"""A client of OpenEnv's WebSocket that reads frames strictly, in the terms of its protocol."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Player:
             self._socket = await connect(address, **wanted)
         return self._socket
 
-    # What is said, and what comes back.
+    # Messages and answers.
 
     async def say(self, text: str | bytes) -> None:
         await (await self.connected()).send(text)
@@ -124,7 +124,7 @@ class Player:
     # Its end.
 
     async def vanish(self) -> None:
-        """Read no more, so that pings stay without an answer."""
+        """Read no more, so that pings get no answer."""
         assert self._socket is not None
         self._socket.transport.pause_reading()
 

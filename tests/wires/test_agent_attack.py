@@ -1,6 +1,6 @@
-"""An agent with a token, no key, and full reach of both ports, who tries to get more than its own session's tools.
+"""An agent with a token, without a key, and with access to both ports, that tries to get more than its session's tools.
 
-Everything that it is ever sent is searched for what only trainers may read.
+Everything that it receives is searched for what only trainers may read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FORBIDDEN = [*SECRETS, b"Open vault 3", VICTIMS_NOTE.encode(), KEY.encode()]
 
 
 class Yard(Command):
-    """`toolyard serve` as operators start it who have agents."""
+    """`toolyard serve` as operators with agents start it."""
 
     def __init__(self, gateways: int) -> None:
         flags = ["--gateways", str(gateways), "--port", "0", "--agent-port", "0", "--log-level", "debug"]
@@ -62,12 +62,12 @@ class Yard(Command):
 
 @dataclass
 class Attacker:
-    """Has a token, and keeps all that it is sent."""
+    """Has a token, and keeps everything that it receives."""
 
     yard: Yard
     token: str
     sid: str = ""
-    """Of its own session, which it should not know."""
+    """The id of its own session, which it should not know."""
     victim: str = ""
     """The id of another session, which it should not know either."""
     seen: list[bytes] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Attacker:
         return [self.yard.url, self.yard.agent_url]
 
     def says(self, url: str, *pieces: bytes) -> list[int]:
-        """Send bytes as they are, in so many segments, and read on to the end. The statuses of all answers."""
+        """Send bytes unchanged, in these segments, and read to the end. Returns the statuses of all answers."""
         where = urlsplit(url)
         with socket.create_connection((where.hostname, where.port), timeout=10) as sock:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -88,12 +88,12 @@ class Attacker:
                 while data := sock.recv(65536):
                     received += data
             except (ConnectionError, TimeoutError):
-                received += b""  # it was refused before it had said everything, or the server waits for more of it
+                received += b""  # the server refused it early, or waits for more
         self.seen.append(received)
         return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
 
     def asks(self, url: str, method: str, path: str, body: bytes = b"", **headers: str) -> int:
-        """One request whose target is sent as it is. In names of headers `_` stands for `-`."""
+        """Send one request, its target unchanged. In names of headers `_` stands for `-`."""
         lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", "Connection: close"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         (status,) = self.says(url, "\r\n".join([*lines, "", ""]).encode("latin-1") + body)
@@ -129,7 +129,7 @@ async def attacker(yard: Yard) -> AsyncIterator[Attacker]:
 
 
 def trainers_paths() -> list[str]:
-    """Every path of every wire, of a server like the one that is attacked."""
+    """Every path of every wire, on a server like the attacked one."""
     routes = Server([Vault, Other])._gate._app._routes  # type: ignore[attr-defined]
     named = sorted({path for route in routes for path in route.paths})
     assert {"/vault/task", "/create", "/get_observation", "/execute_tool", "/metrics", "/vault/agent", "/mcp"} <= {
@@ -146,11 +146,11 @@ def trainers_paths() -> list[str]:
     ]
 
 
-# Routes of trainers.
+# Trainers' routes.
 
 
 async def test_no_route_of_a_trainer_opens_to_a_token(yard, attacker):
-    """Over connections that stay open, as a client would."""
+    """Over connections that stay open, like a client's."""
     body = json.dumps({"split": "train", "index": 3, "name": "note", "input": {"text": "in"}}).encode()
     for url, wanted in zip(attacker.ports, (401, 404), strict=True):
         with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)) as connection:
@@ -257,7 +257,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("server/discover", {}),
     ("initialize", {"protocolVersion": "2025-11-25", **HELLO}),
 ]
-"""What MCP can be asked."""
+"""Requests that MCP allows."""
 UNANSWERED = ("resources/read", "completion/complete")
 
 
@@ -277,7 +277,7 @@ async def test_a_result_has_nothing_of_reward_end_or_task_over_either_protocol(y
 
 
 def speak(attacker: Attacker, url: str, method: str, params: dict[str, Any], *, modern: bool) -> dict[str, Any]:
-    """One request of MCP, in one of its eras."""
+    """Send one request of MCP, in one of its eras."""
     headers = {"Content_Type": "application/json", "X_Session_ID": attacker.victim, "Mcp_Session_Id": attacker.victim}
     if modern:
         about = {f"io.modelcontextprotocol/{key}": value for key, value in MODERN.items()}
@@ -389,7 +389,7 @@ TRICKS = [
     "/%61gent/../vault/task",
     "/agent/{token}/%ed%a0%80",
 ]
-"""All that begins as an agent's path does, and is none."""
+"""Paths that begin like an agent's, and are not one."""
 FOREIGN = [
     "//agent/{token}/../vault/task",
     "/./agent/{token}/../../vault/task",
@@ -409,7 +409,7 @@ FOREIGN = [
     "http://localhost/agent/../vault/task/",
     "http://agent/{token}/vault/task",
 ]
-"""All that begins as none does: at the main port it is a trainer's, who has a key."""
+"""Paths that do not begin like an agent's: at the main port they belong to trainers, who have a key."""
 
 
 @pytest.mark.parametrize("path", first(TRICKS, 12))
@@ -447,7 +447,7 @@ async def test_absolute_targets_and_encoded_letters_are_the_same_path_and_no_oth
 
 
 async def test_tokens_that_are_none_are_answered_all_alike(yard, attacker):
-    """Guessed, cut, changed in one letter, long, strange, of another gateway: nothing tells how near they were."""
+    """Guessed, cut, changed in one letter, long, strange, of another gateway: no answer reveals how close they were."""
     token = attacker.token
     letters = string.ascii_letters + string.digits + "-_"
     near = [token[:-1] + letter for letter in letters if letter != token[-1]]
@@ -480,7 +480,7 @@ async def test_a_token_is_found_over_every_connection_and_leads_to_its_own_sessi
 
 
 async def test_requests_of_two_agents_over_one_connection_are_kept_apart(yard, attacker):
-    """The server takes a request that is like the last one for the same, but for its length."""
+    """The server reuses the parsed form of a request that repeats the last one, except for its length."""
     async with Trainer(yard.url) as trainer:
         other = (await trainer.token(await trainer.opened()))["token"]
         for url in attacker.ports:
@@ -602,7 +602,7 @@ async def test_pages_of_other_sites_are_kept_out_of_both_ports_and_only_the_main
     assert attacker.says(yard.agent_url, host) == [200]
 
 
-# What is lost.
+# Losses.
 
 
 @pytest.mark.thorough
@@ -635,7 +635,7 @@ async def test_an_agent_whose_gateway_dies_hears_of_trouble_and_then_of_nothing(
 
 
 async def wait(server: Yard, token: str, folder: Path, over: str) -> httpx2.Response | None:
-    """A call that nobody lets go on, over a connection of its own; None if that ends."""
+    """A call that waits for its gate, over its own connection; None if that connection ends."""
     input = {"folder": str(folder), "key": "k"}
     rpc = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "wait", "arguments": input}}
     async with Agent(server.agent_url, token) as agent:

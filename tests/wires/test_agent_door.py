@@ -32,7 +32,7 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture(params=["agent port", thorough("main port")])
 def door(request: pytest.FixtureRequest, server: Running) -> str:
-    """Where the agent knocks. It has no key at either."""
+    """The door that the agent uses. It has no key at either."""
     return server.agent_url if request.param == "agent port" else server.url
 
 
@@ -171,7 +171,7 @@ async def test_with_starting_seconds_an_agent_is_asked_to_come_again_while_setup
                 assert await agent.prompt() == "Open vault 0."
 
 
-# Rewards, if the operator wants it.
+# Rewards, if the operator shows them.
 
 
 async def test_with_agent_sees_rewards_a_result_says_them_and_a_failure_has_none():
@@ -228,7 +228,7 @@ async def test_a_result_that_is_no_longer_kept_is_told_so_and_the_call_does_not_
 
 
 async def test_names_of_calls_are_not_those_of_the_trainer(server, door):
-    """An agent that knew them could take them, or learn what its trainer has done."""
+    """An agent that knew them could take them over, or learn what its trainer has done."""
     async with Trainer(server.url) as trainer:
         sid = await trainer.opened()
         await trainer.call(sid, "note", {"text": "trainer"}, env="vault", task_id="one")

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 @contextmanager
 def heard(*names: str, formatter: logging.Formatter | None = None) -> Iterator[io.StringIO]:
-    """Everything that these loggers say meanwhile, on level debug."""
+    """Everything that these loggers write during the block, on level debug."""
     written = io.StringIO()
     handler = logging.StreamHandler(written)
     handler.setFormatter(formatter or logging.Formatter("%(name)s %(message)s"))
@@ -48,7 +48,7 @@ def heard(*names: str, formatter: logging.Formatter | None = None) -> Iterator[i
 
 
 def test_tokens_are_not_kept_and_their_digests_are_nobodys_to_guess():
-    """So the time that a look-up takes says nothing of a token: who tries one does not choose its digest."""
+    """So the time of a look-up reveals nothing of a token: a client cannot choose its digest."""
     journal = Journal()
     one, other = Grants(journal), Grants(journal)
     token = new_token()
@@ -85,7 +85,7 @@ async def test_our_own_log_lines_have_no_token_whatever_happens(formatter):
 
 
 async def test_the_access_log_of_another_server_has_no_token_either():
-    """Such a server logs the path that it handed to the application."""
+    """Such a server logs the path that it passes to the application."""
     server = Server([Vault], settings=Settings(api_key=KEY))
     socket = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{socket.getsockname()[1]}"

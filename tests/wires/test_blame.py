@@ -1,4 +1,4 @@
-"""Calls whose tool asks a service that is down, or returns a reward that is no number: how each wire tells it."""
+"""Calls whose tool uses a service that is down, or returns a reward that is no number: how each wire reports it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def nobody() -> str:
 
 
 class Judged(OneTask):
-    """Each tool asks somebody who does not answer, each in its own way."""
+    """Each tool uses a service that does not answer, each in its own way."""
 
     @tool
     def with_urllib(self) -> str:

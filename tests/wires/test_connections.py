@@ -1,4 +1,4 @@
-"""What a client can make the server hold by saying nothing, little or too much is bounded; waiting for us is not."""
+"""A client that sends nothing, little or too much can make the server hold only so much; clients may wait for us."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Address = tuple[str, int]
 TIME = 0.6
 SLOW = 4 * TIME
 LATE = 20.0
-"""Seconds that a busy machine may need for anything."""
+"""Seconds that a busy machine may need for any step."""
 QUICK = {"head_seconds": TIME, "body_seconds": TIME, "unread_seconds": TIME, "keep_alive_seconds": 30}
 LONG = 16 * 2**20
 OPTIONS = HttpOptions(**{**dict.fromkeys(HttpOptions.__dataclass_fields__, ""), "body_bytes": LONG})
 
 
 class App:
-    """Says how long a body is. `/slow` takes its time, `/block` everybody's, `/long` and `/stream` say a lot,
-    `/endless` goes on until its client has gone, `/refuse` reads no body, `/x-a` says that header."""
+    """Answers with the length of a body. `/slow` takes a while, `/block` blocks everyone, `/long` and `/stream` send
+    much, `/endless` sends until its client has gone, `/refuse` reads no body, `/x-a` returns that header."""
 
     def __init__(self) -> None:
         self.at_once = 0
@@ -115,7 +115,7 @@ def rest(sock: socket.socket) -> bytes:
 
 
 def dripping(sock: socket.socket, drop: bytes, *, most: float = LATE) -> bytes:
-    """What comes back when a drop is sent now and then, until the server has had enough."""
+    """The answer to a drop sent now and then, until the server gives up."""
     ends = time.monotonic() + most
     received = b""
     sock.settimeout(TIME / 10)
@@ -205,7 +205,7 @@ def test_time_in_which_the_server_itself_is_held_up_is_not_the_clients():
     patient = serving(App(), head_seconds=SLOW, body_seconds=SLOW)
     with patient as address, connected(address) as slow, connected(address) as other:
         slow.sendall(head(length=8) + b"half")
-        time.sleep(TIME)  # it has been looked at
+        time.sleep(TIME)  # the server has checked it
         other.sendall(head("/block"))
         assert other.recv(65536).endswith(b"\r\n\r\n0")
         slow.sendall(b"half")
@@ -361,15 +361,15 @@ def test_when_all_wait_for_answers_one_more_is_told_when_to_come_again_and_none_
 def test_clients_that_do_not_read_their_answers_keep_no_more_places_than_there_are(then: bytes):
     long = {"head_seconds": 60, "body_seconds": 60, "unread_seconds": 60}
     with serving(App(), max_connections=4, **long) as address, ExitStack() as stack:
-        assert b"200 OK" in asks(address)  # it has begun, and has open what it needs
+        assert b"200 OK" in asks(address)  # it has begun, and holds what it needs
         before = open_files()
         for _ in range(80):
             sock = stack.enter_context(socket.socket())
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect(address)
             suppressed(sock.sendall, head("/long") + then)
-            suppressed(sock.recv, 1)  # the answer is under way
-        eventually(lambda: open_files() - before - 80 <= 5)  # the one that asked may have been there
+            suppressed(sock.recv, 1)  # the answer is on its way
+        eventually(lambda: open_files() - before - 80 <= 5)  # the connection above may have counted
         eventually(lambda: b"200 OK" in (suppressed(asks, address) or b""))
 
 
@@ -377,7 +377,7 @@ def test_who_reads_a_long_answer_on_and_on_is_not_cut_for_others():
     with serving(App(), max_connections=1, unread_seconds=3) as address, connected(address) as sock:
         sock.sendall(head("/long"))
         received, ends = len(sock.recv(1)), time.monotonic() + 7
-        while time.monotonic() < ends:  # more than the time after which one that does not read makes room
+        while time.monotonic() < ends:  # longer than a client that does not read may stay
             received += len(sock.recv(2**16))
             assert b"503 Service Unavailable" in asks(address)
             time.sleep(0.2)
@@ -386,7 +386,7 @@ def test_who_reads_a_long_answer_on_and_on_is_not_cut_for_others():
 
 
 def open_files() -> int:
-    """Of this process, which is the server and all of its clients."""
+    """Open files of this process, which is the server and all of its clients."""
     return len(os.listdir("/proc/self/fd"))
 
 

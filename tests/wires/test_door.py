@@ -1,4 +1,4 @@
-"""The way from a request to the route that takes it, and back."""
+"""The way from a request to its route, and back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_behind_a_route_that_has_to_be_asked_no_path_is_known():
 
 
 async def test_a_server_with_a_key_answers_the_quick_way_too():
-    """A server of ours offers it in the scope: one write in the place of two messages."""
+    """Our server offers it in the scope: one write in place of two messages."""
     written: list[tuple[int, bytes]] = []
     app = Server([MathEnv], settings=Settings(api_key="k")).app
     scope = {

@@ -1,4 +1,4 @@
-"""What every wire promises of sessions and calls, whatever words it has for them."""
+"""What every wire promises for sessions and calls, in its own terms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Deeds(Steps):
-    """The same, with an episode that ends and no words of its own around a tool's answer."""
+    """The same, with an episode that ends and no text of its own around a tool's answer."""
 
     latch_finished = True
 
@@ -48,7 +48,7 @@ def steps() -> Iterator[Running]:
 
 @pytest.fixture
 def key() -> str:
-    """The name of a task, and of a gate, that no other test has."""
+    """The name of a task, and of a gate, that no other test uses."""
     return uuid.uuid4().hex
 
 
@@ -69,7 +69,7 @@ def opened(request: pytest.FixtureRequest, steps: Running) -> Iterator[Opening]:
     gate.opened.set()
 
 
-# What comes of a call.
+# Outcomes of calls.
 
 
 async def test_a_session_remembers_its_calls_in_their_order_and_no_other_session_does(opened):
@@ -115,7 +115,7 @@ async def test_a_call_that_is_wrong_is_a_failure_that_says_what_is_wrong(opened)
         missing, unknown = await session.call("note"), await session.call("nope")
         assert (missing.kind, unknown.kind) == ("failed", "failed")
         assert "text" in missing.text
-        assert "nope" in unknown.text or not unknown.text  # where a text that names no tool calls none
+        assert "nope" in unknown.text or not unknown.text  # on some wires such a text calls no tool
         assert await session.call("note", text="a") == Came("ok", "a")
 
 
@@ -140,7 +140,7 @@ async def test_a_setup_that_fails_is_told_in_its_words_and_is_nobodys_reward(ope
     try:
         async with opened(setup_boom=True) as session:
             came = await session.call("note", text="a")
-    except Refused as refused:  # by a wire on which a session opens with its first answer
+    except Refused as refused:  # on some wires the first answer opens the session
         came = Came("over", str(refused))
     assert (came.kind, came.reward) in [("over", None), ("lost", None)]
     assert "setup boom" in came.text

@@ -1,4 +1,4 @@
-"""`/fork` that fails is answered with what it was, and the session goes on as it was."""
+"""A failed `/fork` gets an answer with the cause, and the session goes on unchanged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_files_too_large_for_a_copy_are_a_conflict_at_once_and_cost_the_session_
 
 
 class Hooked(Environment):
-    """Its fork() does what the test wants."""
+    """Its fork() does what the test sets."""
 
     torn_down = 0
     forks: Iterator[object] = iter(())
@@ -130,7 +130,7 @@ def test_forks_that_nobody_waits_for_are_closed():
 
 
 def test_a_process_that_the_system_does_not_give_is_answered_503(monkeypatch):
-    monkeypatch.setattr(os, "fork", refusing(range(4, 5)))  # of a guard, a template, a worker, and that of the fork
+    monkeypatch.setattr(os, "fork", refusing(range(4, 5)))  # a guard, a template, a worker, and the fork's
     with (
         running([Counting], placement="process") as server,
         Client(server.url) as client,

@@ -1,4 +1,4 @@
-"""SandboxFusion's endpoint, as its documents and its client have it."""
+"""SandboxFusion's endpoint, according to its documents and its client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def yard() -> Iterator[Running]:
-    """A server that has nothing to do with code, otherwise."""
+    """A server that otherwise runs no code."""
     with running([MathEnv], protocol=("ors", "fusion")) as server:
         yield server
 
@@ -133,7 +133,7 @@ async def test_what_does_not_compile_is_not_run(client):
 )
 async def test_other_languages_run_if_their_program_is_in_the_sandbox(client, language, code):
     answer = await client.run(code, language)
-    if answer["status"] == "SandboxError":  # this host has no such program, and that is what is said
+    if answer["status"] == "SandboxError":  # this host lacks the program, and the answer says so
         program = languages.TOOLCHAINS[language].needs
         assert answer["message"] == f"{language} is not available here: there is no {program} in the sandbox"
         return
@@ -215,7 +215,7 @@ async def test_java_keeps_its_heap_within_the_memory_of_the_sandbox(client):
 
 
 async def test_a_look_that_came_to_nothing_does_not_mean_that_a_language_is_missing(monkeypatch):
-    """Programs may run for as long as a request says; those of tools in this server are given no time at all."""
+    """Programs may run as long as a request says; the programs of tools in this server get no time at all."""
     with running([MathEnv], protocol=("fusion",), sandbox_seconds=1e-6) as server:
         async with Client(server.url) as client:
             assert (await client.run("print(1)"))["status"] == "Success"

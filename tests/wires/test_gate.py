@@ -1,4 +1,4 @@
-"""Requests from web pages: which are let in, by every wire, and what the others are told."""
+"""Requests from web pages: which ones every wire accepts, and what the others get."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ASKED = [
     ("GET", "/nothing/here"),
     ("OPTIONS", "/get_observation"),
 ]
-"""Something of every wire."""
+"""A request of every wire."""
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,14 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Running]:
-    """As a developer starts it: on loopback, without a key or any list."""
+    """A server as a developer starts it: on loopback, without a key or any list."""
     with running([MathEnv]) as one:
         yield one
 
 
 @contextmanager
 def command(*args: str, says: str = r"http://127\.0\.0\.1:\d+") -> Iterator[str]:
-    """A server that somebody started, and its address."""
+    """A started server, and its address."""
     process = Command([TOOLYARD, *args, "--port", "0"], env={})
     try:
         yield process.until(says).group()
@@ -99,7 +99,7 @@ def said(answer: HTTPResponse) -> str:
     return json.loads(answer.text)["error"]  # type: ignore[attr-defined]
 
 
-# The name that a request is sent to.
+# The host name of a request.
 
 
 @pytest.mark.parametrize(("method", "path"), ASKED)
@@ -120,7 +120,7 @@ def test_no_route_of_any_wire_answers_to_a_name_that_a_page_made_up(plain, metho
             "[::ffff:127.0.0.1]",
             "[::ffff:7f00:1]:{port}",
             "[::1%rebound.example]",
-        ),  # no browser sends Sec-Fetch-Site there
+        ),  # browsers do not send Sec-Fetch-Site there
     ],
 )
 def test_a_name_that_only_looks_like_this_machine_is_another(plain, host):
@@ -211,7 +211,7 @@ def test_under_another_server_the_name_counts_only_if_there_is_a_list(allowed, s
     assert anyio.run(look) == status
 
 
-# Where the page is from that sends a request.
+# The origin of the requesting page.
 
 
 @pytest.mark.parametrize(("method", "path"), ASKED)
@@ -278,7 +278,7 @@ def test_a_link_on_another_site_leads_to_a_page_for_people_and_nowhere_else(serv
 
 
 def test_no_address_that_a_browser_opens_makes_a_node(server):
-    """Whoever types the address of another site may be redirected by it, and the browser does not say so."""
+    """Another site may redirect a typed address here, and the browser does not say so."""
     typed = {"Sec_Fetch_Site": "none", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
     for path in ("/get_cookie", "/get_cookies", "/toolserver/get_cookie"):
         answer = ask(server.url, path=path, **typed)
@@ -314,7 +314,7 @@ def test_a_key_does_not_let_a_foreign_page_in():
         assert ask(one.url, path="/list_environments", X_API_Key="k").status == 200
 
 
-# Pages of an origin that is allowed.
+# Pages of an allowed origin.
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ def test_a_client_that_is_no_browser_sees_no_sign_of_it(server):
 
 def test_of_several_gateways_each_looks_and_an_allowed_page_is_told_once():
     with serving("--gateways", "2", "--allow-origin", INSPECTOR) as url:
-        for _ in range(8):  # connections are spread over them
+        for _ in range(8):  # connections spread over the gateways
             assert ask(url, host="rebound.example").status == 421
             assert ask(url, Origin="https://evil.example").status == 403
             created = ask(url, "POST", "/create_session", Origin=INSPECTOR)

@@ -1,4 +1,4 @@
-"""What our HTTP protocol does differently from uvicorn's must not be seen from outside."""
+"""The differences between our HTTP protocol and uvicorn's must not show outside."""
 
 import asyncio
 import contextlib
@@ -161,7 +161,7 @@ def test_requests_leave_nothing_for_the_garbage_collector(address):
         gc.collect()
         gc.disable()
         try:
-            for _ in range(1000):  # so many that what others leave meanwhile does not matter
+            for _ in range(1000):  # enough to outweigh what others leave behind
                 sock.sendall(get("/") + get("/stream"))
                 received = b""
                 while not received.endswith(b"0\r\n\r\n"):

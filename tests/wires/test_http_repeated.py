@@ -1,5 +1,5 @@
-"""A request that is like the one before it is not parsed again. Nobody can tell: what uvicorn's own protocol answers to
-the same bytes, ours does."""
+"""A repeated request is not parsed again. The difference does not show: our protocol answers the same bytes exactly as
+uvicorn's own does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Counting(GatheringProtocol):
 
 
 async def echo(scope, receive, send):
-    """Everything that it was told."""
+    """Returns everything that it received."""
     body = b""
     while True:
         message = await receive()
@@ -79,13 +79,13 @@ def original() -> Iterator[Address]:
 
 
 Piece = tuple[bytes, int]
-"""What is sent at once, and how many answers there are to it and to all before it."""
+"""Bytes to send at once, and how many answers there are to them and to all before."""
 _QUIET_SECONDS = 1.0
-"""After something odd, to which there may be no answer."""
+"""Time to wait after odd bytes, which may get no answer."""
 
 
 def answered(address: Address, pieces: Sequence[Piece], odd: bytes = b"") -> Sequence[object]:
-    """The answers. Each piece is sent when those to the one before are there, and the odd one last."""
+    """The answers. Each piece is sent when the one before is answered, the odd bytes last."""
     received = b""
     with socket.create_connection(address, timeout=10) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""MCP at the agent's door: agents of one session are kept apart, and one that asks for too much is told so."""
+"""MCP at the agent's door: agents of one session stay apart, and one that asks for too much gets an error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def world() -> Iterator[Running]:
 
 @pytest.fixture
 def key() -> Iterator[str]:
-    """The name of a gate that no other test has."""
+    """The name of a gate that no other test uses."""
     gate.opened.clear()
     yield uuid.uuid4().hex
     gate.opened.set()
@@ -36,7 +36,7 @@ def key() -> Iterator[str]:
 
 @asynccontextmanager
 async def two_agents(world: Running) -> AsyncIterator[tuple[Client, Client]]:
-    """Of one session, each with a token of its own."""
+    """Two agents of one session, each with its own token."""
     sid, path = await AgentsDoor().open(world.url, "played", {})
     async with Wire(world.url) as trainer:
         given = (await trainer.post("/played/agent", headers=H(sid))).json()

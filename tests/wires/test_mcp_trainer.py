@@ -1,4 +1,4 @@
-"""MCP at the trainer's door: where sessions are found and opened, and who may. Numbers are those of the cases."""
+"""MCP at the trainer's door: how sessions are found and opened, and by whom. Numbers refer to the cases."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def shake_hands(client: Client) -> str:
     return client.always["Mcp-Session-Id"]
 
 
-# Sessions that a handshake opens.
+# Sessions opened by a handshake.
 
 
 async def test_a_handshake_opens_a_session_of_the_task_that_the_url_names_and_delete_ends_it(world):
@@ -158,7 +158,7 @@ async def test_one_handshake_too_many_is_refused_with_a_reason(world):
             assert (*told.refusal, told.error["data"]) == (200, -32000, {"reason": "busy", "retryAfter": 5})
 
 
-# Sessions that are there.
+# Existing sessions.
 
 
 @both
@@ -237,7 +237,7 @@ async def test_a_session_that_agents_use_does_not_idle():
         await until(lambda: not server.server.runtime.sessions)
 
 
-# Who may.
+# Permissions.
 
 
 async def test_a_foreign_name_or_page_is_turned_away(world):

@@ -1,4 +1,4 @@
-"""/metrics as Prometheus reads it, with the parser of its own client; and /health when a server takes nobody."""
+"""/metrics as Prometheus reads it, by the parser of its own client; and /health when a server accepts no sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Numbers:
-    """One look at /metrics."""
+    """One reading of /metrics."""
 
     def __init__(self, answer: httpx2.Response) -> None:
         assert answer.status_code == 200, answer.text
@@ -135,6 +135,10 @@ class Died(Environment):
     @classmethod
     def list_splits(cls):
         return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return []
 
     def get_prompt(self):
         return "?"
@@ -261,7 +265,7 @@ async def test_every_call_of_a_batch_is_counted_with_the_time_that_it_took():
     [("ok", "<slow></slow>"), ("ok", "<shown></shown>"), ("tool_raised", "<raises></raises>")],
 )
 async def test_no_call_of_a_batch_is_counted_with_the_time_of_another(outcome, action):
-    """They are made one after the other, so together they took no longer than the batch."""
+    """They run one after the other, so together they took no longer than the batch."""
     ids = [f"t{n}" for n in range(20)]
     with running([Two], protocol=("verl", "metrics")) as server:
         async with Trainer(server.url) as trainer:
@@ -338,7 +342,7 @@ async def test_a_server_that_is_stopped_says_so_while_calls_end():
 
 @contextmanager
 def no_new_files() -> Iterator[None]:
-    """In this process, the server's too, nothing can be opened: what is open stays so."""
+    """This process, and so the server, can open no more files; open ones stay open."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""A sandbox for which there is no room is no fault of anybody: the client may try again later."""
+"""A sandbox without room is nobody's fault: the client may try again later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hostile and careless clients do to OpenEnv's WebSocket, and that it costs nobody else anything."""
+"""Hostile and careless clients of OpenEnv's WebSocket, and that they cost the others nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIN = 128
 
 
 class Gates:
-    """Where an environment waits until its test lets it go on, and how often it was there."""
+    """Places where an environment waits for its test, and how often it came there."""
 
     def __init__(self) -> None:
         self.reached: dict[str, int] = {}
@@ -94,7 +94,7 @@ class Prey(Environment):
 
 
 class Building(Prey):
-    """Takes a while in its constructor."""
+    """Its constructor takes a while."""
 
     def __init__(self, task_spec={}, secrets={}):
         super().__init__(task_spec, secrets)
@@ -136,7 +136,7 @@ def shut() -> Iterator[None]:
 
 
 class Raw:
-    """A socket whose frames are made by hand."""
+    """A socket with handmade frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -154,7 +154,7 @@ class Raw:
         return first & 15, await self.reader.readexactly(length)
 
     async def closed(self) -> int:
-        """The code that the server closes with, whatever it says before."""
+        """The code that the server closes with, whatever it sends before."""
         async with asyncio.timeout(20):
             while True:
                 kind, said = await self.hear()
@@ -220,9 +220,9 @@ async def test_a_message_of_endless_empty_pieces_ends_the_socket(world):
         (frame(b'{"type": "state\xff"}'), 1007),
         (frame(b"\xe2\x82"), 1007),
         (bytes([FIN | TEXT, 2]) + b"{}", 1002),  # without a mask
-        (bytes([FIN | 64 | TEXT, 128]) + bytes(4), 1002),  # compressed, which nobody agreed on
-        (bytes([FIN | 3, 128]) + bytes(4), 1002),  # an opcode that is none
-        (bytes([FIN, 128]) + bytes(4), 1002),  # goes on with nothing
+        (bytes([FIN | 64 | TEXT, 128]) + bytes(4), 1002),  # compressed, without agreement
+        (bytes([FIN | 3, 128]) + bytes(4), 1002),  # an unknown opcode
+        (bytes([FIN, 128]) + bytes(4), 1002),  # continues no message
         (bytes([PING, 128]) + bytes(4), 1002),  # a control frame in pieces
         (frame(b"x" * 126, PING), 1002),
         (bytes([FIN | TEXT, 255]) + (2**62).to_bytes(8, "big") + bytes(4), 1009),
@@ -290,7 +290,7 @@ async def test_answers_that_nobody_reads_pile_up_no_further(world):
         raw.send(message("reset"), *[call("large", size=2**20)] * 200)
         await until(lambda: sessions(world) == 1)
         seen = -1
-        while seen != len(answered):  # until it gets no further
+        while seen != len(answered):  # until no more answers come
             seen = len(answered)
             await asyncio.sleep(0.3)
         assert 0 < seen < 100
@@ -622,7 +622,7 @@ async def test_one_of_many_sockets_gets_a_seat(world):
 
 
 async def test_first_calls_that_come_at_once_open_one_session(world):
-    gates.open.set()  # a constructor of an author's runs in a thread, so others may come in between
+    gates.open.set()  # authors' constructors run in threads, so others may come in between
     async with Wire(world.url) as http:
         seat = await created(http, BUILDING)
         say = asked(seat, "tools/call", name="say", arguments={"text": "a"})
@@ -634,7 +634,7 @@ async def test_first_calls_that_come_at_once_open_one_session(world):
 
 
 async def test_a_reset_and_calls_on_one_seat_at_once_leave_one_session(world):
-    gates.open.set()  # a constructor of an author's runs in a thread, so others may come in between
+    gates.open.set()  # authors' constructors run in threads, so others may come in between
     async with Wire(world.url) as http:
         seat = await created(http, BUILDING)
         say = asked(seat, "tools/call", name="say", arguments={"text": "a"})
@@ -648,7 +648,7 @@ async def test_a_reset_and_calls_on_one_seat_at_once_leave_one_session(world):
 
 
 async def until_closed(http: Wire, seat: str) -> None:
-    """A socket is let go of a moment after its client has closed it."""
+    """The server releases a socket a moment after its client has closed it."""
     for _ in range(100):
         told = (await http.post(f"{BUILDING}/mcp", json=asked(seat, "openenv/session/close"))).json()
         if "result" in told:
@@ -720,7 +720,7 @@ async def test_a_server_that_stops_ends_sockets_wherever_they_are():
 
 
 class Dying(Prey):
-    """Its process ends, where its task says."""
+    """Its process ends where its task says."""
 
     async def stop(self, at):
         if self.task_spec.get("stop") == at:

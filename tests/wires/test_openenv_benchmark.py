@@ -1,4 +1,4 @@
-"""The benchmark of OpenEnv's wire plays the same on both servers, and counts what the server has used."""
+"""The benchmark of OpenEnv's wire plays the same on both servers, and measures what the server has used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenEnv promises at its WebSocket and its HTTP routes. Numbers are those of the conformance cases."""
+"""What OpenEnv promises on its WebSocket and its HTTP routes. Numbers refer to the conformance cases."""
 
 from __future__ import annotations
 
@@ -403,7 +403,7 @@ async def test_an_observation_of_twenty_megabytes_arrives():
             assert len(seen.observation["result"]["data"].encode()) == 20 * 2**20
 
 
-# Messages that are none.
+# Invalid messages.
 
 
 @pytest.mark.parametrize(
@@ -571,7 +571,7 @@ async def test_a_session_that_its_trainer_ends_over_another_wire_is_over(player,
     await player.reset()
 
 
-# JSON-RPC, and seats that are asked for by name.
+# JSON-RPC, and seats requested by name.
 
 
 async def test_the_private_dialect_is_always_answered_200(http):

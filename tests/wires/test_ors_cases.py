@@ -1,4 +1,4 @@
-"""Every conformance case of ORS has a test that carries its number."""
+"""Every conformance case of ORS has a test with its number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ORS, finding out what is served: cases 1-19, and what the specification says beyond them."""
+"""ORS, listing what is served: cases 1-19, and what the specification says beyond them."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ async def test_a_session_header_is_ignored_where_none_is_needed(wire: Wire):
 
 
 class OddTasks(Environment):
-    """Tasks that JSON has no words for, and hooks of every kind."""
+    """Tasks that JSON cannot express, and hooks of every kind."""
 
     @classmethod
     async def list_splits(cls):
@@ -327,6 +327,10 @@ def test_an_environment_with_only_task_specific_tools_may_start():
         @classmethod
         def list_splits(cls):
             return ["train"]
+
+        @classmethod
+        def list_tasks(cls, split):
+            return []
 
         def get_prompt(self):
             return "?"

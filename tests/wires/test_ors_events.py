@@ -1,4 +1,4 @@
-"""Events that cannot be forged by what stands in them."""
+"""Events that their content cannot forge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ORS, what the OpenReward dialect adds: terminal tools, messages, group scores, toolsets by name."""
+"""Additions of the OpenReward dialect to ORS: terminal tools, messages, group scores, toolsets by name."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ class Chat(Environment):
     @classmethod
     def list_splits(cls):
         return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return []
 
     def get_messages(self):
         return [
@@ -67,11 +71,15 @@ class Chat(Environment):
 
 
 class Farewell(Environment):
-    """A terminal tool that wants no words, and a plain prompt."""
+    """A terminal tool that takes no text, and a plain prompt."""
 
     @classmethod
     def list_splits(cls):
         return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return []
 
     def get_prompt(self):
         return "hello"
@@ -298,7 +306,7 @@ async def test_wrong_candidates_are_422(body: dict):
 
 
 class Shelf(Toolset):
-    """Tools that an environment lists, one instance a session."""
+    """Tools that an environment lists, with one instance per session."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -316,7 +324,7 @@ class Shelved(Farewell):
 
 
 class Extra(Toolset):
-    """Tools that a client asks for by name."""
+    """Tools that a client requests by name."""
 
     @tool
     async def look(self) -> str:

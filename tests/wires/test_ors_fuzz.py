@@ -1,6 +1,6 @@
-"""ORS under a fuzzer: whatever is sent, the server does not break, answers as it says it does, and goes on.
+"""ORS under a fuzzer: whatever it sends, the server does not break, answers as documented, and goes on.
 
-Toolyard publishes no OpenAPI document; the one here describes its surface to the fuzzer and nobody else.
+Toolyard publishes no OpenAPI document; the one here describes its surface to the fuzzer only.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture(autouse=True)
 def _goes_on(server: Running) -> Iterator[None]:
-    """A session that is open while the fuzzer works, and works when it is done."""
+    """A session that is open while the fuzzer works, and works afterwards."""
     with httpx2.Client(base_url=server.url, trust_env=False) as client:
         client.post("/create", headers=H("open"), json={"task_spec": {"n": 1}})
         yield
@@ -383,11 +383,11 @@ pieces = st.sampled_from(
 def test_no_bytes_get_a_server_error(server: Running, data: bytes):
     with connect(server.url, 5) as sock:
         sock.sendall(data)
-        sock.shutdown(1)  # nothing more will come
+        sock.shutdown(1)  # send no more
         received = b""
         try:
             while piece := sock.recv(65536):
                 received += piece
         except ConnectionError:
-            pass  # it hung up on what it could not read
+            pass  # the server closed on bytes that it could not read
     assert not re.search(rb"(?m)^HTTP/1\.1 5", received)

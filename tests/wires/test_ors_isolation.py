@@ -1,4 +1,4 @@
-"""What /health says of the isolation: nothing where none is in use, so that every ORS client finds what it knows."""
+"""/health and isolation: it reports nothing where none is in use, so that every ORS client finds what it expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ORS, the server as a service: keys, limits that say come back later, and a shutdown that loses nothing."""
+"""ORS, the server as a service: keys, limits with a hint to retry, and a shutdown that loses nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 def test_a_server_for_tests_is_reached_directly_whatever_proxy_is_set(monkeypatch: pytest.MonkeyPatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # no server listens there
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with running([MathEnv]) as server:
@@ -157,6 +157,10 @@ class Leaving(Environment):
     def list_splits(cls):
         return ["train"]
 
+    @classmethod
+    def list_tasks(cls, split):
+        return []
+
     def get_prompt(self):
         return "?"
 
@@ -172,7 +176,7 @@ class Leaving(Environment):
 
 
 async def stopped(server: Running) -> None:
-    """Stop it and wait until it is gone; the port is the proof."""
+    """Stop it and wait until it is gone, which its free port proves."""
     server.server.stop()
     async with Wire(server.url) as wire:
         with anyio.fail_after(10):

@@ -159,7 +159,7 @@ async def test_E34_who_waits_for_setup_of_a_deleted_session_gets_410(wire: Wire,
     async with anyio.create_task_group() as group:
         for path in ("prompt", "task_tools", "messages"):
             group.start_soon(wait_for, path)
-        await anyio.sleep(0.2)  # there is nothing to see from here that says that they wait
+        await anyio.sleep(0.2)  # nothing visible here shows that they wait
         await wire.end(sid)
     assert [(r.status_code, r.json()["detail"]) for r in answers] == [(410, "Session deleted")] * 3
 
@@ -344,7 +344,7 @@ async def test_D19_the_first_path_names_the_environment_of_a_session_opened_with
     assert (await wire.get("/otherenv/prompt", headers=H(sid))).json()[0]["text"] == "other 1"
     await until(lambda: torn_down.count("1") == before + 1)
     assert (await wire.call(sid, "other", env="otherenv")).text == "the other one"
-    # It is decided now: another name changes nothing more.
+    # The session is decided now: another name changes nothing.
     assert (await wire.get("/mathenv/prompt", headers=H(sid))).json()[0]["text"] == "other 1"
 
 
@@ -375,7 +375,7 @@ async def test_the_deployment_header_names_the_environment_of_a_new_session(wire
 
 
 class Sluggish(OtherEnv):
-    """Slow to build and slow to tear down, and it counts."""
+    """Slow to build and to tear down, and counts both."""
 
     built: Counter[str] = Counter()
     torn: Counter[str] = Counter()
@@ -421,7 +421,7 @@ async def test_D19_nobody_loses_the_session_while_it_moves_to_its_environment():
                     await ask("POST", "/ping")
                     await anyio.sleep(0.02)
             assert {r.status_code for every in answers.values() for r in every} == {200}
-            assert Sluggish.built["slow 1"] == 2  # once in each environment, whoever asked first
+            assert Sluggish.built["slow 1"] == 2  # once in each environment
             await until(lambda: Sluggish.torn["slow 1"] == 1)
 
 
@@ -521,11 +521,15 @@ async def test_with_starting_seconds_a_slow_setup_is_503_and_worth_asking_again(
 
 
 class Moody(Environment):
-    """Breaks where it is told to."""
+    """Breaks where its task says."""
 
     @classmethod
     def list_splits(cls):
         return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return []
 
     def __init__(self, task_spec, secrets):
         super().__init__(task_spec, secrets)

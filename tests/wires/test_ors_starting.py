@@ -1,4 +1,4 @@
-"""ORS, while setup() still runs: what is answered at once, and what waits. And what OpenReward's clients are told."""
+"""ORS, while setup() still runs: what answers at once, and what waits. And what OpenReward's clients get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ORS, several calls in one session: which of them overlap, and who wins when the episode ends."""
+"""ORS, several calls in one session: which of them overlap, and which succeed when the episode ends."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ pytestmark = pytest.mark.anyio
 
 
 class Yard(Environment):
-    """Writes down when each of its tools begins and ends."""
+    """Records when each of its tools begins and ends."""
 
     written: list[str] = []
     go = threading.Event()
-    """Tools wait for it, so that a test decides how long they run."""
+    """Tools wait for it, so the test decides how long they run."""
 
     @classmethod
     def list_splits(cls):
         return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split):
+        return []
 
     def get_prompt(self):
         return "?"
@@ -83,7 +87,7 @@ class Yard(Environment):
 
 
 class Calls:
-    """Calls started one after the other, each before the next, and their answers."""
+    """Calls started one after the other, and their answers."""
 
     def __init__(self, wire: Wire, sid: str, group: anyio.abc.TaskGroup) -> None:
         self._wire, self._sid, self._group = wire, sid, group
@@ -94,7 +98,7 @@ class Calls:
 
         async def call() -> None:
             async with self._wire.follow(self._sid, name, {"n": n, **arguments}, env="yard") as stream:
-                named = await stream.event()  # it comes when the call is taken, not when it runs
+                named = await stream.event()  # sent when the call is accepted, not when it runs
                 sent.set()
                 self.answers[name + n] = Answer([named, *await stream.rest()])
 
@@ -103,7 +107,7 @@ class Calls:
 
 
 async def run(*names: str, meanwhile: list[str]) -> list[str]:
-    """Call these tools in this order; `meanwhile` must have begun before any may end. Tells what was written."""
+    """Call these tools in order; `meanwhile` must have begun before any may end. Returns the record."""
     Yard.written.clear()
     Yard.go.clear()
     with running([Yard], drain_seconds=1) as server:

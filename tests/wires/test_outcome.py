@@ -1,4 +1,5 @@
-"""What a trainer hears of a session that others played: over any wire, while it is open and for a while after."""
+"""The outcome that a trainer gets of a session that others played: over any wire, while it is open and for a while
+after."""
 
 from __future__ import annotations
 
@@ -54,10 +55,10 @@ async def test_an_outcome_has_a_reward_or_null_for_each_call_the_last_and_the_su
         await play(wire, sid, "note", text="a")
         await play(wire, sid, "guess", number=7, last=False)
         await play(wire, sid, "guess", number=7, last=False)
-        await play(wire, sid, "note")  # which is wrong
+        await play(wire, sid, "note")  # a wrong call
         await play(wire, sid, "fail")
         await play(wire, sid, "guess", number=6)
-        await play(wire, sid, "guess", number=7)  # which is too late
+        await play(wire, sid, "guess", number=7)  # too late
         played = fresh | {
             "rewards": [None, 1.0, 1.0, None, None, 0.0, None],
             "reward": 0.0,

@@ -24,7 +24,7 @@ LONG = 60.0
 
 
 class Slow(OneTask):
-    """Tools that have less time than the server gives."""
+    """Tools with less time than the server allows."""
 
     @tool(timeout=0.2)
     async def wait(self, seconds: float) -> str:
@@ -247,7 +247,7 @@ async def test_a_last_call_that_fails_ends_the_episode_too(dialect, here):
         *_, last, beyond = await played(session, "look", "look", "fail", "look")
         assert last.kind == "failed"
         assert last.text.endswith(f"no\n{LAST}")
-        assert last.finished == isinstance(session, Verl | OpenEnv)  # elsewhere no failure says so but in words
+        assert last.finished == isinstance(session, Verl | OpenEnv)  # elsewhere failures say so only in text
         assert REFUSED in beyond.text
         await session.close()
 

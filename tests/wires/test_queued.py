@@ -1,4 +1,4 @@
-"""Calls that wait for a place: they end, leave and are told apart from programs that take too long."""
+"""Calls that wait for a place: they end, leave, and stay distinct from programs that take too long."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ came, let_go = threading.Event(), threading.Event()
 
 
 class Holding(OneTask):
-    """Takes the only place in its setup, which has a time limit of its own, and keeps it."""
+    """Takes the only place in its setup, which has its own time limit, and keeps it."""
 
     async def setup(self):
         if self.task_spec.get("hold"):
@@ -57,7 +57,7 @@ def one_place(**settings: object) -> Iterator[Running]:
 
 @asynccontextmanager
 async def held(server: Running) -> AsyncIterator[None]:
-    """Somebody has the place. At the end he gives it back."""
+    """A session holds the only place, and gives it back at the end."""
     async with Wire(server.url) as other:
         holding = asyncio.ensure_future(other.open(env_name="holding", task_spec={"hold": True}))
         await asyncio.to_thread(came.wait, 20)

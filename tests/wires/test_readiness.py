@@ -1,4 +1,4 @@
-"""A server that can open nothing more says so on `/health`, in words, and takes sessions again when there is room."""
+"""A server that can open no more files says so on `/health`, and accepts sessions again when there is room."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Greedy(Environment):
 
 @contextmanager
 def serving(tmp_path: Path, *before: str) -> Iterator[tuple[Command, str]]:
-    """A server of its own, started by a shell that first does what is given."""
+    """A separate server, started by a shell that first runs `before`."""
     (tmp_path / "greedy.py").write_text(WORLD)
     line = "; ".join([*before, f"exec {TOOLYARD} serve greedy.py --port 0 --sweep-seconds 0.1"])
     command = Command(["/bin/sh", "-c", line], env={}, cwd=tmp_path)
@@ -72,7 +72,7 @@ def serving(tmp_path: Path, *before: str) -> Iterator[tuple[Command, str]]:
 
 
 def health_within(url: str, status: int, seconds: float = 10) -> dict[str, object]:
-    """What a probe is told that makes a connection for each question, once it is told that."""
+    """The answer to a probe that connects for each request, once it has this status."""
     end = time.monotonic() + seconds
     while True:
         try:

@@ -21,7 +21,7 @@ REWARDS = {"correct": 1.0, "style": 0.2}
 
 
 class Graded(OneTask):
-    """Rewards with names, as an author may give them."""
+    """Named rewards, as an author may return them."""
 
     latch_finished = False
 

@@ -1,4 +1,4 @@
-"""A server that stood still: calls that were done in time are answered, and those that take too long are ended."""
+"""A server that stalled: it answers calls that ended in time, and ends those that take too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls over the ToolServer's wire that take long: told when they end, or put off, and never lost or made twice."""
+"""Long calls over the ToolServer's wire: answered when they end, or deferred, and never lost or repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files in and out of a node over the ToolServer's wire: cases 130 to 132, and all that can be wrong."""
+"""Files in and out of a node over the ToolServer's wire: cases 130 to 132, and everything that can go wrong."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ async def node(served: Running) -> AsyncIterator[Node]:
 
 
 async def upload(node: Node, name: str, content: bytes = b"content") -> httpx2.Response:
-    """As the real client: two parts, of which the second says the name again."""
+    """Like the real client: two parts, the second repeats the name."""
     parts = {"file": (name, content), "filename": ("filename", name.encode())}
     return await node.post("/upload_file", files=parts)
 
 
 async def raw(node: Node, disposition: bytes, content: bytes = b"content") -> httpx2.Response:
-    """A form written by hand."""
+    """A handwritten form."""
     body = b"--b\r\nContent-Disposition: form-data; %b\r\n\r\n%b\r\n--b--\r\n" % (disposition, content)
     return await node.post("/upload_file", content=body, headers={"content-type": "multipart/form-data; boundary=b"})
 
@@ -88,7 +88,7 @@ def packed(response: httpx2.Response) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-# Files that come in.
+# Uploads.
 
 
 async def test_130_an_uploaded_file_is_in_the_workspace(node: Node) -> None:
@@ -256,7 +256,7 @@ async def test_an_upload_does_not_go_through_a_link_that_leads_out_nor_into_what
     assert await node.execute("run", code="print(os.path.exists('/tmp/x'))") == "False\n"
 
 
-# Files that go out.
+# Downloads.
 
 
 async def test_131_a_file_is_downloaded_by_its_path_with_or_without_the_name_of_the_workspace(node: Node) -> None:

@@ -1,4 +1,4 @@
-"""Fifty agents at once, each with a notebook, a shell and files: none sees anything of another, and nothing is left."""
+"""Fifty agents at once, each with a notebook, a shell and files: none sees another's, and nothing is left."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sleepers(seconds: range) -> list[bytes]:
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 found.append(file.read())
-        except OSError:  # it has just ended
+        except OSError:  # it has ended
             continue
     return [line for line in found if line in wanted]
 
@@ -63,7 +63,7 @@ class Agent:
         seen = await self.node.execute("shell_command_executor", command=LOOK_AROUND, kill=True)
         lines = seen["data"]["display"].removeprefix("\nstdout:\n").splitlines()
         assert lines == [str(self.number), "mine.txt", "python_notebook.ipynb", "0", "0"]  # a command sees no others
-        code = f"print(mine, *os.popen({COUNT_SLEEPERS!r}))"  # but a cell sees what cells have started
+        code = f"print(mine, *os.popen({COUNT_SLEEPERS!r}))"  # a cell sees what cells have started
         said = await self.node.execute("PythonNotebook_execute_cell", code=code)
         assert said["data"][1] == f"{self.number} 1\n\n"
         assert await self.typed("echo $mine") == f"{self.number}\n"

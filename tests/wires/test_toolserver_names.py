@@ -1,4 +1,4 @@
-"""Names of tools on the ToolServer's wire that several environments have, or that only one node knows."""
+"""Tool names on the ToolServer's wire that several environments have, or that only one node knows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Namesake(OneTask):
-    """Has a tool that is called as one that only a session of another environment has."""
+    """Has a tool of the same name as one that only another environment's session has."""
 
     @tool
     async def only_here(self) -> str:
@@ -23,7 +23,7 @@ class Namesake(OneTask):
 
 async def test_a_tool_of_the_nodes_own_is_not_taken_for_another_one_of_that_name() -> None:
     async with node_of(Toolbox, Namesake) as (node, _):
-        assert await node.execute("only_here") == "not this one"  # as long as there is no other
+        assert await node.execute("only_here") == "not this one"  # while there is no other
         await node.execute("stand_alone")
         assert await node.execute("only_here") == "only_here ran"
         assert await node.execute("Namesake_only_here") == "not this one"

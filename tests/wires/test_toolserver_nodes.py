@@ -1,4 +1,4 @@
-"""Nodes of the ToolServer's wire when something goes wrong with one of their sessions, or with their files."""
+"""Nodes of the ToolServer's wire when one of their sessions, or their files, has trouble."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ pytestmark = pytest.mark.anyio
 
 
 class Shelf(OneTask):
-    """Files in memory, and a switch for what happens to them."""
+    """Files in memory, and a switch for trouble with them."""
 
     state: ClassVar[str] = ""
     saves: ClassVar[int] = 0
     harmed: ClassVar[bool] = False
-    """Its programs were stopped while one of them saved it."""
+    """Its programs were stopped during a save."""
     saving: ClassVar[Event]
     may_save: ClassVar[Event]
 
@@ -199,7 +199,7 @@ async def test_an_environment_that_does_not_start_is_in_nobodys_way() -> None:
             await until(lambda: any("slow" in name for name in runtime.sessions))
             with anyio.fail_after(10):
                 assert "stand_alone" in (await node.answer("/get_available_tools"))["available_tools"]
-                assert await node.detail("nope", 404) == "The tool nope is not found!"
+                assert (await node.detail("nope", 404)).startswith("The tool nope is not found!")
             Slow.started.set()
         assert told == ["acted"]
         assert await node.execute("stand_alone") == 1
@@ -244,7 +244,7 @@ async def test_a_node_is_not_idle_as_long_as_one_of_its_sessions_is_busy() -> No
             await until(lambda: runtime.calls == 1)
             quiet = next(session for name, session in runtime.sessions.items() if "quiet" in name)
             used = quiet.last_seen
-            await until(lambda: quiet.last_seen > used)  # it was found to be idle
+            await until(lambda: quiet.last_seen > used)  # the server has checked it for idleness
             await node.execute("Patience_open")
         assert told[0].json() == "waited 1"
 
@@ -299,7 +299,7 @@ async def test_a_node_whose_sandbox_is_gone_is_made_anew_by_reconnecting(shelf: 
         await node.answer("/reconnect_session")
         assert await node.execute("Shelf_get") == "there"
         shelf.setattr(Shelf, "state", "lost")
-        assert (await node.post("/reconnect_session")).status_code == 503  # no new one can be had either
+        assert (await node.post("/reconnect_session")).status_code == 503  # there is no new one either
         assert not runtime.sessions
         shelf.setattr(Shelf, "state", "")
         await node.answer("/reconnect_session")
@@ -371,7 +371,7 @@ async def test_a_node_whose_process_has_ended_says_so_and_is_made_anew_by_reconn
         await node.execute("Mortal_put", text="gone")
         assert (await node.asked("Mortal_die")).json()["reason"] == "lost"
         assert "Quiet_stand_alone" in (await node.answer("/get_available_tools"))["available_tools"]
-        assert await node.detail("nope", 404) == "The tool nope is not found!"
+        assert (await node.detail("nope", 404)).startswith("The tool nope is not found!")
         response = await node.post("/get_workspace_structure")
         assert (response.status_code, response.json()["detail"]) == (503, "node is not responding")
         assert await node.execute("Quiet_stand_alone") == 1

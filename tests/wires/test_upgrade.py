@@ -1,5 +1,5 @@
-"""We speak HTTP/1.1 and nothing else. A client that would rather speak another protocol is answered as any other, and
-its body is part of its request wherever the segments end."""
+"""We speak HTTP/1.1 only. A client that prefers another protocol gets the same answers as any other, and its body
+belongs to its request wherever the segments end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def connected(served: Running) -> socket.socket:
 
 
 def answers(sock: socket.socket, count: int) -> Sequence[tuple[bytes, bytes]]:
-    """Status and body of so many answers, all with a length."""
+    """Status and body of so many answers, each with a length."""
     reader = sock.makefile("rb")
     found = []
     for _ in range(count):
@@ -52,7 +52,7 @@ def post(body: bytes, *, wish: bytes = WISH, more: bytes = b"") -> bytes:
 
 NEXT = b"GET /list_environments HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 SPLIT = b"POST /mathenv/tasks HTTP/1.1\r\nHost: 127.0.0.1\r\n%bContent-Length: %d\r\n\r\n%b"
-"""A route that reads its body, and says 422 to one that is not there."""
+"""A route that reads its body, and answers 422 if there is none."""
 
 
 def tasks(body: bytes, wish: bytes = WISH) -> bytes:

@@ -1,5 +1,5 @@
-"""`http_protocol.py` and `web_socket.py` build on parts of uvicorn that it does not promise to keep. A new version that
-changes one fails here, with a sentence that says which, before anything else fails for reasons that are hard to see."""
+"""`http_protocol.py` and `web_socket.py` use parts of uvicorn that it does not promise to keep. If a new version
+changes one, this test fails first and names it, before others fail in obscure ways."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ METHODS = {
     "_start_asgi_task": ["self", "cycle", "app"],
     "shutdown": ["self"],
 }
-"""What we override, or do in its place."""
+"""What we override or replace."""
 OURS_ALONE = {"look", "unsent", "expire", "give_up", "hold", "release", "abort", "turn", "received", "_known", "_begun"}
 """Names that we add. uvicorn must not have them."""
 OF_A_CONNECTION = {

@@ -1,4 +1,4 @@
-"""Requests that no client of verl-tool should send, and what it is told: 4xx and why, never 5xx."""
+"""Requests that no client of verl-tool should send, and their answers: 4xx with a reason, never 5xx."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_an_empty_entry_of_extra_fields_is_as_good_as_none(trainer):
 
 
 async def test_nobody_else_can_enter_a_session_by_naming_it_like_a_trajectory(trainer):
-    """A trajectory and a session of another protocol have nothing in common, whatever they are called."""
+    """A trajectory and a session of another protocol are separate, whatever their names."""
     await trainer.act("shared", "<note>mine</note>")
     assert not await trainer.alive("shared")
     await trainer.open("shared", env_name="steps")
@@ -125,7 +125,7 @@ async def test_a_slash_at_the_end_does_no_harm(trainer):
 
 
 async def test_a_probe_of_a_path_below_is_answered_without_a_redirect(trainer):
-    """One of verl-tool's scripts asks for this and wants only some answer."""
+    """One of verl-tool's scripts sends this and accepts any answer."""
     assert (await trainer.get("/get_observation/health")).status_code == 404
 
 

@@ -1,4 +1,4 @@
-"""The conformance cases of verl-tool's wire, by number. Those of single tools are beside the tools."""
+"""The conformance cases of verl-tool's wire, by number. Those of single tools are with the tools' tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def result(text: str) -> Observed:
 
 @pytest.fixture(scope="module")
 def dropin() -> Iterator[Running]:
-    """What the drop-in command serves."""
+    """The server that the drop-in command starts."""
     tools = toolbox(named_toolsets("python_code"), block_lists=True)
     with running([tools], protocol=("verl",), max_concurrent_calls=77) as server:
         yield server
@@ -96,7 +96,7 @@ async def test_74_words_on_the_list_are_refused_and_the_trajectory_goes_on(train
     assert await trainer.act("t74", "<python>print('import a socket')</python>") == result("import a socket")
 
 
-@pytest.mark.thorough  # what `tests/tools/test_python_code.py` shows with a shorter limit
+@pytest.mark.thorough  # `tests/tools/test_python_code.py` shows it with a shorter limit
 async def test_75_a_program_that_takes_too_long_is_stopped_and_what_it_printed_is_shown(trainer):
     program = "<python>import time\nprint('begun', flush=True)\ntime.sleep(30)</python>"
     began = time.monotonic()

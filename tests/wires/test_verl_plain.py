@@ -1,4 +1,4 @@
-"""Batches for tools that are plain functions, which go to the threads together."""
+"""Batches for tools that are plain functions, which run in threads together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolyard.testing import Running, running
 pytestmark = pytest.mark.anyio
 
 made: Counter[str] = Counter()
-"""How often the constructor was called for a trajectory of this name."""
+"""How often the constructor ran for a trajectory of this name."""
 doors: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 
 
@@ -149,7 +149,7 @@ async def test_a_form_that_cannot_write_a_result_spoils_no_other_of_the_batch(tr
 
 
 class Unmade(Hands):
-    """Its constructor needs no thread, so the first that is needed is that of a call."""
+    """Its constructor needs no thread, so its first thread is that of a call."""
 
     __init__ = Environment.__init__
 

@@ -1,4 +1,4 @@
-"""The same request again: what it asked for is done once, and whoever asks last gets the answer."""
+"""A repeated request: the server performs it once, and the last requester gets the answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def request(key: str, text: str | None = None) -> bytes:
 
 
 async def hang_up(url: str, body: bytes, came: Any) -> None:
-    """Send a request, wait until it is being carried out, and go away."""
+    """Send a request, wait until the server performs it, and disconnect."""
     with connect(url) as sock:
         sock.sendall(request_bytes("POST", "/get_observation", {"Content-Type": "application/json"}, body))
         await until(came)
@@ -54,7 +54,7 @@ async def cached(trainer: Trainer) -> int:
 
 
 async def asked(trainer: Trainer, count: int) -> None:
-    """Wait until so many requests are with the server."""
+    """Wait until the server has so many requests."""
     async with asyncio.timeout(10):
         while (await trainer.get("/verl/health")).json()["concurrent_requests"] < count:
             await asyncio.sleep(0.01)
@@ -75,7 +75,7 @@ async def test_whoever_hangs_up_and_asks_again_while_it_runs_gets_the_one_answer
 
 async def test_whoever_hangs_up_and_asks_again_when_it_is_done_gets_the_one_answer(trainer, steps, key):
     await hang_up(steps.url, request(key), lambda: gate.came[key])
-    await asyncio.sleep(0.1)  # an answer that comes at once is not kept: nobody gives up so soon
+    await asyncio.sleep(0.1)  # an immediate answer is not kept: clients do not give up so soon
     gate.opened.set()
     async with asyncio.timeout(10):
         while not await cached(trainer):

@@ -1,4 +1,4 @@
-"""A trajectory is a session: what it is about, how long it lives, what it is told of rewards, ends and failures."""
+"""A trajectory is a session: its task, its lifetime, and what it learns of rewards, ends and failures."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_client_of_ors_neither_takes_the_name_of_a_trajectory_nor_reache
     assert (await trainer.act(name, "<note>b</note>")).text == "\n<notes>a b</notes>\n"
 
 
-# In what order.
+# Order.
 
 
 async def test_the_actions_of_one_trajectory_in_one_batch_run_in_their_order(trainer, name):
@@ -102,7 +102,7 @@ async def test_actions_of_one_trajectory_in_two_requests_share_its_state(trainer
     )
 
 
-# What it is about.
+# The task.
 
 
 async def test_extra_fields_choose_the_environment_and_the_task(trainer, name):
@@ -148,7 +148,7 @@ async def test_what_the_trainer_gives_is_not_the_models_to_set(trainer, name):
     assert (await trainer.act(name, call("given", word="mine", free="x"))).text == answered("first x")
 
 
-# What comes of it.
+# Outcomes.
 
 
 @pytest.mark.parametrize("extra", [{}, {"extra_fields": [{"note": "a"}, {"note": "b"}, {"note": "c"}]}])
@@ -156,7 +156,7 @@ async def test_each_item_of_a_batch_knows_its_own_trajectory_and_the_task_stays_
     ids = [f"{name} {n}" for n in range(3)]
     notes = [one["note"] for one in extra.get("extra_fields", [])] or [""] * 3
     told = [answered(f"{one} {note} {['note'] * bool(note)}") for one, note in zip(ids, notes, strict=True)]
-    for _ in range(3):  # the first opens the sessions
+    for _ in range(3):  # the first one opens the sessions
         assert [one.text for one in await trainer.batch(ids, [call("who")] * 3, **extra)] == told
 
 
@@ -194,7 +194,7 @@ async def test_a_task_of_its_own_tools_is_driven_by_text(trainer, name):
     assert not missing.valid
 
 
-# How long it lives.
+# Lifetime.
 
 
 async def test_a_trajectory_that_nobody_asks_for_is_closed(name):

@@ -1,4 +1,4 @@
-"""A real browser loads hostile pages beside a server that a developer has started. It lets none of them in."""
+"""A real browser loads hostile pages while a developer's server runs. The server lets none of them in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolyard.testing import Running, running
 pytestmark = pytest.mark.thorough
 
 SWITCHES = [
-    # Names of .example are this machine. The browser's own defences are off: not everybody's has them.
+    # Names of .example are this machine. The browser's own defences are off: not every browser has them.
     "--host-resolver-rules=MAP *.example 127.0.0.1",
     "--disable-features=HttpsUpgrades,LocalNetworkAccessChecks,BlockInsecurePrivateNetworkRequests",
 ]
@@ -96,7 +96,7 @@ class Seen:
         self.opened: list[str] = []
         self.called: list[str] = []
         self.let_in: list[str] = []
-        """Paths of requests that got through the gate. Of nodes, which `/get_cookie` makes, nothing else tells."""
+        """Paths of requests that passed the gate. For nodes, made by `/get_cookie`, there is no other sign."""
         gate = server.server._gate
         self._inside, gate._app = gate._app, self._witness
         journal = server.server.runtime.journal
@@ -122,7 +122,7 @@ def attacked(**settings: Any) -> Iterator[tuple[Running, Seen]]:
 
 @contextmanager
 def site(page: Callable[[], str]) -> Iterator[int]:
-    """A web server with one page, under every name that leads to it. Its port."""
+    """A web server with one page, under every name that leads to it. Yields its port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -163,7 +163,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def outcome(page: Page) -> dict[str, str]:
-    """What the page says of its attempts, when it has made all of them."""
+    """The page's report of its attempts, when it has made all of them."""
     page.wait_for_function("window.outcome", timeout=60_000)
     found: dict[str, str] = page.evaluate("window.outcome")
     return found
@@ -214,7 +214,7 @@ def test_a_page_whose_name_was_bound_anew_runs_nothing_and_reads_only_that_it_ma
         page.route(
             f"{here}/attack", lambda route: route.fulfill(content_type="text/html", body=ATTACK.replace("SERVER", ""))
         )
-        page.goto(f"{here}/attack")  # the rest of that name is our server by now
+        page.goto(f"{here}/attack")  # that name leads to our server by now
         made = outcome(page)
         assert all("--allow-host rebound.example" in made[name] for name in ("preflight", "simple", "read", "cookie"))
         assert not seen.opened
@@ -224,7 +224,7 @@ def test_a_page_whose_name_was_bound_anew_runs_nothing_and_reads_only_that_it_ma
 
 
 def test_the_same_page_would_have_its_way_if_the_operator_let_it(page: Page):
-    """So the tests above show what the gate keeps out, and not that the page is harmless."""
+    """So the tests above show the gate's effect, and not that the page is harmless."""
     settings: dict[str, Any] = {"allow_host": ("rebound.example",)}
     with attacked(**settings) as (server, seen):
         port = server.url.rpartition(":")[2]

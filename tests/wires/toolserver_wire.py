@@ -1,4 +1,4 @@
-"""What the tests of the ToolServer's wire share: a strict client with a cookie, and a world to act in."""
+"""Common to tests of the ToolServer's wire: a strict client with a cookie, and a world."""
 
 from __future__ import annotations
 

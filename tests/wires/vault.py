@@ -1,6 +1,6 @@
-"""An environment whose tasks, rewards and exceptions hold secrets, and what an agent of it can say.
+"""An environment with secrets in its tasks, rewards and exceptions, and the words that its agent may say.
 
-`toolyard serve` loads this file too, so it needs nothing of the tests.
+`toolyard serve` loads this file too, so it uses nothing of the tests.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from toolyard import Environment, ImageBlock, ServiceUnavailable, Split, TextBlo
 from toolyard.core.tool import Given
 
 ANSWER = "xyzzy-the-answer"
-"""In the task, and in whatever an author carelessly puts it into."""
+"""In the task, and wherever an author might carelessly put it."""
 REWARD = 0.640625
-"""Of a right answer; no other number is written like that."""
+"""The reward of a right answer; no other number is written like that."""
 SECRETS = [
     ANSWER.encode(),
     str(REWARD).encode(),
@@ -28,7 +28,7 @@ SECRETS = [
     b'"detail":{',
     b"task_spec",
 ]
-"""What no agent may ever be sent."""
+"""What no agent may ever receive."""
 
 
 Hidden = Annotated[str, Given()]

@@ -1,4 +1,4 @@
-"""What the tests of verl-tool's wire share: a trainer that is strict about every answer, and a world to act in."""
+"""Common to tests of verl-tool's wire: a trainer that checks every answer strictly, and a world."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Observed(NamedTuple):
 
 
 def observed(response: httpx2.Response, count: int) -> list[Observed]:
-    """Read an answer, or fail on the first thing that a client of verl-tool would stumble over."""
+    """Read an answer. Fails on the first thing that a client of verl-tool could not handle."""
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "application/json"
     assert float(response.headers["x-process-time"]) >= 0
@@ -72,7 +72,7 @@ class Trainer(Wire):
 
 @dataclass
 class Gate:
-    """Holds calls until it is opened, and counts those that came to it."""
+    """Holds calls until it is opened, and counts them."""
 
     opened: threading.Event
     came: Counter[str]
@@ -86,11 +86,11 @@ class Gate:
 
 gate = Gate(threading.Event(), Counter())
 ended: list[str] = []
-"""The name of every trajectory whose teardown() was called."""
+"""The name of every trajectory whose teardown() ran."""
 
 
 class Steps(Environment):
-    """Remembers what it was told, in order."""
+    """Remembers its notes, in order."""
 
     latch_finished = False
 

@@ -1,4 +1,4 @@
-"""What the tests of the ORS wire share: a strict reader of server-sent events, and an episode in a few words."""
+"""Common to tests of the ORS wire: a strict reader of server-sent events, and an episode in a few lines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Event:
 
 
 def read_events(body: bytes) -> list[Event]:
-    """Read a whole stream, or fail on the first byte that some client could stumble over. Comments are left out."""
+    """Read a whole stream, without comments. Fails on the first byte that some client could reject."""
     assert b"\r" not in body, "a bare CR breaks the SDKs' parsers"
     assert body.endswith(b"\n\n"), "an event without a blank line after it is never delivered"
     frames = body[:-2].decode().split("\n\n")
@@ -53,7 +53,7 @@ def read_frame(frame: str) -> Event:
     for line in lines:
         assert line.startswith("data: "), f"exactly one space after the colon: {line!r}"
         values.append(line.removeprefix("data: "))
-    if name != "error":  # the text of an error is the author's, and cannot be escaped
+    if name != "error":  # the author writes the text of an error, which cannot be escaped
         assert len(values) == 1, f"{name} has several data lines"
         assert values[0].isascii()
         assert values[0] == values[0].strip(), "clients strip white space from both ends"
@@ -63,7 +63,7 @@ def read_frame(frame: str) -> Event:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call came to."""
+    """The outcome of a call."""
 
     events: list[Event]
 
@@ -111,7 +111,7 @@ class Answer:
 
 
 def strict_json(text: str | bytes) -> Any:
-    """JSON as its standard has it: NaN and Infinity are refused."""
+    """JSON by the standard: refuses NaN and Infinity."""
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
@@ -128,7 +128,7 @@ def call_body(name: str, input: dict[str, Any] | None = None, **more: object) ->
 
 
 class Wire(httpx2.AsyncClient):
-    """An HTTP client that also knows how to say "open a session" and "call a tool"."""
+    """An HTTP client with short forms for opening a session and calling a tool."""
 
     def __init__(self, url: str, **more: Any) -> None:
         super().__init__(base_url=url, verify=_NO_TLS, timeout=30, trust_env=False, **more)
@@ -167,7 +167,7 @@ class Wire(httpx2.AsyncClient):
 
 
 class Stream:
-    """A stream of events that is still open."""
+    """An open stream of events."""
 
     def __init__(self, response: httpx2.Response) -> None:
         self.lines = response.aiter_lines()
@@ -193,14 +193,14 @@ class Stream:
 
 
 async def until(condition: Callable[[], Any], seconds: float = 10) -> None:
-    """Wait for something that another thread brings about; fail when it takes too long."""
+    """Wait until another thread makes the condition true; fail after so many seconds."""
     with anyio.fail_after(seconds):
         while not condition():
             await anyio.sleep(0.01)
 
 
 def connect(url: str, seconds: float = 10, receive_buffer: int | None = None) -> socket.socket:
-    """A bare connection, for what no HTTP client would send."""
+    """A bare connection, for bytes that no HTTP client would send."""
     where = urlsplit(url)
     sock = socket.socket()
     if receive_buffer is not None:
@@ -215,7 +215,7 @@ def connect(url: str, seconds: float = 10, receive_buffer: int | None = None) ->
 
 
 def talk(url: str, data: bytes) -> bytes:
-    """Send bytes as they are, and read until the server hangs up."""
+    """Send bytes unchanged, and read until the server closes."""
     with connect(url) as sock:
         sock.sendall(data)
         received = b""

@@ -1,4 +1,4 @@
-"""Classes written for other frameworks, served unmodified."""
+"""Serves classes written for other frameworks, unmodified."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def session_toolsets(environments: Iterable[type]) -> list[type]:
 
 
 def adapt(cls: type) -> type[Environment]:
-    """An environment of ours as it is; another framework's as a class of ours that drives it."""
+    """Toolyard's environments unchanged; another framework's class wrapped in an environment that drives it."""
     if isinstance(cls, type) and issubclass(cls, Environment):
         return cls
     if ors.is_environment(cls):
@@ -36,7 +36,7 @@ def adapt(cls: type) -> type[Environment]:
 
 
 def with_tools(environments: Sequence[type], toolsets: Sequence[type[Toolset]]) -> list[type]:
-    """The environments, and one more, called toolbox, with these toolsets and the classes that are but tools."""
+    """The environments, and one more, called toolbox, with these toolsets and the classes that are only tools."""
     tools = [cls for cls in environments if verl_tool.is_tool(cls)]
     toolsets = [*toolsets, *map(verl_tool.adapt, tools)]
     return [cls for cls in environments if cls not in tools] + ([toolbox(toolsets)] if toolsets else [])

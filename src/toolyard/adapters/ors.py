@@ -1,7 +1,7 @@
-"""Environments that extend `ors.Environment` or `openreward.environments.Environment`, served unmodified.
+"""Serves environments that extend `ors.Environment` or `openreward.environments.Environment`, unmodified.
 
-Neither package is imported here: a class that extends one of theirs has loaded it already. What they would not serve
-as a tool is not served by us either.
+This module imports neither package: a class that extends one of theirs has loaded it already. Toolyard serves as tools
+only what these packages would serve.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_environment(value: object) -> bool:
 
 
 def adapt(foreign: Foreign) -> type[Environment]:
-    """A class of ours that drives an instance of theirs."""
+    """An environment that drives an instance of the foreign class."""
     base = _base(foreign)
     assert base is not None
     _check(foreign, base)
@@ -62,7 +62,7 @@ def adapt(foreign: Foreign) -> type[Environment]:
 
 
 def session_toolsets(environments: Iterable[type]) -> list[type]:
-    """The toolsets of openreward that its client may ask for by name, if one of its environments is served."""
+    """The toolsets of openreward that its client may ask for by name, if one of these environments is openreward's."""
     base = next((base for base in map(_base, environments) if base and base.__module__.startswith("openreward.")), None)
     if base is None:
         return []
@@ -73,9 +73,9 @@ def session_toolsets(environments: Iterable[type]) -> list[type]:
 class _Adapted(Environment):
     _theirs: Foreign
     types: Foreign
-    """The module with their data types."""
+    """The package's module of data types."""
     _dispatches: bool
-    """Whether they wrote `_call_tool()`, the only way of theirs to answer for a tool that has no method."""
+    """Whether the class overrides `_call_tool()`, the only way to answer for a tool without a method."""
 
     def __init__(self, task_spec: JsonObject = {}, secrets: Mapping[str, str] = {}) -> None:
         super().__init__(task_spec, secrets)
@@ -88,7 +88,7 @@ class _Adapted(Environment):
         return str(cls._theirs.name())
 
     def run(self, tool: _ForeignTool, written: JsonObject, *arguments: BaseModel) -> Any:
-        """What the tool answers, or something to await for it."""
+        """Run the tool. Return its answer, or an awaitable of it."""
         if self._dispatches:
             return self.dispatch(tool.name, written)
         owner = self.inner if tool.home is self._theirs else self._toolset(tool.home)
@@ -97,14 +97,14 @@ class _Adapted(Environment):
         )
 
     async def dispatch(self, name: str, arguments: JsonObject) -> ToolOutput:
-        """Let their own `_call_tool()` find the tool."""
+        """Let the class's own `_call_tool()` find the tool."""
         answer = (await self.inner._call_tool(name, arguments)).root
         if not answer.ok:
             raise ToolError(answer.error)
         return translate.output(self.types, name, answer.output)
 
     def _toolset(self, toolset: Foreign) -> Foreign:
-        """Made when first used, as theirs are: it may want what setup() made."""
+        """Make a toolset when it is first used, as its package does: it may need what setup() made."""
         with self._making_toolsets:
             if toolset not in self._toolsets:
                 self._toolsets[toolset] = build_toolset(toolset, self.inner)
@@ -114,7 +114,7 @@ class _Adapted(Environment):
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _ForeignTool(Tool):
     home: Foreign
-    """The class of theirs that has the method: the environment's, or one of its toolsets."""
+    """The foreign class that has the method: the environment, or one of its toolsets."""
 
     def method_of(self, owner: object) -> Callable[..., Any]:
         return partial(cast(_Adapted, owner).run, self)
@@ -125,13 +125,13 @@ class _ForeignTool(Tool):
 
 
 def _adapt_toolset(name: str, theirs: Foreign, base: Foreign) -> type:
-    """A toolset of ours that drives theirs, under the name that clients know it by."""
+    """A toolset that drives the foreign one, under the name that clients know."""
 
     def __init__(self: Foreign, env: Environment) -> None:
-        # A ValueError says that the environment lacks what it needs, such as a sandbox, with theirs as with ours.
+        # A ValueError says that the environment lacks what the toolset needs, such as a sandbox.
         self.inner = theirs(env.inner if isinstance(env, _Adapted) else env)
 
-    __init__.__module__ = theirs.__module__  # the constructor that may block is theirs
+    __init__.__module__ = theirs.__module__  # the foreign constructor may block
     members: dict[str, Any] = {"__init__": __init__}
     for method in dir(theirs):
         fn = getattr(theirs, method)
@@ -163,7 +163,7 @@ def _toolset_method(fn: Foreign, name: str, types: Foreign) -> Callable[..., Any
     return marked
 
 
-# What is served, read once.
+# Read from the class, once.
 
 
 def _types(base: type) -> Foreign:
@@ -184,15 +184,15 @@ def _function(cls: type, method: str) -> object:
 
 
 def _check(foreign: Foreign, base: Foreign) -> None:
-    """Refuse what their own server would refuse, and say what we leave out."""
+    """Refuse what the package's own server would refuse, and log what Toolyard leaves out."""
     if missing := sorted(foreign.__abstractmethods__):
         raise DefinitionError(f"{foreign.__qualname__} is abstract: it has no {', '.join(missing)}")
     try:
         foreign.list_tools()
-    except Exception as error:  # their checks of the author's tools: collisions, terminal tools, type hints
+    except Exception as error:  # the package's checks of the author's tools: collisions, terminal tools, type hints
         raise DefinitionError(f"{foreign.__qualname__}: {describe(error)}") from error
     if _wrote(foreign, base, "list_tools"):
-        log.warning("%s.list_tools() is not asked: tools are read off the class", foreign.__qualname__)
+        log.warning("%s.list_tools() is not called: Toolyard reads tools from the class", foreign.__qualname__)
 
 
 def _tools(foreign: Foreign, adapted: type) -> Iterator[Tool]:
@@ -231,7 +231,7 @@ def _tool(fn: Foreign, name: str, home: Foreign, foreign: Foreign, adapted: type
         method=name,
         arguments=model,
         whole=True,
-        # Toolsets are made on the first call and may take long: theirs go through a thread in any case.
+        # The first call makes a toolset, which may take long: toolset calls always run in a thread.
         is_async=adapted._dispatches or (home is foreign and inspect.iscoroutinefunction(fn)),
         shared=getattr(fn, "_env_tool_shared", True),
         terminal=is_terminal,
@@ -241,14 +241,14 @@ def _tool(fn: Foreign, name: str, home: Foreign, foreign: Foreign, adapted: type
 
 
 def _model(fn: Foreign) -> type[BaseModel] | None:
-    """What a tool of theirs takes: one model, or nothing."""
+    """The model that a foreign tool takes, or None."""
     real = inspect.unwrap(fn)
     hints = get_type_hints(real, include_extras=True)
     return next((hints[name] for name in inspect.signature(real).parameters if name != "self"), None)
 
 
 def _instance_hook(foreign: Foreign, hook: str) -> Callable[..., Any]:
-    """A method of ours that asks theirs; a coroutine if theirs is one, so that it stays on the loop."""
+    """A method that calls the foreign hook; a coroutine if the hook is one, so that it stays on the loop."""
     ours = translate.ABOUT_INSTANCE[hook]
 
     def call(self: _Adapted, *args: Any) -> Any:

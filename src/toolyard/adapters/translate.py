@@ -1,9 +1,9 @@
-"""Answers of `ors` and `openreward` made ours, and our candidates made theirs."""
+"""Translates answers of `ors` and `openreward` to Toolyard's types, and candidates to theirs."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from toolyard.core.environment import Split
@@ -19,7 +19,9 @@ def same(answer: Any) -> Any:
     return answer
 
 
-def splits(answer: Foreign) -> list[Split | str]:
+def splits(answer: Foreign) -> Any:
+    if isinstance(answer, str) or not isinstance(answer, Iterable):
+        return answer  # the runtime says what is wrong with it
     return [split if isinstance(split, str) else Split(name=split.name, type=split.type) for split in answer]
 
 
@@ -72,11 +74,11 @@ ABOUT_INSTANCE: Mapping[str, Callable[[Foreign], Any]] = {
     "list_task_tools": specs,
     "score_group": scores,
 }
-"""The hooks of theirs that we call, and how each answer becomes ours."""
+"""The foreign hooks to call, with the translation of each answer."""
 
 
 def translated(answer: Any, ours: Callable[[Any], Any]) -> Any:
-    """The answer made ours, or, if it has yet to be awaited, something that will be."""
+    """The translated answer, or an awaitable of it."""
 
     async def later() -> Any:
         return ours(await answer)
@@ -85,7 +87,7 @@ def translated(answer: Any, ours: Callable[[Any], Any]) -> Any:
 
 
 def through(function: Callable[..., Any], ours: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The same function, its answer made ours; a coroutine if it is one, so that it stays on the loop."""
+    """The function with a translated answer; a coroutine if it is one, so that it stays on the loop."""
 
     def called(*args: Any) -> Any:
         return translated(function(*args), ours)

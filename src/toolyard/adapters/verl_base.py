@@ -1,4 +1,4 @@
-"""Stands in for `verl_tool.servers.tools.base`, for tools that want nothing else of verl-tool. Our own writing.
+"""Stands in for `verl_tool.servers.tools.base`, for tools that need nothing else of verl-tool. Written from scratch.
 
 It is loaded under that name, and only where verl-tool is not installed.
 """
@@ -20,7 +20,7 @@ def register_tool(cls: C) -> C:
 
 
 class BaseTool:
-    """A tool, and what it remembers of each trajectory. One instance serves all trajectories."""
+    """A tool, with its state for each trajectory. One instance serves all trajectories."""
 
     def __init__(self, num_workers: int = 1) -> None:
         self.num_workers = num_workers
@@ -30,7 +30,7 @@ class BaseTool:
         return ""
 
     def parse_action(self, action: str) -> tuple[Any, bool]:
-        """What the text asks for, and whether it asks for this tool."""
+        """The action in the text, and whether it is for this tool."""
         return action, True
 
     def get_action_priority(self, action: str, extra_field: dict[str, Any]) -> int:
@@ -48,13 +48,13 @@ class BaseTool:
         observations, dones, valids = map(list, zip(*answers, strict=True))
         return observations, dones, valids
 
-    # What is remembered.
+    # The state of trajectories.
 
     def has_env(self, trajectory_id: str) -> bool:
         return trajectory_id in self.env_cache
 
     def load_env(self, trajectory_id: str) -> Any:
-        """What was saved, or something to begin with."""
+        """The saved state, or an initial one."""
         if (found := self.env_cache.get(trajectory_id)) is not None:
             return found
         return {"trajectory_id": trajectory_id, "metadata": {"turns": 0}, "previous_obs": []}
@@ -72,7 +72,7 @@ class BaseTool:
         observation: Any,
         **more: Any,
     ) -> None:
-        """Note one turn."""
+        """Add one turn to the state."""
         turn = {"action": action, "is_valid": is_valid, "observation": observation, "extra_field": extra_field}
         env["metadata"]["turns"] += 1
         env["previous_obs"].append({**turn, **more})

@@ -1,6 +1,7 @@
-"""Tools written for verl-tool, `@register_tool class X(BaseTool)`, served unmodified.
+"""Serves tools written for verl-tool, `@register_tool class X(BaseTool)`, unmodified.
 
-verl-tool is not imported here, and need not be installed: a file that wants only its base class finds a stand-in.
+This module does not import verl-tool, which need not be installed: a file that needs only its base class gets a
+stand-in.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from toolyard.core.tool import Given, tool
 PACKAGE = "verl_tool.servers.tools"
 """Where verl-tool has its tools, one module each."""
 WORKERS = 32
-"""How much a tool may use at once, unless the operator says otherwise."""
+"""The workers of a tool, unless the operator sets another number."""
 
 _BASE = f"{PACKAGE}.base"
 _STAND_IN = Path(__file__).with_name("verl_base.py")
@@ -38,13 +39,13 @@ _DATA_URL = re.compile(r"data:(image/[\w.+-]+);base64,")
 
 
 def is_tool(value: object) -> bool:
-    """Whether it is a class that verl-tool would find: one that is registered."""
+    """Whether it is a class that verl-tool would find, because it is registered."""
     base = _base(value) if isinstance(value, type) else None
     return base is not None and value in sys.modules[base.__module__].registered_tools.values()
 
 
 def adapt(theirs: Foreign, workers: int = WORKERS) -> type[Toolset]:
-    """A toolset of ours, of one tool. As with theirs, one instance of the class serves everybody."""
+    """A toolset of one tool. As in verl-tool, one instance of the class serves all sessions."""
     try:
         inner = theirs(num_workers=workers)
         usage = str(inner.get_usage_inst() or "")
@@ -56,7 +57,7 @@ def adapt(theirs: Foreign, workers: int = WORKERS) -> type[Toolset]:
 
 
 def name_of(theirs: Foreign) -> str:
-    """A class that is not given a name inherits one that tells nothing."""
+    """The tool's name. A class without its own `tool_type` inherits a meaningless one."""
     named = getattr(theirs, "tool_type", None)
     return str(named) if named and named != getattr(_base(theirs), "tool_type", None) else str(theirs.__name__)
 
@@ -67,7 +68,7 @@ class _Adapted(Toolset):
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
         self.trajectory = f"session-{uuid.uuid4().hex}"
-        """What they keep their state under. A trainer's own name for it replaces this."""
+        """The key of the tool's state. The trainer's name of the trajectory replaces it."""
 
     def teardown(self) -> MaybeAwaitable[None]:
         if not self._inner.has_env(self.trajectory):
@@ -78,7 +79,7 @@ class _Adapted(Toolset):
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The tool says itself what it takes for its own, and writes its observations as they are to be read."""
+    """A form that lets the tool itself recognise its actions and write its observations."""
 
     inner: Foreign
     shown: Sequence[str] = EVERYTHING
@@ -91,7 +92,7 @@ class _Form:
         return result
 
 
-# How an action is carried out.
+# Carrying out an action.
 
 _Action: TypeAlias = Annotated[str, Field(description="The whole text, as a model writes it.")]
 _Trajectory: TypeAlias = Annotated[str, Given()]
@@ -99,7 +100,7 @@ _Extra: TypeAlias = Annotated[dict[str, Any], Given(everything=True)]
 
 
 def _way(inner: Foreign) -> tuple[Callable[..., Any], bool]:
-    """The method of theirs to ask, and whether it wants lists, of which ours have one element."""
+    """The tool's method to call, and whether it takes lists, which then have one element."""
     if inspect.iscoroutinefunction(getattr(inner, "aget_observations", None)):
         return inner.aget_observations, True
     base: Foreign = _base(type(inner))
@@ -147,7 +148,7 @@ def _output(answer: tuple[Any, Any, Any]) -> ToolOutput:
 
 
 def _images(fields: dict[str, Any]) -> list[ImageBlock]:
-    """Pictures that are in the observation itself, taken out of it; an address or a path stays where it is."""
+    """Take pictures out of an observation; an address or a path stays in it."""
     listed = fields.get("image")
     urls = listed if isinstance(listed, list | tuple) else [listed]
     found = [(url, _DATA_URL.match(url)) for url in urls if isinstance(url, str)]
@@ -162,18 +163,18 @@ def _base(cls: type) -> type | None:
     return next((one for one in cls.__mro__ if one.__module__ == _BASE and one.__name__ == "BaseTool"), None)
 
 
-# How its file is loaded.
+# Loading its file.
 
 
 def home_of(source: str) -> str:
-    """The package that a file must be loaded in, if it is written as a module of verl-tool's own; else empty."""
+    """The package to load a file in, if it is written as a module of verl-tool; else empty."""
     return PACKAGE if _RELATIVE.search(source) else ""
 
 
 def offer_base() -> None:
     """Let `verl_tool.servers.tools.base` be imported where verl-tool is not installed."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())  # the last to be asked
+        sys.meta_path.append(_Finder())  # last, so that an installed verl-tool wins
 
 
 class _Finder:

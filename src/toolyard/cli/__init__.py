@@ -17,9 +17,9 @@ from toolyard.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; an error that we raised on purpose is a paragraph on the terminal, not a traceback."""
+    """Run a command; an expected error is a paragraph on the terminal, not a traceback."""
     argv = sys.argv[1:] if argv is None else argv
-    # Only the module that is run: the others would take time and memory that a server keeps.
+    # Import only the module of this command: the others would cost time, and memory that a server keeps.
     asked = [name for name in command_names() if name in argv[:1]]
     args = build_parser(asked or command_names()).parse_args(argv)
     try:

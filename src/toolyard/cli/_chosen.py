@@ -30,7 +30,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", dest="of_run", help="only of this run, as its client called it")
     parser.add_argument("--wire", help="only of sessions that were opened over this protocol")
     parser.add_argument("--outcome", choices=OUTCOMES, help="only those that ended so")
-    parser.add_argument("--reward", metavar="TEST", help="only those whose return passes, as '<0.5', '=1' or 'null'")
+    parser.add_argument("--reward", metavar="TEST", help="only those whose return passes: '<0.5', '>=0.2,<1', 'null'")
     parser.add_argument("--label", metavar="NAME=VALUE", action="append", default=[], help="only with this label")
     parser.add_argument("--limit", type=int, default=-1, help="so many at most")
 

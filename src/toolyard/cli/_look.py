@@ -22,7 +22,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ServerLook:
-    """What a server said at one moment."""
+    """A server's metrics at one moment."""
 
     url: str
     at: float
@@ -39,7 +39,7 @@ class ServerLook:
         return next((sample.labels for sample in self.of(name)), {})
 
     def by(self, label: str, name: str, **labels: str) -> dict[str, int]:
-        """Added up for each value of a label, without the zeros; the most frequent first."""
+        """The sums for each value of a label, without zeros, the largest first."""
         counted: Counter[str] = Counter()
         for sample in self.of(name, **labels):
             counted[sample.labels[label]] += int(sample.value)
@@ -61,7 +61,7 @@ class ServerLook:
 
     @property
     def gateways(self) -> int:
-        """Processes behind this address; one that is alone has no number."""
+        """How many processes are behind this address; a single one has no number."""
         return len(list(self.of("toolyard_ready")))
 
     @property
@@ -76,7 +76,7 @@ class ServerLook:
 
 
 def read(text: str) -> Iterator[Sample]:
-    """Prometheus' text format, as our server writes it."""
+    """Read Prometheus' text format, as the server writes it."""
     for line in text.split("\n"):
         if not line.startswith("#") and (found := _LINE.fullmatch(line)):
             name, labels, value = found.groups()

@@ -1,4 +1,4 @@
-"""A line on the terminal that shows how an evaluation goes, if the package rich is there to draw it."""
+"""A line on the terminal that shows how an evaluation goes, if the package rich is installed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def shown_progress(evaluation: Evaluation, prices: Prices) -> Iterator[Callable[
 
 
 def status(evaluation: Evaluation, prices: Prices) -> str:
-    """The mean return so far, what failed, and what it cost."""
+    """The mean return so far, the failures, and the cost."""
     tokens, mean = evaluation.tokens, evaluation.summary.mean
     failed = Counter(attempt.outcome for attempt in evaluation.attempts if attempt.failed_by is not None)
     parts = [

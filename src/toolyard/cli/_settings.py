@@ -17,7 +17,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def add_knob(parser: argparse._ActionsContainer, knob: dataclasses.Field[Any], flag: str) -> None:
-    """A flag for one setting. What is not given is None, so that the variable or the default decides."""
+    """A flag for one setting. Its default is None, so that the variable or the setting's default decides."""
     shown = f"{knob.default:g}" if isinstance(knob.default, float) else str(knob.default)
     default = "" if knob.default in ("", (), None) else f" [{shown}]"
     parser.add_argument(

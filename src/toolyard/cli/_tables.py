@@ -34,7 +34,7 @@ def is_number(text: str) -> bool:
 
 
 def visible(text: str) -> str:
-    """The same without what a terminal would obey: an agent may have written it."""
+    """The text without control sequences: an agent may have written it."""
     return "".join(
         char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode() for char in text
     )

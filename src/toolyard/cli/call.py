@@ -38,16 +38,16 @@ exit codes: 0 all went well, 1 a tool said no, 2 the command makes no sense, 3 t
 """
 
 PATIENCE = 1.0
-"""Seconds to wait for a server that does not answer: somebody is watching."""
+"""Seconds to wait for a server that does not answer: a person is watching."""
 
 
 class UsageError(ToolyardError):
-    """The words make no sense."""
+    """The command line makes no sense."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedCall:
-    """A tool and what it is given: `pairs` as they were typed, `input` as JSON."""
+    """A tool and its arguments: `pairs` as typed, `input` as JSON."""
 
     tool: str
     pairs: dict[str, str] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
                 show_environment(known(client, environment))
             else:
                 play(known(client, environment), calls, args)
-    except ToolCallFailed:  # was shown where it happened
+    except ToolCallFailed:  # shown where it happened
         return 1
     except ConnectionLost as error:
         return explain(f"there is no answer from {args.url} ({error}). To start a server: toolyard serve", 3)
@@ -123,7 +123,7 @@ def explain(problem: str, code: int) -> int:
     return code
 
 
-# What was typed.
+# The command line.
 
 
 def read_words(args: argparse.Namespace) -> tuple[str | None, Sequence[TypedCall]]:

@@ -1,4 +1,4 @@
-"""Check environments before anybody trains on them: one line a finding, exit code 1 if something is wrong."""
+"""Check environments before training: one line a finding, exit code 1 if something is wrong."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class CheckError(ToolyardError):
-    """The command line does not make sense."""
+    """The command line makes no sense."""
 
 
 def show(finding: Finding) -> None:

@@ -1,4 +1,4 @@
-"""Does a server, ours or anybody's, keep to the protocols that it speaks? A line for each case that was tried."""
+"""Check whether any server keeps to the protocols that it speaks: one line for each case."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SHOWN: Mapping[Verdict, str] = {"pass": "pass", "fail": "FAIL", "skip": "skip"}
 
 
 class ConformError(ToolyardError):
-    """The words make no sense, or there is no such server."""
+    """The command line makes no sense, or there is no such server."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -32,12 +32,12 @@ from toolyard.version import __version__
 HELP = "say what this host supports, and how to get what it does not"
 
 Grade: TypeAlias = Literal["ok", "no", "low", "FAIL"]
-"""All is well; something optional is not there; there is little of something; `toolyard serve` would not start."""
+"""Good; something optional is missing; something is scarce; `toolyard serve` would not start."""
 
 _OLDEST = (3, 11)
 _FEW_MIB = 512
 _SPARE_FILES = 100
-"""That a server has open beside its connections."""
+"""The files that a server has open beside its connections."""
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*;.*extra == ['\"]([a-z0-9-]+)['\"]")
 
 
@@ -127,11 +127,11 @@ def address(settings: Settings) -> Diagnosis:
     return Diagnosis("address", "ok", f"{where} is free")
 
 
-# What isolates, and where sessions live.
+# Isolation and placements.
 
 
 def sandboxes(settings: Settings) -> Iterator[Diagnosis]:
-    """The one that a server would use, and what that lacks; then why the others are not used."""
+    """The backend that a server would use, and what it lacks; then why it would not use the others."""
     if settings.sandbox_python:
         try:
             yield Diagnosis("sandboxes", "ok", f"Python in them: {Installation.at(settings.sandbox_python)}")
@@ -189,7 +189,7 @@ def programming(settings: Settings) -> Iterator[Diagnosis]:
 
 
 async def try_languages(settings: Settings) -> dict[str, str]:
-    """What is wrong with each of them; empty for those that work."""
+    """What is wrong with each language; empty for those that work."""
     turn = asyncio.Semaphore(os.cpu_count() or 1)
 
     async def problem(toolchain: Toolchain) -> str:
@@ -204,7 +204,7 @@ async def try_languages(settings: Settings) -> dict[str, str]:
 
 
 def placements(settings: Settings) -> Iterator[Diagnosis]:
-    """Without the one that is set, a server does not start."""
+    """The placements; a server does not start without the one in the settings."""
     yield Diagnosis("placements", "ok", "local")
     if sys.platform == "linux":
         yield Diagnosis("placements", "ok", "process, pool")
@@ -218,7 +218,7 @@ def placements(settings: Settings) -> Iterator[Diagnosis]:
         yield Diagnosis("placements", ray, "ray: Ray is not installed", "pip install 'toolyard[ray]'")
 
 
-# What some tools want.
+# What some tools need.
 
 
 def browser() -> Diagnosis:
@@ -248,7 +248,7 @@ def installed(package: str) -> str | None:
         return None
 
 
-# How much of it there is.
+# Resources.
 
 
 def files(settings: Settings) -> Diagnosis:
@@ -281,7 +281,7 @@ def processes(settings: Settings) -> Diagnosis:
 
 
 def process_limits() -> Iterator[tuple[str, int]]:
-    """Whatever limits them. Threads count, too."""
+    """All limits on processes. Threads count, too."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft != resource.RLIM_INFINITY and os.geteuid() != 0:
         yield "ulimit -u", soft
@@ -296,7 +296,7 @@ def process_limits() -> Iterator[tuple[str, int]]:
 
 
 def memory() -> Diagnosis:
-    """What is free, on the host or within the cgroup."""
+    """Free memory, on the host or within the cgroup."""
     found = dict(re.findall(r"(MemTotal|MemAvailable): +(\d+)", text_of(Path("/proc/meminfo"))))
     if not found:
         return Diagnosis("memory", "no", "how much is free is not known here")

@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raises `EvalError` for what makes no sense, before anything is started."""
+    """Check the flags. Raises `EvalError` before anything starts."""
     for name in ("repeat", "concurrency", "max_turns"):
         if getattr(args, name) < 1:
             raise EvalError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least 1")
@@ -159,7 +159,7 @@ def object_of(text: str, flag: str) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Stopping:
-    """Ends the work early, for one reason, and lets what was done be kept."""
+    """Ends the work early, for one reason, and keeps what is done."""
 
     work: asyncio.Future[None]
     why: str = ""
@@ -215,7 +215,7 @@ async def evaluated(args: argparse.Namespace, url: str) -> int:
     return tell(args, evaluation, stopping.why)
 
 
-# What is evaluated.
+# The environment and its tasks.
 
 
 async def environment_of(client: AsyncClient, args: argparse.Namespace) -> AsyncEnvironment:
@@ -268,13 +268,13 @@ def session_of(environment: AsyncEnvironment, about: About, args: argparse.Names
     return environment.session(split=about.split, index=one.of.index, secrets=secrets, run=about.run, labels=labels)
 
 
-# Who plays.
+# The agent.
 
 Making: TypeAlias = Callable[[Callable[[Tokens], None]], AbstractAsyncContextManager[Agent]]
 
 
 def agent_maker(args: argparse.Namespace) -> Making:
-    """Raises, before there is any session, if the agent cannot be had."""
+    """Load the agent. Raises before any session opens."""
     if args.agent == "random":
         return lambda counted: contextlib.nullcontext(RandomAgent(args.seed, args.max_turns))
     if args.agent:
@@ -312,7 +312,7 @@ def loaded_agent(text: str) -> Agent:
         sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(importlib.import_module(where.removesuffix(".py").replace("/", ".")), name, None)
-    except Exception as error:  # the author's module: whatever it raises when it is loaded
+    except Exception as error:  # the author's module may raise anything when it is loaded
         raise EvalError(f"--agent {text}: {where} could not be loaded: {describe(error)}") from error
     if not callable(found):
         raise EvalError(f"--agent {text}: there is no function {name!r} in {where}")
@@ -320,7 +320,7 @@ def loaded_agent(text: str) -> Agent:
     return agent
 
 
-# What is kept.
+# The journal.
 
 
 def journal_of(out: Path) -> Path:
@@ -362,7 +362,7 @@ def begin(args: argparse.Namespace, evaluation: Evaluation, journal: Journal) ->
     journal.go_on()
 
 
-# What is told.
+# The summary.
 
 
 def prices_of(args: argparse.Namespace) -> Prices:
@@ -381,7 +381,7 @@ def tell(args: argparse.Namespace, evaluation: Evaluation, stopped: str) -> int:
 
 
 def write(path: Path, text: str) -> None:
-    """All of it, or nothing."""
+    """Write the whole file, or nothing."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)

@@ -42,7 +42,7 @@ _AS_LONG_AS_ITS_HOST = 1e9
 """Seconds without a use after which the session is closed: a host may be quiet for days."""
 _AGENTS_URL = re.compile(r"/agent/[^/?#]+/mcp/*$")
 _NO_NUMBER = 0
-"""Of connections at once: what cancels a call must not wait for a hundred calls that run."""
+"""No limit on connections: a request that cancels a call must not wait behind a hundred calls."""
 _NO_LIMIT = aiohttp.ClientTimeout(total=None, sock_connect=30)
 
 
@@ -79,17 +79,17 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class Host:
-    """Whoever has started us: what it writes, and where it reads."""
+    """The program that started this one, and its two streams."""
 
     source: BinaryIO
     sink: BinaryIO
     most: int = 16 * 2**20
-    """Bytes of a line. A longer one is thrown away."""
+    """The most bytes of a line. A longer one is dropped."""
     _lines: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
 
     @classmethod
     def take(cls) -> Host:
-        """Keep the streams to ourselves: others in this process read nothing, and print to standard error."""
+        """Take over the streams: other code in this process reads nothing, and prints to standard error."""
         host = cls(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
@@ -98,7 +98,7 @@ class Host:
         return host
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """What it writes, until it stops or we are told to."""
+        """Its lines, until it stops writing or this program has to stop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.end)
@@ -114,11 +114,11 @@ class Host:
         try:
             self.sink.write(message + b"\n")
             self.sink.flush()
-        except BrokenPipeError:  # it reads no more
+        except BrokenPipeError:  # the host reads no more
             self.end()
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread: any kind of file can be standard input."""
+        """Runs in a thread, because standard input can be any kind of file."""
         while line := self.source.readline(self.most):
             whole = line.endswith(b"\n") or len(line) < self.most
             rest = line
@@ -135,7 +135,7 @@ class Host:
 
 
 def needs_session(url: str | None) -> bool:
-    """Whether a URL is that of a server; an agent's has the session in it."""
+    """Whether the URL is a server's; an agent's URL already names a session."""
     return url is not None and not _AGENTS_URL.search(url)
 
 
@@ -156,12 +156,12 @@ async def bridge_to(url: str, session_id: str | None, settings: Settings, host: 
         await Bridge(http, opened, host.write, before=path).run(host.lines())
 
 
-# A session of our own.
+# A session in this process.
 
 
 @contextmanager
 def served(target: str | None, settings: Settings) -> Iterator[tuple[str, Path]]:
-    """Serve on a socket that only this user can reach: the name of the environment, and the path of the socket."""
+    """Serve on a socket that only this user can reach. Yield the environment's name and the socket's path."""
     use(Installation.at(settings.sandbox_python))
     loaded = load_targets([target]) if target is not None else Loaded([], [])
     settings = dataclasses.replace(settings, protocol=_PROTOCOLS, gateways=1, idle_seconds=_AS_LONG_AS_ITS_HOST)
@@ -184,7 +184,7 @@ def served(target: str | None, settings: Settings) -> Iterator[tuple[str, Path]]
 
 
 class Serving(threading.Thread):
-    """A server in a thread. It starts, or says why it cannot."""
+    """A server in a thread. It starts, or reports why it cannot."""
 
     def __init__(self, server: Server, listening: socket.socket) -> None:
         super().__init__(name="toolyard-server", daemon=True)
@@ -209,7 +209,7 @@ class Serving(threading.Thread):
 
 @dataclass(slots=True)
 class Local:
-    """The one session of this process: it opens when its tools are first wanted, and ends with the host."""
+    """The one session of this process: it opens when its tools are first needed, and ends with the host."""
 
     host: Host
     socket: Path

@@ -77,7 +77,7 @@ def filled_in(template: str, module: str) -> str:
 
 
 def prove(environment: str, module: str) -> None:
-    """Put it into a server before anything is written: some names are taken by a protocol."""
+    """Try the environment in a server before writing anything: protocols reserve some names."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"{module}.py")
         path.write_text(environment, encoding="utf-8")

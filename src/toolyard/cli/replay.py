@@ -1,4 +1,4 @@
-"""Make the calls of recorded episodes again, and say what comes back otherwise than it did."""
+"""Repeat the calls of recorded episodes, and report results that differ."""
 
 from __future__ import annotations
 

@@ -113,7 +113,8 @@ async def run_program(settings: Settings, name: str, program: bytes, argv: Seque
 
 
 def interpreter(name: str, program: bytes) -> Sequence[str]:
-    """What runs the file. A first line of `#!` is read as the kernel does: a program, and all the rest one argument."""
+    """The command that runs the file. A `#!` line is read as the kernel does: a program, and the rest as one
+    argument."""
     if name.endswith(".py"):
         return ["python3"]
     if program.startswith(b"#!"):
@@ -124,7 +125,7 @@ def interpreter(name: str, program: bytes) -> Sequence[str]:
 def pass_on(finished: Finished) -> int:
     """Output and exit code as if the program had been started here."""
     for stream, data in ((sys.stdout, finished.stdout), (sys.stderr, finished.stderr)):
-        if stream is not None:  # nobody has closed it
+        if stream is not None:  # None if it is closed
             write_all(stream, data)
     if finished.killed_by is not None:
         print(f"toolyard sandbox: {ended_by(finished.killed_by, finished.usage.wall_seconds)}", file=sys.stderr)
@@ -132,7 +133,7 @@ def pass_on(finished: Finished) -> int:
 
 
 def write_all(stream: TextIO, data: bytes) -> None:
-    """As much of it as somebody reads: a pager, or `head`, may have had enough."""
+    """Write as much as the reader takes: a pager, or `head`, may stop early."""
     with suppress(BrokenPipeError):
         stream.flush()
         while data:
@@ -161,9 +162,9 @@ def run_shell(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def type_commands(runner: asyncio.Runner, sandbox: Sandbox, report: Report) -> int:
-    if not isinstance(sys.stdin, io.TextIOWrapper):  # somebody has closed it
+    if not isinstance(sys.stdin, io.TextIOWrapper):  # standard input is closed
         return 0
-    sys.stdin.reconfigure(errors="surrogateescape")  # what is no text is a matter between who typed it and the shell
+    sys.stdin.reconfigure(errors="surrogateescape")  # pass bytes that are no text to the shell unchanged
     watched = sys.stdin.isatty()
     if watched:
         print(f"A shell in a sandbox ({report.backend}, isolation {report.level}). Leave it with exit or Ctrl-D.")
@@ -187,7 +188,7 @@ def type_commands(runner: asyncio.Runner, sandbox: Sandbox, report: Report) -> i
 
 
 def exit_code(words: Sequence[str], last: int) -> int:
-    """Of `exit` and of `exit 3`."""
+    """The code of `exit` or `exit 3`."""
     return int(words[0]) & 255 if words and words[0].isdecimal() else last
 
 
@@ -208,7 +209,7 @@ class Tried:
 
 def show_report(args: argparse.Namespace, settings: Settings) -> int:
     names = list(BACKENDS) if settings.sandbox == "auto" else [settings.sandbox]
-    with unheard(logging.getLogger("toolyard.sandbox")):  # it would warn of what is only being tried
+    with unheard(logging.getLogger("toolyard.sandbox")):  # it would warn about backends that are only tried
         tried = asyncio.run(try_each(names, settings))
     fit = [one.backend for one in tried if one.reaches(settings.min_isolation) and is_offered(one, settings)]
     if args.json:
@@ -229,7 +230,7 @@ def unheard(logger: logging.Logger) -> Iterator[None]:
 
 
 def is_offered(tried: Tried, settings: Settings) -> bool:
-    """One that isolates nothing is used only if it is named."""
+    """Whether a server may use it; a backend without isolation only if it is named."""
     return settings.sandbox != "auto" or tried.report is None or tried.report.level != "L0"
 
 

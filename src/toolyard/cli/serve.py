@@ -16,6 +16,7 @@ from toolyard.loading import WORKSPACE, Loaded, LoadError, folders_of, load_targ
 from toolyard.sandboxes.installation import Installation, use
 from toolyard.server import Server, listen_all, tune_process
 from toolyard.settings import Settings
+from toolyard.tools.offered import left_out
 from toolyard.version import __version__
 
 try:
@@ -26,7 +27,7 @@ except ImportError:  # an extra
 HELP = "serve environments over every protocol"
 
 _ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
-"""Hosts that mean every address of the machine, and which of those to try."""
+"""Hosts that mean every address of the machine, with the address to try for each."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,11 +60,11 @@ def serve(targets: Sequence[str], settings: Settings) -> None:
     if targets or settings.tools or settings.apis:
         serve_loaded(load_targets(targets) if targets else Loaded([], []), settings)
         return
-    settings = dataclasses.replace(settings, allow_visible_source=True)  # everybody can read the examples
+    settings = dataclasses.replace(settings, allow_visible_source=True)  # the examples are public
     examples, workspace = load_targets([]).environments, load_targets([WORKSPACE]).environments
     try:
         serve_loaded(Loaded([*examples, *workspace], []), settings)
-    except SandboxUnavailable:  # nobody asked for it by name: the rest is of use without it
+    except SandboxUnavailable:  # it was not asked for by name, and the rest works without it
         wanted = settings.min_isolation
         print(f"The workspace is not served: nothing here isolates programs as well as {wanted} asks for.")
         print("`toolyard sandbox report` says what this host lacks, and how to get it.\n", flush=True)
@@ -83,7 +84,7 @@ def serve_loaded(loaded: Loaded, settings: Settings) -> None:
 
 
 def serve_again(targets: Sequence[str], settings: Settings) -> None:
-    """In the process that --reload starts: a broken file is said so and waits for the next change."""
+    """Runs in the process that --reload starts: reports a broken file, and waits for the next change."""
     try:
         serve(targets, settings)
     except (ToolyardError, KeyboardInterrupt) as error:
@@ -91,7 +92,7 @@ def serve_again(targets: Sequence[str], settings: Settings) -> None:
 
 
 def banner(server: Server, port: int) -> str:
-    """What is served, where, over which protocols, and what to try next."""
+    """What the server serves, where, over which protocols, and what to try next."""
     url = f"http://{reachable(server.settings.host)}:{port}"
     names = list(server.runtime.environments)
     width = max(len(name) for name in names) + 2
@@ -100,6 +101,7 @@ def banner(server: Server, port: int) -> str:
     for name, environment in server.runtime.environments.items():
         tools = ", ".join(environment._definition.tools) or "tools that depend on the task"
         lines += textwrap.wrap(f"  {name:{width}}{tools}", 100, subsequent_indent=" " * (width + 2))
+    lines += left_out_lines(server)
     asked = bool(server.settings.api_key)  # the key itself is not for a screen or a log
     lines += [
         "",
@@ -132,6 +134,17 @@ def banner(server: Server, port: int) -> str:
 
 def studio_lines(server: Server, url: str) -> Sequence[str]:
     return (f"  studio: {url}/studio/, to look at it in a browser",) if server.settings.studio else ()
+
+
+def left_out_lines(server: Server) -> Sequence[str]:
+    """The tools that cannot work here, with what would bring them."""
+    why: dict[str, list[str]] = {}
+    for environment in server.environments:
+        for tools, reason in left_out(environment).items():
+            why.setdefault(f"not offered here: {tools}: {reason}", []).append(environment.name().lower())
+    lines = [f"  {text} ({', '.join(names)})" for text, names in why.items()]
+    wrapped = [line for text in lines for line in textwrap.wrap(text, 100, subsequent_indent=" " * 4)]
+    return ["", *wrapped] if wrapped else ()
 
 
 def sandbox_lines(server: Server) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""What a server does now: asked over HTTP, shown on one screen."""
+"""Shows on one screen what a server does now, from its metrics."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ exit codes: 0 it takes new sessions, 1 it does not, 2 the command makes no sense
 _PATIENCE = 5.0
 _NOBODY = 3
 _METRICS = "/toolyard/metrics"
-"""Also there when another protocol has /metrics."""
+"""This path also works when another protocol has /metrics."""
 
 
 class StatusError(ToolyardError):
-    """The words make no sense, or the server does not want us."""
+    """The command line makes no sense, or the server refuses the request."""
 
 
 class Stranger(ToolyardError):
-    """Somebody answers, but not as we do."""
+    """Another kind of server answers."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

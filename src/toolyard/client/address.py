@@ -1,4 +1,4 @@
-"""The address of a server, and the proxy by which the environment variables say to reach it."""
+"""The address of a server, and the proxy that environment variables set for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Address:
     """The address of one server."""
 
     url: str
-    """The URL as its user wrote it, made complete."""
+    """The URL from the user, completed."""
     origin: str
     """Scheme, host and port of the URL."""
     prefix: str

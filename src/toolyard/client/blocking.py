@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class BlockingLine:
-    """The connections to one server, and what the client has learnt of it. Threads may share it."""
+    """The connections to one server, and what the client knows of it. Threads may share it."""
 
     def __init__(self, address: Address, peer: Peer) -> None:
         self.address = address

@@ -18,7 +18,7 @@ CONNECTING = 10.0
 IDLE = 3.0
 """Seconds to keep an unused connection: we close it before a server would close it under a request."""
 PIECE = 64 * 1024
-"""Send so many bytes of a body at once. Each piece may take as long as an answer may be silent."""
+"""Bytes of a body to send at once. Each piece may take as long as an answer may be silent."""
 
 SOCKET_OPTIONS = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
 """With these a connection that waits for hours notices that the other machine has gone."""

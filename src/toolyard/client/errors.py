@@ -1,20 +1,21 @@
 """The errors of a client. The tree keeps failures of the infrastructure apart from those of the agent.
 
 ClientError
-  ToolCallFailed            the tool's answer is no: what the agent did; `reason` says what, and the session goes on
-  RequestRefused            the caller asked for something that is not there or not allowed
-  InfrastructureError       no fault of the agent: it must never become a reward
+  ToolCallFailed            the tool's answer is no: the agent's fault; `reason` says which, and the session goes on
+  RequestRefused            the caller asked for something missing or forbidden InfrastructureError       no fault of
+  the agent: it must never become a reward
     ToolLost                the call's outcome is unknown or was cut short; `reason` says how
     SessionGone             the server does not have this session any more
     ServerBusy              the server kept saying "later"
-    ServerFailed            the server, or the author's setup() or prompt, broke; or what it said makes no sense
-    ConnectionLost          the server could not be reached for as long as we were willing to try
-    AuthenticationFailed    the key is missing or wrong
+    ServerFailed            the server, or the author's setup() or prompt, broke; or its answer makes no sense
+    ConnectionLost          the server could not be reached within the client's patience AuthenticationFailed the key is
+    missing or wrong
 """
 
 from __future__ import annotations
 
 from toolyard.core.errors import ToolyardError
+from toolyard.core.output import JsonObject
 
 
 class ClientError(ToolyardError):
@@ -24,14 +25,16 @@ class ClientError(ToolyardError):
 class ToolCallFailed(ClientError):
     """The message is for the model to read. There is no reward, and the episode goes on.
 
-    `reason` is `no_such_tool`, `bad_arguments`, `tool_failed` (the tool said so), `tool_raised` (it broke) or
+    `metadata` says to a program which arguments are wrong, or which tools there are, if the server says so.
+    `reason` is `no_such_tool`, `bad_arguments`, `tool_failed` (the tool refused), `tool_raised` (the tool broke) or
     `episode_finished`; other servers may have others.
     """
 
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(reason, message)
+    def __init__(self, reason: str, message: str, metadata: JsonObject | None = None) -> None:
+        super().__init__(reason, message, metadata)
         self.reason = reason
         self.message = message
+        self.metadata = metadata
 
     def __str__(self) -> str:
         return self.message

@@ -1,4 +1,5 @@
-"""How the client tries until it has an answer, without any I/O. `blocking.py` and `line.py` run these flows.
+"""How the client repeats a request until it has an answer, without any I/O. `blocking.py` and `line.py` run these
+flows.
 
 A flow is a generator: it yields a step, receives its outcome, and returns the answer. Every request may be repeated
 without harm, except one that runs a tool. For a tool call we choose an id and send it with the first request, so that a
@@ -24,7 +25,7 @@ from toolyard.core.output import JsonObject
 PATIENCE = 120.0
 """Seconds to try to reach a server that has answered before."""
 STRANGER = 5.0
-"""Seconds to try to reach a server that never answered: most likely it is not there."""
+"""Seconds to try to reach a server that has never answered: most likely there is none."""
 STARTING = 1800.0
 """Seconds to wait while a server answers that the session is still being set up."""
 LIVELY = 5.0
@@ -33,22 +34,22 @@ LIVELY = 5.0
 _LATER = (429, 502, 503, 504)
 """Statuses after which we try again."""
 _NOT_STARTED = (429, 503)
-"""Those of them that mean that nothing was done. A proxy may answer the others after the server has begun."""
+"""The statuses among them after which nothing has run. A proxy may answer the others after the server has begun."""
 
 
 @dataclass(slots=True)
 class Peer:
-    """What a client has learnt about its server so far."""
+    """What a client knows about its server so far."""
 
     patience: float = PATIENCE
     clock: Callable[[], float] = time.monotonic
     answered: bool = False
     takes_ids: bool | None = None
-    """Whether it runs calls under ids that clients choose. The SDKs' own servers refuse those, and run nothing."""
+    """Whether it accepts call ids from clients. The SDKs' own servers refuse them, and run nothing."""
 
 
 class Patience:
-    """How long we try one thing that does not work."""
+    """How long to repeat one thing that fails."""
 
     def __init__(self, peer: Peer, most: float = math.inf) -> None:
         self._peer = peer
@@ -61,7 +62,7 @@ class Patience:
         self._tries = 0
 
     def pause(self, outcome: Outcome) -> Sleep:
-        """The pause before the next try. Raises the final error if we have tried for long enough."""
+        """The pause before the next try. Raises the final error once the patience is used."""
         now = self._peer.clock()
         if _is_starting(outcome) and now < self._begun + STARTING:
             self.renew()

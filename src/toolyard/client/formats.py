@@ -26,12 +26,12 @@ def formatted(tools: Sequence[ToolSpec], format: Format | None) -> list[ToolSpec
 
 
 def openai(tool: ToolSpec) -> dict[str, Any]:
-    """As the Responses API takes it."""
+    """In the form of the Responses API."""
     return {"type": "function", **_named(tool), "parameters": json_schema(tool.input_schema)}
 
 
 def openrouter(tool: ToolSpec) -> dict[str, Any]:
-    """As the Chat Completions API takes it, OpenAI's and compatible ones."""
+    """In the form of the Chat Completions API, OpenAI's and compatible ones."""
     return {"type": "function", "function": {**_named(tool), "parameters": json_schema(tool.input_schema)}}
 
 

@@ -29,11 +29,11 @@ T = TypeVar("T")
 FAILURES = (aiohttp.ClientError, OSError)
 """The exceptions of a request that got no answer."""
 _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
-"""Those of them that mean that the server did not get the request."""
+"""The exceptions among them after which the server cannot have the request."""
 
 
 class Line:
-    """The connections to one server, and what the client has learnt of it.
+    """The connections to one server, and what the client knows of it.
 
     Each request under way has a connection, up to half of the files that the process may have open, as in a server.
     Further requests wait for one.
@@ -116,7 +116,7 @@ async def _piecewise(body: bytes, stuck: asyncio.Timeout, seconds: float) -> Asy
 
 
 def _let_go(sessions: Mapping[asyncio.AbstractEventLoop, aiohttp.ClientSession]) -> None:
-    """Close the connections of a client that nobody closed."""
+    """Close the connections of a client that was never closed."""
     for loop, session in sessions.items():
         if loop.is_closed():
             _close_now(session)

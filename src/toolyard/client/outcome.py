@@ -1,4 +1,4 @@
-"""`SessionOutcome`: what a session came to, whoever played it and over whatever wire."""
+"""`SessionOutcome`: the rewards and failures of a session, over any wire."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class SessionOutcome:
     sid: str
     environment: str
     rewards: Sequence[float | None]
-    """For each call, in the order in which they ended; None for one that was not scored."""
+    """One for each call, in the order in which they ended; None without a reward."""
     reward: float | None
-    """The last one that there is."""
+    """The last reward."""
     total: float | None
-    """Their sum, the episode's return; None if no call was scored."""
+    """The sum of the rewards, the episode's return; None if there is none."""
     finished: bool
     calls: int
     failure: str | None
-    """Why a call or the session failed, if that was not the agent's doing."""
+    """Why a call or the session failed, unless the agent caused it."""
     retryable: bool
-    """Whether that was the infrastructure's failure, so that the same episode may well go better."""
+    """Whether the infrastructure failed, so that a repetition may succeed."""
 
     @classmethod
     def of(cls, said: JsonObject) -> Self:

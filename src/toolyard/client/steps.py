@@ -12,7 +12,7 @@ from toolyard.core.output import JsonObject
 T = TypeVar("T")
 
 SILENCE = 30.0
-"""Seconds without a byte on the stream of a call, on which the server sends pings, before we come back for it."""
+"""Seconds without a byte on the stream of a call, on which the server sends pings, before the client reconnects."""
 WAITING = 3600.0
 """Seconds without a byte on any other request, which may wait for a dataset to load, or for setup()."""
 

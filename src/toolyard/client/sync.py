@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
 from toolyard.client import talk
 from toolyard.client.address import Address
 from toolyard.client.blocking import BlockingLine
+from toolyard.client.files import lay, parts_of
 from toolyard.client.flow import PATIENCE, Peer
 from toolyard.client.formats import Format, formatted
 from toolyard.client.outcome import SessionOutcome
@@ -17,12 +19,13 @@ from toolyard.client.talk import AgentUrl, EnvironmentTalk, SessionTalk, Task
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Block, JsonObject, ToolOutput
 from toolyard.core.tool import TerminalToolSpec, ToolSpec
+from toolyard.core.workspace import Files
 
 
 class Client:
     """A server, as its clients see it. Threads may share one.
 
-    `patience`: how many seconds it tries to reach a server that does not answer.
+    `patience`: for how many seconds it tries to reach a server that does not answer.
     """
 
     def __init__(
@@ -33,7 +36,7 @@ class Client:
 
     @property
     def base_url(self) -> str:
-        """Where the server is."""
+        """The server's URL."""
         return self._line.address.url
 
     def environment(self, name: str) -> Environment:
@@ -58,7 +61,7 @@ class Environments:
         self._line = line
 
     def list(self) -> list[str]:
-        """Their names."""
+        """The names of all environments."""
         return self._line.run(talk.list_environments(self._line.peer))
 
     def get(self, name: str) -> Environment:
@@ -75,7 +78,7 @@ class Environment:
 
     @property
     def name(self) -> str:
-        """What the server calls it."""
+        """Its name on the server."""
         return self._talk.name
 
     @overload
@@ -83,7 +86,7 @@ class Environment:
     @overload
     def list_tools(self, format: Format) -> list[dict[str, Any]]: ...
     def list_tools(self, format: Format | None = None) -> list[ToolSpec] | list[dict[str, Any]]:
-        """The tools that every task has; a session may have more. With `format`, as a model's API wants them."""
+        """The tools that every task has; a session may have more. With `format`, in the form of a model's API."""
         return formatted(self._line.run(self._talk.list_tools()).tools, format)
 
     def search_tools(self, question: str, top_k: int = 5) -> list[ToolSpec]:
@@ -103,11 +106,11 @@ class Environment:
         return self._line.run(self._talk.num_tasks(split))
 
     def get_task(self, split: str, index: int) -> Task:
-        """Negative numbers count from the end."""
+        """Task number `index`; negative numbers count from the end."""
         return self._line.run(self._talk.get_task(split, index))
 
     def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Task]:
-        """With Python's rules for slices."""
+        """A range of tasks, with Python's rules for slices."""
         return self._line.run(self._talk.get_task_range(split, start, stop))
 
     def session(
@@ -121,9 +124,9 @@ class Environment:
         run: str = "",
         labels: Mapping[str, str] | None = None,
     ) -> Session:
-        """An episode, about a task or about number `index` of `split`. It opens with `with`.
+        """An episode of a task, or of number `index` in `split`. `with` opens it.
 
-        A server that records episodes keeps the name of the `run`, and the `labels`, with this one.
+        A server that records episodes stores the `run` and the `labels` with it.
         """
         talk = self._talk.session(
             task, split=split, index=index, secrets=secrets, toolset=toolset, run=run, labels=labels
@@ -146,7 +149,7 @@ class Session:
 
     @property
     def forked_by(self) -> str:
-        """How it came from another session: "process", "hook" or "replay"; empty if it did not."""
+        """How it was forked from another session: "process", "hook" or "replay"; empty if it was not."""
         return self._talk.forked_by
 
     def __enter__(self) -> Self:
@@ -188,14 +191,14 @@ class Session:
     @overload
     def list_tools(self, format: Format) -> list[dict[str, Any]]: ...
     def list_tools(self, format: Format | None = None) -> list[ToolSpec] | list[dict[str, Any]]:
-        """The tools of this task. With `format`, as a model's API wants them."""
+        """The tools of this task. With `format`, in the form of a model's API."""
         return formatted(self._line.run(self._talk.list_tools()).tools, format)
 
     def call_tool(self, name: str, input: JsonObject = {}, *, call_id: str | None = None, said: str = "") -> ToolOutput:
         """Run a tool, exactly once, however often the connection breaks. Raises `ToolCallFailed` if the tool fails.
 
         A `call_id` names the call: a second call with it in this session returns the same result and runs nothing.
-        `said` is what the model wrote beside the call, for servers that record episodes.
+        `said` is what the model wrote beside the call; servers that record episodes store it.
         """
         return self._line.run(self._talk.call_tool(name, input, call_id, said))
 
@@ -208,23 +211,49 @@ class Session:
         return self._line.run(self._talk.call_terminal_tool(message))
 
     def outcome(self) -> SessionOutcome:
-        """What its calls came to, over whatever wire they were made; also for a while after it was closed."""
+        """The rewards and failures of its calls, over any wire; available for a while after it was closed."""
         return self._line.run(self._talk.outcome())
 
     def fork(self, count: int = 1) -> list[Session]:
-        """Make sessions that continue from exactly here. They are open. Leave or close each, as this one."""
+        """Open sessions that continue from exactly here. Leave or close each, as this one."""
         forks = [Session(self._line, forked) for forked in self._line.run(self._talk.fork(count))]
         for session in forks:
             session._keep()
         return forks
 
+    def put(self, source: Files, path: str = ".") -> Sequence[str]:
+        """Copy a folder of this machine into a folder of the session's workspace, or a file to a path there, or files
+        by their path. Returns the names that were left out: pipes, sockets, devices and links that lead out.
+
+        A session that was given files is forked only if that needs no repetition of its calls."""
+        archives, folder, left_out = parts_of(source, path)
+        for archive in archives:
+            self.unpack(archive, folder)
+        return left_out
+
+    def get(self, path: str, target: Path) -> Sequence[str]:
+        """Copy a file or a folder of the session's workspace to a new path of this machine, or into an empty folder.
+
+        Nothing in the workspace can reach beyond `target`. Returns names that this machine's file system refuses."""
+        archive = self.pack(path)
+        return lay(archive, target)
+
+    def pack(self, path: str = ".") -> bytes:
+        """A file or a folder of the session's workspace, as a tar archive that is safe to unpack anywhere."""
+        return self._line.run(self._talk.pack(path))
+
+    def unpack(self, archive: bytes, path: str = ".") -> None:
+        """Unpack a tar archive, compressed or not, into a folder of the session's workspace. A server takes about
+        12 MB at once, unless its `--body-bytes` says more."""
+        self._line.run(self._talk.unpack(archive, path))
+
     def agent_url(self, *, expires_in: float | None = None) -> AgentUrl:
-        """A URL with a token, by which an agent uses the tools of this session and reaches nothing else: no reward, no
-        task, no other session. `expires_in` seconds, or as long as the server allows."""
+        """A URL with a token, for an agent. It opens the tools of this session and nothing else: no reward, no task, no
+        other session. Valid for `expires_in` seconds, or as long as the server allows."""
         return self._line.run(self._talk.agent_url(expires_in))
 
     def revoke_agents(self, agent: AgentUrl | None = None) -> int:
-        """Take back what one agent was given, or all that agents were given of this session."""
+        """Revoke the token of one agent, or all tokens of this session."""
         return self._line.run(self._talk.revoke_agents(agent))
 
     def score_group(self, candidates: Sequence[GroupCandidate]) -> list[GroupScore]:

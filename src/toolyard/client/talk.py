@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -105,13 +106,14 @@ class EnvironmentTalk:
 
 @dataclass(frozen=True, slots=True)
 class AgentUrl:
-    """What an agent is given to use one session, and nothing else. Its text is the URL; what logs show of it is not."""
+    """Lets an agent use one session, and nothing else. `str()` gives the URL; `repr()`, which logs show, leaves it
+    out."""
 
     url: str = field(repr=False)
-    """Where MCP is spoken."""
+    """The address for MCP."""
     token: str = field(repr=False)
     expires_in: float
-    """Seconds; it is over earlier if the session is."""
+    """Seconds until it expires; it also ends with the session."""
 
     def __str__(self) -> str:
         return self.url
@@ -132,7 +134,7 @@ class SessionTalk:
     """The id that it had when it was last closed."""
     listed: ListToolsOutput | None = None
     forked_by: str = ""
-    """How it came from another session, if it did: "process", "hook" or "replay"."""
+    """How it was forked from another session, if it was: "process", "hook" or "replay"."""
     entered: bool = True
     """False for a fork, which is open when it is made, until its block is entered."""
 
@@ -147,7 +149,7 @@ class SessionTalk:
         self.listed = None
         self.sid = meaning.session_id((yield from ask(self.peer, Ask("POST", "/create_session", {}))))
         answer = yield from ask(self.peer, Ask("POST", "/create", self.create, self.sid, headers=self.origin))
-        # Nobody else has this id: if it is taken, an earlier try of ours succeeded and only its answer was lost.
+        # No other client has this id: if it is taken, an earlier try succeeded and only its answer was lost.
         if answer.status != 200 and meaning.detail(answer) != "Session already exists":
             self.sid = ""
             raise meaning.refusal(answer)
@@ -162,7 +164,7 @@ class SessionTalk:
                 if answer.status != 200:
                     raise meaning.refusal(answer)
         except ClientError as error:
-            log.warning("session %s was not closed, the server will have to find out by itself: %s", sid, error)
+            log.warning("session %s was not closed; the server closes it when it is idle: %s", sid, error)
 
     def get_prompt(self) -> Flow[list[Block]]:
         return read(self._inside((yield from self._ask("prompt"))), meaning.blocks)
@@ -192,8 +194,8 @@ class SessionTalk:
         return (yield from self.call_tool(terminal.name, {terminal.arg: message} if terminal.arg else {}))
 
     def call_tool(self, name: str, input: JsonObject, call_id: str | None = None, said: str = "") -> Flow[ToolOutput]:
-        if not isinstance(input, Mapping):  # as a model may write it
-            raise ToolCallFailed("bad_arguments", f"the input of a tool is an object, and not {input!r}")
+        if not isinstance(input, Mapping):  # a model may write anything
+            raise ToolCallFailed("bad_arguments", f"the input of a tool is an object, not {input!r}")
         result = yield from self._follow("call", {"name": name, "input": input}, call_id, said_headers(said))
         if isinstance(result, Answer):
             raise self._not_taken(self._inside(result))
@@ -210,7 +212,7 @@ class SessionTalk:
         raise self._not_taken(result)
 
     def outcome(self) -> Flow[SessionOutcome]:
-        """Of the session while it is open, and for a while after it was closed."""
+        """The outcome of the session, while it is open and for a while after it was closed."""
         sid = self.sid or self.left or self._open_sid()
         answer = yield from ask(self.peer, Ask("GET", f"/sessions/{quote(sid, safe='')}/outcome"))
         if answer.status == 404:
@@ -226,7 +228,7 @@ class SessionTalk:
         return [replace(self, sid=sid, forked_by=how, entered=False) for sid in ids]
 
     def agent_url(self, expires_in: float | None) -> Flow[AgentUrl]:
-        """If the answer is lost and we ask again, a token that nobody has is left until the session is over."""
+        """If the answer is lost and the client asks again, an unused token is left until the session is over."""
         body = {} if expires_in is None else {"expires_in": expires_in}
         step = Ask("POST", path(self.environment, "agent"), body, self._open_sid())
         answer = self._inside((yield from ask(self.peer, step)))
@@ -236,6 +238,22 @@ class SessionTalk:
         body = {} if agent is None else {"token": agent.token}
         step = Ask("DELETE", path(self.environment, "agent"), body, self._open_sid())
         return read(self._inside((yield from ask(self.peer, step))), lambda said: int(said["revoked"]))
+
+    def pack(self, folder: str) -> Flow[bytes]:
+        answer = yield from self._with_files("download_files", {"path": folder})
+        return answer.body
+
+    def unpack(self, archive: bytes, folder: str) -> Flow[None]:
+        yield from self._with_files("upload_files", {"path": folder, "archive": base64.b64encode(archive).decode()})
+
+    def _with_files(self, endpoint: str, body: JsonObject) -> Flow[Answer]:
+        answer = yield from ask(self.peer, Ask("POST", path(self.environment, endpoint), body, self._open_sid()))
+        if answer.status == 404:
+            yield from self._check_alive()
+            raise RequestRefused(f"the server of {self.environment!r} gives no access to files", 404)
+        if answer.status != 200:
+            raise meaning.refusal(answer)
+        return answer
 
     def _ask(self, endpoint: str) -> Flow[Answer]:
         return (yield from ask(self.peer, Ask("GET", path(self.environment, endpoint), None, self._open_sid())))
@@ -267,7 +285,7 @@ class SessionTalk:
 
 
 def origin_headers(run: str, labels: Mapping[str, str]) -> Mapping[str, str]:
-    """By these a server that records episodes tells them apart."""
+    """Headers by which a server that records episodes tells them apart."""
     if not (run.isascii() and run.isprintable()):
         raise ValueError(
             f"the name of a run is sent in a header, which {run!r} cannot be: write it in ASCII, on one line"

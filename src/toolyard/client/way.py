@@ -22,7 +22,7 @@ class Way:
     """Where to connect: to the server, or to the proxy."""
     tls: ssl.SSLContext | None
     tunnel: tuple[str, int] | None = None
-    """The server, for a proxy that only passes bytes on."""
+    """The server behind a proxy that only passes bytes on."""
     asking: Mapping[str, str] = field(default_factory=dict)
     """Headers of the CONNECT request to such a proxy."""
     target: str = ""

@@ -1,4 +1,4 @@
-"""Writes our values as JSON, whatever an author put into them."""
+"""Writes values as JSON, even if an author put unusual objects into them."""
 
 from __future__ import annotations
 

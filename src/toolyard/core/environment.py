@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 from toolyard.core.errors import CannotFork, DefinitionError, NotSupported
+from toolyard.core.hooks import CLASS_HOOKS, INSTANCE_HOOKS, check_hooks, check_toolset_hooks, function_of
 from toolyard.core.messages import BLOCK_TYPES, GroupCandidate, GroupScore, Message
 from toolyard.core.output import Blocks, JsonObject, Model
 from toolyard.core.reading import tools_of
@@ -54,6 +55,11 @@ class Toolset:
         """Why it cannot work on this host, such as a key that is not set; empty if it can."""
         return ""
 
+    @classmethod
+    def workspace_of(cls, env: Any) -> MaybeAwaitable[Workspace]:
+        """The workspace in which its tools work, if it `has_workspace`."""
+        raise NotSupported(f"{cls.__name__} has no workspace")
+
     def teardown(self) -> MaybeAwaitable[None]:
         """Called once when the session ends, after the environment's own; a plain function or a coroutine."""
 
@@ -80,6 +86,7 @@ class Toolset:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         _check_hidden(cls)
+        check_toolset_hooks(cls, Toolset)
         for _ in tools_of(cls):  # reading them is the check
             pass
 
@@ -145,7 +152,7 @@ class Environment:
         _check_hidden(cls)
         _check_max_turns(cls)
         _check_files(cls)
-        _check_hooks(cls)
+        check_hooks(cls, Environment)
         cls._definition = define(cls)
 
     def __init__(self, task_spec: JsonObject = {}, secrets: Mapping[str, str] = {}) -> None:
@@ -229,7 +236,11 @@ class Environment:
         raise NotSupported(f"{type(self).name()} has no fork()")
 
     def workspace(self) -> MaybeAwaitable[Workspace]:
-        """The files of this session, for wires over which clients download and upload files."""
+        """The files of this session, for clients that download and upload files. Without it: those of its toolsets, if
+        one of them has a workspace. An environment with a sandbox of its own returns that."""
+        for toolset in type(self).toolsets:
+            if getattr(toolset, "has_workspace", False):
+                return cast("type[Toolset]", toolset).workspace_of(self)
         raise NotSupported(f"{type(self).name()} has no workspace")
 
     def score_group(self, candidates: Sequence[GroupCandidate]) -> MaybeAwaitable[Sequence[GroupScore | float]]:
@@ -296,7 +307,7 @@ def full_name(owner: type, tool: str) -> str:
 def lists_task_tools(owner: type) -> bool:
     """Whether an environment or toolset lists tools that exist only in a session."""
     base: type = Environment if issubclass(owner, Environment) else Toolset
-    return issubclass(owner, base) and _function(owner, "list_task_tools") is not _function(base, "list_task_tools")
+    return issubclass(owner, base) and function_of(owner, "list_task_tools") is not function_of(base, "list_task_tools")
 
 
 def overrides(cls: type[Environment], hook: str) -> bool:
@@ -312,6 +323,9 @@ def as_split(split: Split | str) -> Split:
             return Split(name=split, type=split)
         case _:
             return Split(name=split)
+
+
+_HOOKS = (*CLASS_HOOKS, *INSTANCE_HOOKS, "__init__")
 
 
 def define(cls: type[Environment]) -> Definition:
@@ -339,7 +353,7 @@ def define(cls: type[Environment]) -> Definition:
     if len(terminals) > 1:
         names = " and ".join(f"{tool.owner.__qualname__}.{tool.method}" for tool in terminals)
         raise DefinitionError(f"{cls.__qualname__}: at most one tool can be terminal, and {names} are")
-    written = frozenset(hook for hook in _HOOKS if _function(cls, hook) is not _function(Environment, hook))
+    written = frozenset(hook for hook in _HOOKS if function_of(cls, hook) is not function_of(Environment, hook))
     tears_down = "teardown" in written or any(map(toolset_tears_down, cls.toolsets))
     sets_up = "setup" in written or not all(map(is_built_by_us, cls.toolsets))
     return Definition(tools, terminals[0] if terminals else None, written, catalogue, tears_down, sets_up)
@@ -355,39 +369,6 @@ def _collision(cls: type[Environment], first: Tool, second: Tool) -> str:
         f"{cls.__qualname__}: {first.owner.__qualname__}.{first.method} and {second.owner.__qualname__}."
         f"{second.method} are both called {second.name!r}; rename one with @tool(name=…)"
     )
-
-
-_CLASS_HOOKS = {"name": 0, "list_splits": 0, "list_tasks": 1, "num_tasks": 1, "get_task": 2, "list_tools": 0}
-_INSTANCE_HOOKS = {
-    "setup": 0,
-    "teardown": 0,
-    "get_prompt": 0,
-    "get_messages": 0,
-    "list_task_tools": 0,
-    "call_task_tool": 2,
-    "workspace": 0,
-    "fork": 0,
-    "score_group": 1,
-}
-
-
-_HOOKS = (*_CLASS_HOOKS, *_INSTANCE_HOOKS, "__init__")
-
-
-def _check_hooks(cls: type[Environment]) -> None:
-    for hook, count in _CLASS_HOOKS.items():
-        if not isinstance(inspect.getattr_static(cls, hook), classmethod | staticmethod):
-            raise DefinitionError(f"{cls.__qualname__}.{hook} is asked of the class: it needs @classmethod")
-        _check_call(cls, hook, *[None] * count)
-    for hook, count in _INSTANCE_HOOKS.items():
-        _check_call(cls, hook, None, *[None] * count)
-    if _function(cls, "__init__") is not Environment.__init__:
-        try:
-            inspect.signature(cls.__init__).bind(None, task_spec={}, secrets={})
-        except TypeError as error:
-            raise DefinitionError(
-                f"{cls.__qualname__}.__init__ must accept the keywords task_spec and secrets: {error}"
-            ) from error
 
 
 def _check_max_turns(cls: type[Environment]) -> None:
@@ -419,15 +400,3 @@ def _check_hidden(cls: type) -> None:
     for named in hidden:
         if not isinstance(named, str | os.PathLike | ModuleType) or named == "":
             raise DefinitionError(f"{cls.__qualname__}.hidden lists {named!r}, which is neither a module nor a path")
-
-
-def _check_call(cls: type[Environment], hook: str, *args: object) -> None:
-    try:
-        inspect.signature(getattr(cls, hook)).bind(*args)
-    except TypeError as error:
-        raise DefinitionError(f"{cls.__qualname__}.{hook} does not take the arguments it is given: {error}") from error
-
-
-def _function(cls: type, hook: str) -> object:
-    value = getattr(cls, hook)
-    return getattr(value, "__func__", value)

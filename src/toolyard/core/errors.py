@@ -2,8 +2,8 @@
 
     ToolyardError
       DefinitionError         the author's class is wrong; raised when it is defined or registered
-      ToolError               the author's tool says so itself: it could not do it, and the session goes on
-      RequestError            the caller asked for something we do not have
+      ToolError               the author's tool reports its own failure; the session goes on RequestError            the
+      caller asked for something that is not here
         EnvironmentNotFound
         SplitNotFound
         TaskNotFound
@@ -24,11 +24,10 @@
         SandboxLost           the sandbox died or was closed
         CannotFork            something in the session cannot be copied
       ServiceUnavailable      a server that a tool asks, such as a search engine, does not answer as it should
-      ClusterUnavailable      the cluster that sessions are to be placed on cannot be joined
-      ModelUnavailable        the model that tools are to be found with is not installed, or not whole
-      WorkspaceError          a file of a sandbox's workspace cannot be read, written or listed
-      ProcessError            a program that goes on in a sandbox does not take what is written to it
-      BrowserError            a page could not be looked at, through no fault of its own
+      ClusterUnavailable      the cluster for sessions cannot be joined ModelUnavailable        the model for tool
+      search is not installed, or incomplete WorkspaceError          a file of a sandbox's workspace cannot be read,
+      written or listed ProcessError            a running program in a sandbox does not accept input BrowserError
+      the browser could not show a page, through no fault of the page
         BrowserUnavailable    there is no browser here, it did not start, or too many sessions use it
         BrowserLost           the browser died or was closed, and the session's pages with it
 
@@ -46,7 +45,7 @@ class ToolyardError(Exception):
 
 
 class DefinitionError(ToolyardError):
-    """An environment, toolset or tool is written in a way that we cannot serve."""
+    """An environment, toolset or tool is written in a way that cannot be served."""
 
 
 class ToolError(ToolyardError):

@@ -1,4 +1,4 @@
-"""What an index needs of a model that knows what words mean. The core has no such model; an extra installs one."""
+"""What an index needs from a model of the meaning of words. The core has no such model; an extra installs one."""
 
 from __future__ import annotations
 

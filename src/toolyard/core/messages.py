@@ -68,7 +68,7 @@ class GroupScore(Model):
 
 
 def flatten(messages: Sequence[Message]) -> list[Block]:
-    """Write the conversation as plain blocks, for clients that only ask for a prompt."""
+    """Write the conversation as plain blocks, for clients that only read a prompt."""
     if len(messages) == 1 and messages[0].role == "user":
         plain = [block for block in messages[0].blocks if isinstance(block, TextBlock | ImageBlock)]
         if len(plain) == len(messages[0].blocks):

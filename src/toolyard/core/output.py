@@ -46,13 +46,13 @@ class ToolOutput(Model):
     metadata: dict[str, Any] | None = None
     """For logs and analysis. By convention no model sees it."""
     reward: float | None = None
-    """What this step is worth. None says that it has no reward, which is not 0."""
+    """The reward of this step. None means that it has none, which is not 0."""
     finished: bool = False
     """Whether the episode ends here."""
     rewards: dict[str, float] | None = Field(default=None, exclude=True)
-    """Rewards with names. `reward` is their weighted sum, unless it is given. They travel as `metadata["rewards"]`."""
+    """Rewards with names. `reward` is their weighted sum, unless you set it. They travel as `metadata["rewards"]`."""
     weights: dict[str, float] | None = Field(default=None, exclude=True, repr=False)
-    """What each named reward counts in `reward`; 1 if it is not here. Weights do not travel."""
+    """The weight of each named reward in `reward`; 1 by default. Weights do not travel."""
 
     def model_post_init(self, context: object, /) -> None:
         if self.rewards:
@@ -77,7 +77,7 @@ def _weighted_sum(rewards: Mapping[str, float], weights: Mapping[str, float]) ->
 
 
 def _named_rewards(value: object) -> dict[str, float] | None:
-    """Named rewards from metadata that somebody else wrote; None if it is something else."""
+    """Named rewards in metadata from another server; None if the value is something else."""
     if not isinstance(value, dict) or not value:
         return None
     named = all(isinstance(name, str) for name in value)
@@ -85,14 +85,14 @@ def _named_rewards(value: object) -> dict[str, float] | None:
 
 
 Reason: TypeAlias = Literal[
-    # what the agent did
+    # the agent's failures
     "no_such_tool",
     "bad_arguments",
     "tool_failed",  # the tool raised ToolError
     "episode_finished",
-    # what the author did
+    # the author's failure
     "tool_raised",  # the tool broke
-    # what the infrastructure did; never a reward
+    # the infrastructure's failures; never a reward
     "timed_out",
     "lost",
     "overloaded",
@@ -133,10 +133,7 @@ class ValueOutput(ToolOutput):
 
     @classmethod
     def of(cls, value: object) -> Self:
-        if isinstance(value, bytes):
-            text = _DATA + base64.b64encode(value).decode()
-        else:
-            text = json.dumps(value, ensure_ascii=False)
+        text = _DATA + base64.b64encode(value).decode() if isinstance(value, bytes) else _as_json(value)
         output = cls(blocks=[TextBlock(text=text)])
         output.came_as = "bytes" if isinstance(value, bytes) else "tuple" if isinstance(value, tuple) else "json"
         return output
@@ -149,9 +146,11 @@ class ToolFailure:
     reason: Reason
     message: str
     said: str | JsonObject | None = None
-    """The tool's own words or detail, as it raised ToolError; `message` puts our words around them."""
+    """The tool's own words or detail from its ToolError; `message` adds words around them."""
     finished: bool = False
     """It was the last call that the episode has, and the episode is over."""
+    metadata: JsonObject | None = None
+    """What is wrong, for programs: which arguments, or which tools exist."""
 
     @property
     def retryable(self) -> bool:
@@ -227,7 +226,16 @@ def as_blocks(value: object) -> Blocks:
         case _ if is_image(value):
             return (image_block(value),)
         case _:
-            return (TextBlock(text=json.dumps(value, ensure_ascii=False)),)
+            return (TextBlock(text=_as_json(value)),)
+
+
+def _as_json(value: object) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{type(value).__name__} where text, blocks, an image or another JSON value is expected: {error}"
+        ) from None
 
 
 _DATA = "data:application/octet-stream;base64,"

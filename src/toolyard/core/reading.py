@@ -42,6 +42,8 @@ def tool_of(owner: type, method: str) -> Tool:
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise DefinitionError(f"{where}: a tool returns its output, it does not yield")
     doc = inspect.getdoc(fn) or ""
+    if not _is_static(owner, method):
+        _check_self(inspect.unwrap(fn), doc, where)
     parameters = _parameters(owner, method)
     model = next(iter(parameters.values())) if len(parameters) == 1 else None
     if whole := _is_model(model):
@@ -117,6 +119,33 @@ def _parameters(owner: type, method: str) -> dict[str, Any]:
             raise DefinitionError(f"{where}: parameter {p.name!r} needs a type hint")
         found[p.name] = hints[p.name] if p.default is p.empty else (hints[p.name], p.default)
     return found
+
+
+def _check_self(fn: Any, doc: str, where: str) -> None:
+    """Refuse a tool whose first parameter is not the instance: its first argument would silently get lost."""
+    parameters = list(inspect.signature(fn).parameters.values())
+    first = parameters[0] if parameters else None
+    if first is not None and first.kind in (first.VAR_POSITIONAL, first.VAR_KEYWORD):
+        return  # a decorator's function; its other parameters say whether it can be described
+    if first is not None and first.kind is not first.KEYWORD_ONLY and _is_instance(first, doc):
+        return
+    shown = [_shown(parameter) for parameter in parameters]
+    written, meant = (f"{fn.__name__}({', '.join(listed)})" for listed in (shown, ["self", *shown]))
+    raise DefinitionError(f"{where}: {written} has no self; write def {meant}, or put @staticmethod above @tool")
+
+
+def _shown(parameter: inspect.Parameter) -> str:
+    """The parameter as the author wrote it: Python quotes a hint that is not evaluated."""
+    hint = parameter.annotation
+    return str(parameter).replace(repr(hint), hint, 1) if isinstance(hint, str) else str(parameter)
+
+
+def _is_instance(first: inspect.Parameter, doc: str) -> bool:
+    """Whether this parameter is the instance, under any name: authors neither annotate nor describe it."""
+    if first.name == "self" or "self" in str(first.annotation).lower():
+        return True
+    described = {param.arg_name for param in docstring_parser.parse(doc).params}
+    return first.annotation is first.empty and first.default is first.empty and first.name not in described
 
 
 def _is_static(owner: type, method: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, overload
 
 from pydantic import BaseModel
 
+from toolyard.core.errors import DefinitionError
 from toolyard.core.forms import Form
 from toolyard.core.output import JsonObject, Model
 
@@ -84,10 +85,21 @@ def tool(
     """
 
     def mark(fn: F) -> F:
+        if isinstance(written, str) or not callable(getattr(fn, "__func__", fn)):
+            raise DefinitionError(_not_on_a_method(written, fn))
         setattr(fn, MARK, Mark(name, shared, concurrent, exclusive, form, timeout))
         return fn
 
-    return mark if fn is None else mark(fn)
+    written: object = fn
+    return mark if fn is None or isinstance(written, str) else mark(fn)
+
+
+def _not_on_a_method(written: object, fn: object) -> str:
+    if isinstance(written, str):
+        where = getattr(fn, "__qualname__", repr(fn))
+        return f"{where}: write @tool(name={written!r}) instead of @tool({written!r})"
+    what = "a property" if isinstance(fn, property) else repr(fn)
+    return f"@tool stands above {what}; it marks a method, as def look(self, place: str)"
 
 
 def terminal(fn: F) -> F:

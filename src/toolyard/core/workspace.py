@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 Files: TypeAlias = Mapping[str, str | bytes | Path] | Path
-"""Files by their path in a workspace: text, bytes, or where the host has a file or a folder of them. Or one folder."""
+"""Files by their path in a workspace: text, bytes, or the path of a file or folder on the host. Or one folder for
+all."""
 
 
 class Entry(Protocol):
@@ -30,6 +31,12 @@ class Workspace(Protocol):
 
     async def stop_programs(self) -> None:
         """End all programs in it, so that only its callers change it."""
+
+    async def pack(self, path: str = ".") -> bytes:
+        """A file or a folder as a tar archive that is safe to unpack anywhere."""
+
+    async def unpack(self, archive: bytes, path: str = ".") -> None:
+        """Unpack a tar archive into a folder. Raises `WorkspaceError` if it leads out of that folder."""
 
     async def save(self) -> bytes:
         """All of its files, as a tar archive. Untrusted code makes the archive."""

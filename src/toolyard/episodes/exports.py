@@ -40,12 +40,12 @@ def rows(store: Store, episodes: Iterator[Episode], shape: Shape, images: Path) 
                     }
             case "messages":
                 yield {"id": episode.id, "return": episode.total, "messages": messages(prompt or [], steps)}
-            case "atif" if prompt or steps:  # it has no words for an episode in which nothing was said
+            case "atif" if prompt or steps:  # ATIF has no form for an empty episode
                 yield atif(episode, prompt or [], steps, images)
 
 
 def write(lines: Iterator[JsonObject], out: Path, form: str) -> int:
-    """Write all of them. Return how many."""
+    """Write all objects. Return how many."""
     if form == "parquet":
         return _write_parquet(lines, out)
     count = 0
@@ -57,7 +57,7 @@ def write(lines: Iterator[JsonObject], out: Path, form: str) -> int:
 
 
 def _write_parquet(lines: Iterator[JsonObject], out: Path) -> int:
-    """What has no fixed shape, such as arguments, becomes JSON."""
+    """Values without a fixed shape, such as arguments, become JSON."""
     try:
         pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -116,9 +116,9 @@ def _batches(lines: Iterator[JsonObject]) -> Iterator[list[JsonObject]]:
 
 
 def messages(prompt: Sequence[JsonObject], steps: Sequence[Step]) -> Sequence[JsonObject]:
-    """As OpenAI's chat has them: the prompt, then each call with what came back.
+    """Messages in the form of OpenAI's chat: the prompt, then each call with its result.
 
-    A tool says only text there, so its images come in a message of the user.
+    Tool results are only text there, so their images come in a user message.
     """
     found: list[JsonObject] = []
     if prompt:
@@ -135,7 +135,7 @@ def messages(prompt: Sequence[JsonObject], steps: Sequence[Step]) -> Sequence[Js
 
 
 def is_picture(block: JsonObject) -> bool:
-    """Whether it is an image that every reader of these formats knows."""
+    """Whether the block is an image of a kind that all readers of these formats know."""
     return block["type"] == "image" and block["mimeType"] in _ENDINGS
 
 
@@ -158,7 +158,7 @@ def _content(blocks: Sequence[JsonObject]) -> str | Sequence[JsonObject]:
 
 
 def atif(episode: Episode, prompt: Sequence[JsonObject], steps: Sequence[Step], images: Path) -> JsonObject:
-    """As Harbor and others read trajectories. It has no field for rewards, so they are among what it calls extra."""
+    """A trajectory for Harbor and others. The format has no field for rewards, so they stand in `extra`."""
     shown = _Shown(episode, images)
     found = [{"step_id": 1, "source": "user", "message": shown.content(prompt)}] if prompt else []
     for step in steps:
@@ -194,7 +194,7 @@ def atif(episode: Episode, prompt: Sequence[JsonObject], steps: Sequence[Step], 
 
 
 class _Shown:
-    """Blocks as ATIF has them: an image is a file beside the document."""
+    """Blocks in the form of ATIF: an image is a file beside the document."""
 
     def __init__(self, episode: Episode, folder: Path) -> None:
         self._episode = episode
@@ -206,7 +206,7 @@ class _Shown:
         return shown if any(part["type"] == "image" for part in shown) else _in_words(blocks)
 
     def _image(self, block: JsonObject) -> JsonObject | None:
-        """The image as a file; None for what is no image that others can read."""
+        """The image as a file; None if other readers would not know it."""
         data = picture(block) if is_picture(block) else None
         if data is None:
             return None
@@ -219,7 +219,7 @@ class _Shown:
 
 
 def picture(block: JsonObject) -> bytes | None:
-    """What an image holds; None if a tool wrote no base64 there."""
+    """The bytes of an image; None if its data is not base64."""
     try:
         return base64.b64decode(block["data"]) or None
     except ValueError:

@@ -18,12 +18,12 @@ Key: TypeAlias = tuple[Any, ...]
 
 
 def task_of(episode: Episode) -> str:
-    """What names a task: its content, since lists of tasks change."""
+    """The identity of a task: its content, since lists of tasks change."""
     return f"{episode.environment} {json.dumps(episode.task, sort_keys=True)}"
 
 
 def shown_task(episode: Episode) -> str:
-    """A task in few words."""
+    """A short name of a task."""
     if episode.split is not None:
         return f"{episode.split} {episode.index}"
     text = json.dumps(episode.task, ensure_ascii=False)
@@ -32,7 +32,7 @@ def shown_task(episode: Episode) -> str:
 
 @dataclass
 class Group:
-    """Episodes that are counted together."""
+    """Episodes to count together."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     steps: int = 0

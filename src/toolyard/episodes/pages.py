@@ -1,4 +1,4 @@
-"""Episodes as one file of HTML, which shows them anywhere, without a server and without a script."""
+"""Episodes as one HTML file, which needs no server and no script."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
 def page(store: Store, episodes: Sequence[Episode]) -> Iterator[str]:
-    """The file, in pieces. What agents and tools said is text in it, never markup."""
+    """The file, in pieces. The words of agents and tools are text in it, never markup."""
     yield "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
     yield f'<meta http-equiv=Content-Security-Policy content="{_POLICY}">'
     yield f"<title>{_count(episodes)}</title><style>{_STYLE}</style><h1>{_count(episodes)}</h1><table>"
@@ -36,7 +36,7 @@ def page(store: Store, episodes: Sequence[Episode]) -> Iterator[str]:
         yield f"<tr><td><a href=#{_text(one.id)}>{_text(one.id)}</a>" + "".join(f"<td>{_text(cell)}" for cell in cells)
     yield "</table>"
     for one in episodes:
-        yield from _episode(one, store.prompt(one), store.steps(one))
+        yield from _episode(one, store.prompt(one), store.each_step(one))
 
 
 def _episode(one: Episode, prompt: Sequence[JsonObject] | None, steps: Iterable[Step]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Listens to the journal on the event loop, and hands what happens to a thread that writes it.
+"""Listens to the journal on the event loop, and hands its events to a thread that writes them.
 
-A call is never slowed by the disk. If the writer falls behind, whole episodes are left out and counted; one of which a
-part is missing says so.
+The disk never slows a call. If the writer falls behind, the recorder leaves out whole episodes and counts them; an
+episode with a missing part is marked as incomplete.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from toolyard.core.encoding import encode
 from toolyard.core.output import Blocks, JsonObject, Reply
 from toolyard.episodes.events import Closed, Deed, Open, Opened, Prompted, Stepped
 from toolyard.episodes.writer import Writer
 from toolyard.placement.base import SessionSpec
-from toolyard.runtime import journal
 from toolyard.runtime.journal import Journal, Why
 
 log = logging.getLogger("toolyard.episodes")
 
 _SAID_EVERY = 60.0
-"""Seconds between lines about episodes that were left out."""
+"""Seconds between log lines about episodes that were left out."""
 _EMPTY = b"{}"
 
 
@@ -60,25 +59,28 @@ class Recorder:
 
     @contextmanager
     def recording(self, of: Journal) -> Iterator[None]:
-        """Raises `StoreError` if the file cannot be used. At the end everything is written."""
+        """Record until the block ends; by then everything is written. Raises `StoreError` if the file cannot be
+        used."""
         self._writer.start()
         of.opened.append(self._opened)
         of.closed.append(self._closed)
         of.recorder = self
+        of.hear(self)
         try:
             yield
         finally:
             of.recorder = None
+            of.unhear(self)
             of.opened.remove(self._opened)
             of.closed.remove(self._closed)
             self._writer.stop()
 
-    # What the journal tells.
+    # Events of the journal.
 
     def _opened(self, spec: SessionSpec) -> None:
         if self._options.record_fraction < 1 and random.random() >= self._options.record_fraction:
             return
-        one = Open(new_id(), spec, encode(spec.task.spec))
+        one = Open(new_id(), spec, encode(spec.task.spec), self._ended)
         if (parent := self._open.get(spec.forked_from)) is not None:
             one.parent, one.parent_step = parent, parent.begun
         if self._writer.take(Opened(one), len(one.task)):
@@ -92,21 +94,21 @@ class Recorder:
             del self._open[spec.session_id]
             self._writer.take_last(Closed(one, why))
 
-    # What sessions tell.
+    # Events of sessions.
 
     def began(self, spec: SessionSpec, tool: str, arguments: JsonObject, given: JsonObject, said: str) -> Deed | None:
         one = self._open.get(spec.session_id)
         if one is None or one.broken:
             return None
         one.begun += 1
-        return Deed(one, tool, encode(arguments) if arguments else _EMPTY, encode(given) if given else b"", said)
+        written = encode(arguments) if arguments else _EMPTY
+        return Deed(one, tool, written, encode(given) if given else b"", said)
 
-    def ended(self, deed: journal.Deed, result: Reply, waited: float, ran: float | None) -> None:
-        mine = cast(Deed, deed)  # the journal hands back what `began` returned
-        if mine.of.broken:
+    def _ended(self, deed: Deed, result: Reply, waited: float, ran: float | None) -> None:
+        if deed.of.broken:
             return
-        size = len(mine.arguments) + len(mine.said) + size_of(result)
-        self._take(mine.of, Stepped(mine, result, waited, ran), size)
+        size = len(deed.arguments) + len(deed.said) + size_of(result)
+        self._take(deed.of, Stepped(deed, result, waited, ran), size)
 
     def prompted(self, spec: SessionSpec, prompt: Blocks) -> None:
         one = self._open.get(spec.session_id)
@@ -128,7 +130,7 @@ class Recorder:
 
 
 def size_of(value: object) -> int:
-    """About how many bytes it holds."""
+    """About how many bytes a value holds."""
     if isinstance(value, str):
         return len(value)
     blocks = getattr(value, "blocks", None)

@@ -1,11 +1,11 @@
-"""Makes the calls of an episode again, in a fresh session of its task, and compares what comes back."""
+"""Repeats the calls of an episode in a fresh session of its task, and compares the results."""
 
 from __future__ import annotations
 
 import asyncio
 import difflib
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -22,12 +22,14 @@ from toolyard.runtime.session import Session
 Verdict: TypeAlias = Literal["same", "differs", "cannot"]
 
 _ORIGIN = Origin("replay")
+_AT_ONCE = 200
+"""Steps that are read at once."""
 _DIFF_MOST = 40
-"""Lines of a difference."""
+"""The most lines of a difference to show."""
 
 
 class Cannot(Exception):
-    """An episode cannot be replayed. `step` is 0 if none of its steps is the reason."""
+    """An episode cannot be replayed. `step` names the step that prevents it; 0 if none does."""
 
     def __init__(self, why: str, step: int = 0) -> None:
         super().__init__(why)
@@ -51,7 +53,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """A call to make again. Its result is that of `expected`, a later step if the client had to ask again for it."""
+    """A call to repeat. Its result is that of `expected`, a later step if the client had to ask again for it."""
 
     first: Step
     expected: Step
@@ -64,7 +66,7 @@ class Replay:
         self._rewards_only = rewards_only
 
     async def all(self, episodes: Iterator[Episode], at_once: int) -> AsyncIterator[Replayed]:
-        """Replay so many at once. They come out as they end."""
+        """Replay episodes, `at_once` at a time. Yields them as they end."""
         running: set[asyncio.Task[Replayed]] = set()
         try:
             for episode in episodes:
@@ -86,7 +88,7 @@ class Replay:
             if not episode.complete:
                 raise Cannot("it is not complete: it goes on, or the server could not keep all of it")
             before, own = self._before(episode), deeds_of(self._store.steps(episode))
-            session = await self._open(episode)
+            session = await self._open(episode, f"replay-{uuid.uuid4()}", _ORIGIN)
             try:
                 return await self._play(episode, session, before, own)
             finally:
@@ -95,7 +97,7 @@ class Replay:
             return Replayed(episode.id, "cannot", episode.total, step=error.step or None, difference=str(error))
 
     def _before(self, episode: Episode) -> Sequence[Deed]:
-        """The calls of the episodes that it was forked from, until then."""
+        """The earlier calls of the episodes that it was forked from."""
         if episode.parent is None:
             return ()
         try:
@@ -105,16 +107,51 @@ class Replay:
         steps = [step for step in self._store.steps(parent) if step.number <= (episode.parent_step or 0)]
         return [*self._before(parent), *deeds_of(steps)]
 
-    async def _open(self, episode: Episode) -> Session:
+    async def until(
+        self,
+        episode: Episode,
+        last: int,
+        *,
+        session_id: str,
+        origin: Origin,
+        on_open: Callable[[Session], object],
+        on_step: Callable[[int], Awaitable[None]],
+    ) -> tuple[Session, tuple[int, str] | None]:
+        """Make the calls of an episode again up to a step, and leave the session open. Also return the first step
+        that came back otherwise than recorded, and how. Memory does not grow with the number of steps.
+
+        Raises `Cannot`. Then, and when the caller is cancelled, the session is closed.
+        """
+        session = await self._open(episode, session_id, origin)
+        try:
+            on_open(session)
+            for deed in self._before(episode):
+                await self._repeat(session, deed.first)
+            first: tuple[int, str] | None = None
+            seen = 0
+            while seen < last:
+                steps = await asyncio.to_thread(self._store.some_steps, episode, seen + 1, min(last - seen, _AT_ONCE))
+                if not steps or steps[-1].number != seen + len(steps):
+                    raise Cannot("it is not complete: not every step before is in the store", seen + 1)
+                for deed in deeds_of(steps):
+                    returned = await self._repeat(session, deed.first)
+                    if first is None and (found := difference(deed.expected, returned, rewards_only=False)):
+                        first = deed.expected.number, found
+                    await on_step(deed.expected.number)
+                seen += len(steps)
+        except BaseException:
+            await self._runtime.close(session.id)
+            raise
+        return session, first
+
+    async def _open(self, episode: Episode, session_id: str, origin: Origin) -> Session:
         try:
             environment = self._runtime.environment(episode.environment)
-            spec = SessionSpec(
-                f"replay-{uuid.uuid4()}", environment, await self._task(episode, environment), origin=_ORIGIN
-            )
+            spec = SessionSpec(session_id, environment, await self._task(episode, environment), origin=origin)
             session = await self._runtime.open(spec)
         except RequestError as error:
             raise Cannot(str(error)) from None
-        except Exception as error:  # ours, or the author's constructor
+        except Exception as error:  # the runtime's, or the author's constructor
             raise Cannot(f"its session cannot be opened: {describe(error)}") from error
         try:
             await session.ready()
@@ -124,7 +161,7 @@ class Replay:
         return session
 
     async def _task(self, episode: Episode, environment: type[Environment]) -> Task:
-        """That of the list, if it is still the same one; else the recorded one."""
+        """The task in the list, if it is still the same; else the recorded one."""
         if episode.split is not None and episode.index is not None:
             try:
                 listed = await self._runtime.tasks(environment).at(episode.split, episode.index)
@@ -158,7 +195,7 @@ class Replay:
 
 
 def deeds_of(steps: Sequence[Step]) -> Sequence[Deed]:
-    """The calls to make again. Raises `Cannot` for one that cannot be."""
+    """The calls to repeat. Raises `Cannot` for one that cannot be repeated."""
     deeds: list[Deed] = []
     asked: Step | None = None
     for step in steps:
@@ -186,7 +223,7 @@ def _check_step(step: Step) -> None:
 
 
 def difference(step: Step, returned: Returned, *, rewards_only: bool) -> str:
-    """What differs from the recorded step, for people; empty if nothing does."""
+    """How the result differs from the recorded step, in words; empty if it does not."""
     failure = returned if isinstance(returned, ToolFailure) else None
     output = ToolOutput() if isinstance(returned, ToolFailure) else as_output(returned)
     if step.reward != output.reward:

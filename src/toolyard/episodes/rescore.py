@@ -13,20 +13,20 @@ from toolyard.episodes.rows import hook_of
 from toolyard.episodes.store import Episode, Step
 
 TOTAL = "return"
-"""The name of a score that is a lone number."""
+"""The name of a score if score() returns one number."""
 
 
 class BadScore(Exception):
-    """What score() returned is no score."""
+    """score() returned something that is no score."""
 
 
 def scorer_of(environment: type[Environment]) -> Callable[[JsonObject], Any]:
-    """Raises `NotSupported` for an environment that cannot grade from what was recorded."""
+    """The environment's `score()`. Raises `NotSupported` if it has none."""
     found = hook_of(environment, "score")
     if found is None:
         raise NotSupported(
             f"{environment.__qualname__} has no score(): write `@classmethod def score(cls, episode)`, which grades "
-            f"from what was recorded; or make the calls again with `toolyard replay --rewards`"
+            f"a recorded episode; or make the calls again with `toolyard replay --rewards`"
         )
     return found
 

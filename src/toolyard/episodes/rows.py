@@ -1,4 +1,4 @@
-"""A step as a row: what is kept of a call, without the secrets of its session and what its author leaves out."""
+"""A step as a row: what the store keeps of a call, without the session's secrets and what redact() removes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from toolyard.episodes.events import Stepped
 log = logging.getLogger("toolyard.episodes")
 
 LONG = 4096
-"""Characters of a text that stands in its row."""
+"""Texts up to this many characters stand in the row; longer ones in a table of their own."""
 ASK_AGAIN = "ask_again"
-"""In the metadata of a step whose tool had nothing to say yet: the tool that was to be called for its result."""
+"""The key in a step's metadata that names the tool to call for the result, if the tool returned `AskAgain`."""
 _SECRET_LEAST = 6
-"""A shorter secret would be found everywhere."""
+"""Shorter secrets would match everywhere."""
 _INSTEAD = "[secret]"
 
 EPISODE = (
@@ -42,7 +42,7 @@ _VALUES = f"({', '.join('?' * 16)})"
 STEP = f"INSERT INTO steps VALUES {_VALUES}"
 STEPS_AT_ONCE = 32
 STEPS = f"INSERT INTO steps VALUES {', '.join([_VALUES] * STEPS_AT_ONCE)}"
-"""So many in one statement: each statement gives up the interpreter, and has to wait until it gets it again."""
+"""Many rows in one statement: each statement releases the interpreter, and has to wait to get it back."""
 
 _TEXTS = ("arguments", "given", "said", "metadata")
 _NOTHING: JsonObject = {"arguments": {}, "said": None, "blocks": [], "metadata": None}
@@ -64,7 +64,7 @@ class Row:
     ran: float | None
     at: float
     altered: bool = False
-    """Something was left out of it, so that its call cannot be repeated."""
+    """Something was removed, so its call cannot be repeated."""
 
     @classmethod
     def of(cls, event: Stepped) -> Row:
@@ -92,14 +92,14 @@ class Row:
         return row if redact is None else row.redacted(redact)
 
     def without(self, secrets: Sequence[str]) -> Row:
-        """The same with other words in the place of secrets, wherever a call or its result repeats one."""
+        """A copy in which other words replace secrets, wherever the call or its result repeats one."""
         kept: dict[str, Any] = {name: _hide(getattr(self, name), secrets) for name in _TEXTS}
         blocks = json.loads(_hide(encode(self.blocks).decode(), secrets) or "[]")
         same = blocks == self.blocks and all(value == getattr(self, name) for name, value in kept.items())
         return self if same else replace(self, **kept, blocks=blocks, altered=True)
 
     def redacted(self, redact: Callable[[JsonObject], JsonObject | None]) -> Row:
-        """The same as its author leaves it. If that fails, nothing of what was said is kept."""
+        """A copy after the author's redact(). If redact() fails, the copy keeps no words of the call."""
         shown = {
             "tool": self.tool,
             "arguments": json.loads(self.arguments),
@@ -131,22 +131,27 @@ class Row:
             log.exception("redact() failed, so nothing of a call of %s is kept", self.tool)
             return replace(self, arguments="{}", given=None, said=None, blocks=[], metadata=None, altered=True)
 
-    def values(self, episode: int, blocks: str) -> Sequence[Any]:
-        rewards = json.loads(self.metadata).get("rewards") if self.metadata and '"rewards"' in self.metadata else None
+    @property
+    def rewards(self) -> JsonObject | None:
+        """The rewards that have names."""
+        found = json.loads(self.metadata).get("rewards") if self.metadata and '"rewards"' in self.metadata else None
+        return found if isinstance(found, dict) else None
+
+    def values(self, episode: int, blocks: str, rewards: JsonObject | None) -> Sequence[Any]:
         return (
             *(episode, self.number, self.tool, self.arguments, self.given, self.said, self.outcome, blocks),
-            *(self.reward, json.dumps(rewards) if isinstance(rewards, dict) else None, self.finished, self.metadata),
+            *(self.reward, None if rewards is None else json.dumps(rewards), self.finished, self.metadata),
             *(self.queued, self.ran, self.at, self.altered),
         )
 
 
 def seen(result: Reply) -> tuple[Sequence[JsonObject], float | None, bool, JsonObject | None]:
-    """The blocks, the reward, whether it ended the episode, and the metadata of what came back."""
+    """A result's blocks, its reward, whether it ended the episode, and its metadata."""
     match result:
         case str():
             return [_text(result)], None, False, None
         case ToolFailure():
-            return [_text(result.message)], None, result.finished, None
+            return [_text(result.message)], None, result.finished, result.metadata
         case AskAgain():
             return [], None, False, {ASK_AGAIN: result.tool}
         case ToolOutput():
@@ -163,13 +168,13 @@ def plain(block: Block) -> JsonObject:
 
 
 def hook_of(environment: type, name: str) -> Callable[..., Any] | None:
-    """A hook that an environment may have. A tool may have the same name, and is none."""
+    """An optional hook of an environment; a tool of the same name does not count."""
     found = getattr(environment, name, None)
     return found if callable(found) and not hasattr(found, MARK) else None
 
 
 def whole(text: str) -> str:
-    """The same without halves of characters, which no database takes. In JSON they are kept."""
+    """The text without lone surrogates, which no database accepts. JSON keeps them."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 

@@ -1,14 +1,17 @@
-"""The tables of a store, and how a connection to one is opened."""
+"""The tables of a store, and how to open a connection to it."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from toolyard.core.errors import ToolyardError
 
-VERSION = 1
+VERSION = 2
 _BUSY_MS = 30_000
 _TABLES = """
 CREATE TABLE episodes (
@@ -80,24 +83,69 @@ CREATE TABLE scores (
 CREATE INDEX scores_by_episode ON scores (episode);
 CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'unicode61');
 """
+_SINCE_2 = """
+ALTER TABLE episodes ADD COLUMN rewards TEXT;
+UPDATE episodes SET rewards = (
+    SELECT json_group_object(name, total) FROM (
+        SELECT named.key AS name, sum(named.value) AS total FROM steps, json_each(steps.rewards) AS named
+        WHERE steps.episode = episodes.number AND json_valid(steps.rewards) AND named.type IN ('integer', 'real')
+        GROUP BY named.key
+    )
+) WHERE number IN (SELECT episode FROM steps WHERE rewards IS NOT NULL);
+DROP INDEX episodes_by_time;
+CREATE INDEX episodes_by_time ON episodes (
+    opened, environment, split, task_index, run, wire, outcome, closed, steps, total, labels
+);
+CREATE INDEX episodes_by_parent ON episodes (parent) WHERE parent IS NOT NULL;
+CREATE INDEX steps_failed ON steps (episode, number) WHERE outcome <> 'ok';
+CREATE INDEX steps_rewarded ON steps (episode, number) WHERE reward IS NOT NULL;
+"""
+"""The sums of named rewards; and what the pages of Studio ask: lists by any filter without reading tasks and prompts,
+forks, and which steps of an episode failed or have a reward."""
+_VERSIONS = (_TABLES, _SINCE_2)
+_OPERATIONS = 20_000
+"""Of SQLite's machine, between two looks at the clock: about a millisecond."""
 
 
 class StoreError(ToolyardError):
     """The file of episodes cannot be used. The message names it, and says why."""
 
 
-def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """Open a store, or make one. Raises `StoreError`."""
+def connect(path: Path, *, create: bool = False, patience: float | None = None) -> sqlite3.Connection:
+    """Open a store, or make one. Wait so many seconds for others who have locked it. Raises `StoreError`."""
     if not create and not path.exists():
         raise StoreError(f"there is no file {str(path)!r}; a server that is started with --record makes one")
+    connection = None
+    patience = _BUSY_MS / 1000 if patience is None else patience
     try:
         if create and not path.exists():
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))  # it holds tasks and their answers
-        connection = sqlite3.connect(path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))  # private: it holds tasks and their answers
+        connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
         _prepare(connection, path, create=create)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, StoreError) as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, StoreError):
+            raise
         raise StoreError(f"{str(path)!r} cannot be used as a store of episodes: {error}") from error
     return connection
+
+
+@contextmanager
+def looking(path: Path, *, seconds: float = 10.0, patience: float = 2.0) -> Iterator[sqlite3.Connection]:
+    """A connection for someone who waits for a page: give up after so many seconds. Raises `StoreError`."""
+    end = time.monotonic() + seconds
+    connection = connect(path, patience=patience)
+    connection.set_progress_handler(lambda: int(time.monotonic() > end), _OPERATIONS)
+    connection.row_factory = sqlite3.Row
+    try:
+        yield connection
+    except sqlite3.Error as error:
+        if time.monotonic() > end:
+            raise StoreError(f"{str(path)!r} took longer than {seconds:g} seconds to answer; ask for less") from error
+        raise StoreError(f"{str(path)!r} cannot be read: {error}") from error
+    finally:
+        connection.close()
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, *, create: bool) -> None:
@@ -120,18 +168,19 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, create: bool) -> Non
         )
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
-    if version == 0:
+    if version < VERSION:
         _make_tables(connection)
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    """Several processes may try at the same time, and one of them makes them."""
+    """Make what is missing. Several processes may try at the same time, and one of them does it."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-            for statement in filter(str.strip, _TABLES.split(";\n")):
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        for missing in _VERSIONS[version:]:
+            for statement in filter(str.strip, missing.split(";\n")):
                 connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")

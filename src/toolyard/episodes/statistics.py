@@ -1,4 +1,4 @@
-"""Means with their intervals, and pass@k: attempts are grouped by task, and what was not scored counts as nothing."""
+"""Means with their intervals, and pass@k. Attempts are grouped by task; those without a score do not count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of the scored attempts of some tasks. `by_task` has the returns of each task."""
+    """The scored attempts of some tasks. `by_task` has the returns of each task."""
 
     by_task: Sequence[Sequence[float]]
 
@@ -30,7 +30,7 @@ class Summary:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Of 95 %; None with less than two tasks, of which none can be told."""
+        """The 95 % interval of the mean; None for less than two tasks."""
         means = self._means
         if not means:
             return None
@@ -39,7 +39,7 @@ class Summary:
         return mean_interval(means)
 
     def pass_at(self, k: int, least: float = 1.0) -> float | None:
-        """The chance that at least one of k attempts passes, without bias; None if no task was tried so often."""
+        """An unbiased estimate of the chance that at least one of k attempts passes; None if no task has k attempts."""
         return self._over_tasks(k, least, lambda n, c: 1.0 - _choose(n - c, k) / _choose(n, k))
 
     def pass_all(self, k: int, least: float = 1.0) -> float | None:
@@ -82,7 +82,7 @@ def share_interval(passed: int, n: int) -> tuple[float, float]:
 
 
 def t_quantile(freedom: int) -> float:
-    """How many standard errors the interval of a mean reaches to each side."""
+    """The half-width of a mean's interval, in standard errors."""
     tail = 1 - _LEVEL
     share = _solve(lambda x: beta_share(freedom / 2, 0.5, x), tail)
     return math.sqrt(freedom * (1 - share) / share)
@@ -120,7 +120,7 @@ def _away_from_zero(value: float, tiny: float) -> float:
 
 
 def _solve(rising: Callable[[float], float], wanted: float) -> float:
-    """Where a function that rises from 0 to 1 has a value."""
+    """Find where a rising function on 0 to 1 has a value."""
     low, high = 0.0, 1.0
     for _ in range(200):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Reads what was recorded: episodes by filter or by id, with their steps."""
+"""Reads recorded episodes, by filter or by id, with their steps."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from typing import Any, Self
 from toolyard.core.errors import ToolyardError
 from toolyard.core.output import JsonObject
 from toolyard.episodes.schema import StoreError, connect
-from toolyard.episodes.texts import STEPS_MOST, index, read_block, words_of_step
+from toolyard.episodes.texts import MATCHES_MOST, STEPS_MOST, index, quoted, read_block, words_of_step
 
 OUTCOMES = ("finished", "closed", "idle", "failed", "lost", "open")
-_COMPARISON = re.compile(r"\s*(<=|>=|=|==|!=|<|>)?\s*(-?\d+(?:\.\d+)?(?:e-?\d+)?|null)\s*", re.IGNORECASE)
+_STEPS_AT_ONCE = 50
+_COMPARISON = re.compile(r"\s*(<=|>=|=|==|!=|<|>)?\s*(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?|null)\s*", re.IGNORECASE)
 
 
 class NoEpisode(ToolyardError):
@@ -43,7 +44,7 @@ class Step:
     ran_seconds: float | None
     at: str
     altered: bool
-    """Something was left out, so that the call cannot be repeated."""
+    """Something was removed, so the call cannot be repeated."""
 
     @property
     def text(self) -> str:
@@ -65,7 +66,7 @@ class Episode:
     wire: str
     steps: int
     total: float | None
-    """The sum of its rewards; None if none was given."""
+    """The sum of its rewards; None if there is none."""
     finished: bool
     outcome: str
     complete: bool
@@ -83,11 +84,11 @@ class Episode:
 
     @property
     def file_name(self) -> str:
-        """Its id in names of files. A store may be a stranger's, with an id that leads out of a folder."""
+        """Its id, made safe for file names: the ids of an untrusted store may lead out of a folder."""
         return re.sub(r"[^0-9A-Za-z]", "_", self.id)
 
     def as_json(self) -> dict[str, Any]:
-        """One line of a list."""
+        """The episode as one line of a list."""
         names = ("id", "session", "environment", "split", "index", "run", "wire", "steps")
         later = ("finished", "outcome", "complete", "opened", "closed")
         return {
@@ -117,13 +118,17 @@ class Filter:
     wire: str | None = None
     outcome: str | None = None
     reward: str | None = None
-    """A comparison with the return, such as `<0.5`."""
+    """A comparison with the return, such as `<0.5`, or several: `>=0.2,<0.5`."""
     labels: JsonObject = field(default_factory=dict)
     ids: Sequence[str] = ()
-    """Ids, or what they begin with."""
+    """Ids, or their beginnings."""
+    like: str | None = None
+    """The id of an episode whose task they have."""
+    words: str | None = None
+    """What one of their steps says. Only what is in the index is found."""
 
     def where(self) -> tuple[str, Sequence[object]]:
-        """SQL, and the values in it. Raises `StoreError` for a comparison that is none."""
+        """The SQL condition and its values. Raises `StoreError` for a malformed comparison."""
         clauses, values = ["1"], []
         for column, value in [
             ("environment", self.environment and self.environment.lower()),
@@ -137,10 +142,22 @@ class Filter:
                 clauses.append(f"{column} = ?")
                 values.append(value)
         if self.reward is not None:
-            clauses.append(_compared(self.reward))
+            clauses += map(_compared, self.reward.split(","))
         for name, label in self.labels.items():
-            clauses.append("json_extract(labels, ?) = ?")
-            values += [f'$."{name}"', label]
+            clauses.append("EXISTS (SELECT 1 FROM json_each(labels) WHERE key = ? AND value = ?)")
+            values += [name, label]
+        if self.like is not None:
+            clauses.append(
+                "(environment, split, task_index) IS "
+                "(SELECT environment, split, task_index FROM episodes WHERE id = ?) "
+                "AND (task_index IS NOT NULL OR task = (SELECT task FROM episodes WHERE id = ?))"
+            )
+            values += [self.like, self.like]
+        if self.words is not None:
+            clauses.append(
+                f"number IN (SELECT rowid / {STEPS_MOST} FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?)"
+            )
+            values += [quoted(self.words), MATCHES_MOST]
         if self.ids:
             clauses.append(f"({' OR '.join(['id GLOB ?'] * len(self.ids))})")
             values += [f"{re.sub('[^0-9a-zA-Z]', '?', wanted)}*" for wanted in self.ids]
@@ -177,7 +194,7 @@ class Store:
             file.close()
 
     def episodes(self, wanted: Filter = ALL, *, limit: int = -1, newest: bool = False) -> Iterator[Episode]:
-        """In the order in which they began. Memory does not grow with their number."""
+        """Yield episodes in the order in which they began. Memory does not grow with their number."""
         where, values = wanted.where()
         order = "DESC" if newest else "ASC"
         sql = f"SELECT * FROM episodes WHERE {where} ORDER BY opened {order}, number {order} LIMIT ?"
@@ -185,7 +202,7 @@ class Store:
         return map(_episode, islice(found, limit if limit >= 0 else None))
 
     def find(self, wanted: str) -> Episode:
-        """By an id, or by what it begins with. Raises `NoEpisode`."""
+        """Find an episode by its id, or by the id's beginning. Raises `NoEpisode`."""
         found = list(self.episodes(Filter(ids=[wanted]), limit=2))
         exact = [one for one in found if one.id == wanted]
         if len(found) != 1 and not exact:
@@ -194,22 +211,35 @@ class Store:
         return (exact or found)[0]
 
     def steps(self, episode: Episode) -> Sequence[Step]:
-        """All of its steps, with images and long texts in their places."""
+        """All steps of an episode, with images and long texts in their places."""
         file = self._file_of(episode)
         sql = "SELECT * FROM steps WHERE episode = ? ORDER BY number"
         return [self._step(file, row) for row in _rows(file, sql, episode.number)]
+
+    def some_steps(self, episode: Episode, first: int, limit: int) -> Sequence[Step]:
+        """Steps from a number on."""
+        file = self._file_of(episode)
+        sql = "SELECT * FROM steps WHERE episode = ? AND number >= ? ORDER BY number LIMIT ?"
+        return [self._step(file, row) for row in _rows(file, sql, episode.number, first, limit)]
+
+    def each_step(self, episode: Episode) -> Iterator[Step]:
+        """All of its steps, a few in memory at a time."""
+        first = 1
+        while steps := self.some_steps(episode, first, _STEPS_AT_ONCE):
+            yield from steps
+            first = steps[-1].number + 1
 
     def prompt(self, episode: Episode) -> Sequence[JsonObject] | None:
         file = self._file_of(episode)
         return None if episode.prompt is None else [read_block(file, {**block}) for block in episode.prompt]
 
     def search(self, words: str, *, limit: int) -> Iterator[tuple[Episode, int, str]]:
-        """Episodes in which a step says these words, the number of that step, and an excerpt: the newest first."""
+        """Episodes with a step that contains these words, the step's number and an excerpt, the newest first."""
         for file, path in zip(self._files, self._paths, strict=True):
             sql = "SELECT rowid AS place FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?"
             try:
                 index(file)
-                places = [row["place"] for row in _rows(file, sql, _quoted(words), limit)]
+                places = [row["place"] for row in _rows(file, sql, quoted(words), limit)]
             except sqlite3.Error as error:
                 raise StoreError(f"{str(path)!r} cannot be searched for {words!r}: {error}") from error
             for place in places:
@@ -252,11 +282,6 @@ class Store:
             at=_time(row["at"]),
             altered=bool(row["altered"]),
         )
-
-
-def _quoted(words: str) -> str:
-    """Every word has to be there; none of them is an operator."""
-    return " ".join('"{}"'.format(word.replace('"', '""')) for word in words.split())
 
 
 def _excerpt(file: sqlite3.Connection, number: int, step: int, words: str) -> str:

@@ -1,14 +1,16 @@
-"""Reads blocks with their long texts and images, and keeps the index of words in which `search` looks.
+"""Reads blocks with their long texts and images, and keeps the word index for `search`.
 
-The first search after something was recorded adds it to the index, so that serving does not pay for it. When indexed
-episodes are dropped, the next search makes the index anew.
+A search first indexes what was recorded since the last one, so that serving does not pay for it. When the store drops
+indexed episodes, the next search makes the index anew.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any
 
 from toolyard.core.output import JsonObject
@@ -16,10 +18,23 @@ from toolyard.episodes.rows import whole
 from toolyard.episodes.schema import StoreError
 
 STEPS_MOST = 2**20
-"""More steps than an episode has: a step's place in the index is its episode's number times this, and its own."""
+"""More steps than any episode has: a step's place in the index is its episode's number times this, plus its own
+number."""
+MATCHES_MOST = 50_000
+"""Steps that a filter by words looks at: the newest that match."""
 _INDEX_AT_ONCE = 500
 _UNREAD = "SELECT number FROM episodes WHERE closed IS NOT NULL AND NOT searchable ORDER BY number LIMIT ?"
-_STEPS = "SELECT number, tool, said, arguments, blocks FROM steps WHERE episode = ?"
+_STEPS = (
+    "SELECT number, tool, said, arguments, blocks FROM steps WHERE episode = ? AND number > ? ORDER BY number LIMIT ?"
+)
+_STEPS_AT_ONCE = 5000
+"""In one transaction, during which nobody else writes."""
+_LAST = "SELECT max(id) FROM words_docsize WHERE id BETWEEN ? AND ?"
+
+
+def quoted(words: str) -> str:
+    """Every word has to be there; none of them is an operator."""
+    return " ".join('"{}"'.format(word.replace('"', '""')) for word in words.split())
 
 
 def read_block(file: sqlite3.Connection, block: dict[str, Any]) -> JsonObject:
@@ -33,35 +48,50 @@ def read_block(file: sqlite3.Connection, block: dict[str, Any]) -> JsonObject:
 
 
 def words_of_step(file: sqlite3.Connection, tool: str, said: str | None, arguments: str, blocks: str) -> str:
-    """What was said and returned."""
+    """The words of a step: its call and its result."""
     read = (read_block(file, block) for block in json.loads(blocks) if block["type"] == "text")
     text = "\n".join((said or "", f"{tool} {arguments}", *(block["text"] for block in read)))
     return whole(text)
 
 
-def index(file: sqlite3.Connection) -> None:
-    """Add what was recorded since the last search."""
+def index(file: sqlite3.Connection, seconds: float = math.inf) -> bool:
+    """Add what was recorded since the last search, for about so many seconds. Return whether it is all there."""
+    end = time.monotonic() + seconds
     while True:
         file.execute("BEGIN IMMEDIATE")
         try:
             numbers = file.execute(_UNREAD, (_INDEX_AT_ONCE,)).fetchall()
-            file.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", _places(file, numbers))
-            file.executemany("UPDATE episodes SET searchable = 1 WHERE number = ?", numbers)
+            file.executemany("UPDATE episodes SET searchable = 1 WHERE number = ?", _indexed(file, numbers))
             file.execute("COMMIT")
         except BaseException:
             file.execute("ROLLBACK")
             raise
         if not numbers:
-            return
+            return True
+        if time.monotonic() >= end:
+            return False
 
 
 def empty_index(file: sqlite3.Connection) -> None:
-    """Before indexed episodes are dropped. Taking out only their words makes it no smaller for long."""
+    """Empty the index, before indexed episodes are dropped. To delete only their words would take long and free no
+    space."""
     file.execute("INSERT INTO words (words) VALUES ('delete-all')")
     file.execute("UPDATE episodes SET searchable = 0 WHERE searchable")
 
 
-def _places(file: sqlite3.Connection, numbers: Sequence[tuple[int]]) -> Iterator[tuple[int, str]]:
+def _indexed(file: sqlite3.Connection, numbers: Sequence[tuple[int]]) -> Sequence[tuple[int]]:
+    """Add steps of these episodes, so many at once. Return the episodes of which all are there now."""
+    done, left = [], _STEPS_AT_ONCE
     for (number,) in numbers:
-        for step, *row in file.execute(_STEPS, (number,)).fetchall():
-            yield number * STEPS_MOST + step, words_of_step(file, *row)
+        first = number * STEPS_MOST
+        (last,) = file.execute(_LAST, (first, first + STEPS_MOST - 1)).fetchone()
+        rows = file.execute(_STEPS, (number, last - first if last else 0, left)).fetchall()
+        file.executemany(
+            "INSERT INTO words (rowid, text) VALUES (?, ?)",
+            ((first + step, words_of_step(file, *row)) for step, *row in rows),
+        )
+        left -= len(rows)
+        if left <= 0:
+            break
+        done.append((number,))
+    return done

@@ -1,4 +1,4 @@
-"""The thread that writes episodes: a batch a tenth of a second, each in one transaction."""
+"""The thread that writes episodes: one batch each tenth of a second, in one transaction."""
 
 from __future__ import annotations
 
@@ -32,16 +32,20 @@ _PAUSE = 0.1
 _BATCH_MOST = 2000
 _EVENTS_MOST = 100_000
 _BYTES_MOST = 128 * 2**20
-"""Events and bytes that wait to be written. Beyond, episodes are left out."""
+"""The most events and bytes that wait to be written. Beyond that, episodes are left out."""
 _YIELD_EVERY = 8
-"""Rows after which the event loop may go on: it would wait for the interpreter otherwise."""
+"""Yield to the event loop after this many rows, or it would wait for the interpreter."""
 _DROPPED_MOST = 500
-"""Episodes that are dropped in one transaction."""
+"""The most episodes to drop in one transaction."""
+_REWARDS_MOST = 32
+"""Named rewards of which an episode has the sums."""
+_REWARD_MOST = 1e100
+"""A sum of smaller ones is a number."""
 _NO_FILE = (-1, -1)
 _SAID_EVERY = 60.0
 """Seconds between two complaints of the same kind."""
 _TRIM_EVERY = 50
-"""Batches between two looks at the size of the file."""
+"""Check the size of the file after this many batches."""
 
 
 class Writer:
@@ -50,17 +54,17 @@ class Writer:
         self._most = most
         self._events: deque[tuple[Event, int]] = deque()
         self._taken = self._written = 0
-        """Bytes: the event loop counts the first, the thread the second."""
+        """Bytes; the event loop counts the first, the thread the second."""
         self.failed = 0
-        """Episodes that were in a batch that could not be written."""
+        """How many episodes were lost with batches that could not be written."""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._batches = 0
         self._file = _NO_FILE
-        """Which file it is, whatever its name."""
+        """The identity of the file, independent of its name."""
         self._complained = -_SAID_EVERY
         self._gave_up = False
-        """The server ends, and what is left cannot be written: each attempt would wait for a lock again."""
+        """The server ends and the rest cannot be written: each further try would wait for a lock."""
 
     @property
     def waiting(self) -> int:
@@ -74,14 +78,14 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what waits, and end."""
+        """Write all waiting events, and end."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def take(self, event: Event, size: int) -> bool:
-        """False if too much waits already."""
+        """Queue an event. False if too many wait already."""
         if len(self._events) >= _EVENTS_MOST or self._taken - self._written + size > _BYTES_MOST:
             return False
         self._taken += size
@@ -89,7 +93,7 @@ class Writer:
         return True
 
     def take_last(self, event: Closed) -> None:
-        """The end of an episode that was taken. There are no more of these than open sessions."""
+        """Queue the end of an episode, in any case. There are no more of these than open sessions."""
         self._events.append((event, 0))
 
     def _connected(self) -> sqlite3.Connection:
@@ -109,7 +113,7 @@ class Writer:
             connection.close()
 
     def _drain(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Write what waits. Return the connection for the next time."""
+        """Write all waiting events. Return the connection for the next time."""
         if self._events and file_of(self._path) != self._file:
             connection = self._begun_again(connection)
         while self._events:
@@ -127,15 +131,15 @@ class Writer:
         return connection
 
     def _begun_again(self, old: sqlite3.Connection) -> sqlite3.Connection:
-        """Somebody took the file away, and would wait in vain for what is written into it."""
-        old.close()  # first: it takes away what lies beside a file of this name
+        """Make the file anew: another program removed it, and no reader would find what this connection writes."""
+        old.close()  # first: closing removes the files beside one of this name
         try:
             connection = self._connected()
         except StoreError as error:
             self._file = _NO_FILE
             self._complain(f"{self._path} is gone, and cannot be made again: {error}")
-            return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)  # it takes no episode
-        log.error("%s was deleted or replaced while it was in use; it is begun again", self._path)
+            return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)  # it keeps nothing
+        log.error("%s was deleted or replaced while it was in use; the server makes it anew", self._path)
         return connection
 
     def _write(self, connection: sqlite3.Connection, batch: Batch) -> None:
@@ -146,7 +150,7 @@ class Writer:
             batch.write(connection)
             connection.execute("COMMIT")
             self.failed += batch.spoiled
-        except Exception as error:  # a full disk, a file that was taken away or is locked
+        except Exception as error:  # a full disk, or a file that is gone or locked
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             lost = batch.give_up()
@@ -155,14 +159,14 @@ class Writer:
             self._complain(f"{lost} episodes cannot be kept in {self._path}: {error}")
 
     def _complain(self, problem: str) -> None:
-        """Not for each batch: there are ten in a second."""
+        """Log a problem, but not for each batch: there are ten in a second."""
         now = time.monotonic()
         if now - self._complained > _SAID_EVERY:
             self._complained = now
             log.error("%s; %d could not be kept so far", problem, self.failed)
 
     def _trim(self, connection: sqlite3.Connection) -> None:
-        """Drop the oldest episodes of training when the file is too large. Those that stay never go by themselves."""
+        """Drop the oldest training episodes while the file is too large. Episodes marked to stay are never dropped."""
         try:
             while size_of(connection) > self._most and drop_oldest(connection):
                 connection.executescript("PRAGMA incremental_vacuum")
@@ -171,13 +175,13 @@ class Writer:
 
 
 class Batch:
-    """Events that are written in one transaction."""
+    """Events to write in one transaction."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.touched: dict[Open, None] = {}
         self.spoiled = 0
-        """Episodes of which a part cannot be written down."""
+        """How many episodes have a part that cannot be written."""
         self._steps: list[Sequence[Any]] = []
         self._blobs: list[tuple[bytes, bytes]] = []
         self._uses: list[tuple[int, bytes]] = []
@@ -189,13 +193,13 @@ class Batch:
             one.broken = True
         for event in self.events:
             if isinstance(event, Opened):
-                event.of.rowid = 0  # its row was taken back, and another episode gets the number
+                event.of.rowid = 0  # its row was rolled back, and another episode gets the number
         return len(whole)
 
     def write(self, connection: sqlite3.Connection) -> None:
         for count, event in enumerate(self.events):
             one = episode_of(event)
-            if one.rowid and one.file is not connection:  # it began in a file that was taken away
+            if one.rowid and one.file is not connection:  # it began in a file that is gone
                 one.rowid, one.broken = 0, True
                 self.spoiled += 1
             try:
@@ -203,7 +207,7 @@ class Batch:
             except Exception as error:
                 if isinstance(error, sqlite3.Error):
                     raise
-                # What an author returned, or left after redact(). The episodes beside it are none of its business.
+                # A value of the author's, from a tool or redact(). It must not cost the other episodes of the batch.
                 log.error("the episode %s cannot be kept: %s", one.id, describe(error))
                 one.broken = True
                 self.spoiled += 1
@@ -216,7 +220,7 @@ class Batch:
         insert_steps(connection, self._steps)
         connection.executemany(
             "UPDATE episodes SET prompt = ?, closed = ?, why = ?, steps = ?, total = ?, finished = ?, outcome = ?, "
-            "complete = ? WHERE number = ?",
+            "complete = ?, rewards = ? WHERE number = ?",
             map(self._summary, self.touched),
         )
 
@@ -247,7 +251,10 @@ class Batch:
 
     def _step(self, one: Open, event: Stepped) -> Sequence[Any]:
         row = Row.of(event)
-        values = row.values(one.rowid, encode(self._stored(one, row.blocks)).decode())
+        rewards = row.rewards
+        values = row.values(one.rowid, encode(self._stored(one, row.blocks)).decode(), rewards)
+        if rewards:
+            add_rewards(one.rewards, rewards)
         one.number += 1
         one.last = row.outcome
         if row.reward is not None:
@@ -256,7 +263,7 @@ class Batch:
         return values
 
     def _stored(self, one: Open, blocks: Sequence[JsonObject]) -> Sequence[JsonObject]:
-        """The blocks as they stand in a row: images and long text stand in a table of their own, once."""
+        """The blocks for a row; images and long texts go into a table of their own, each once."""
         stored = []
         for block in blocks:
             key = "data" if block["type"] == "image" else "text"
@@ -273,11 +280,18 @@ class Batch:
     def _summary(self, one: Open) -> Sequence[Any]:
         prompt = one.prompt.decode() if one.prompt else None
         ended = one.closed, one.why, one.number, one.total, one.finished, one.outcome, one.complete
-        return prompt, *ended, one.rowid
+        return prompt, *ended, json.dumps(one.rewards) if one.rewards else None, one.rowid
 
 
 def episode_of(event: Event) -> Open:
     return event.deed.of if isinstance(event, Stepped) else event.of
+
+
+def add_rewards(sums: dict[str, float], rewards: JsonObject) -> None:
+    for name, reward in rewards.items():
+        known = name in sums or len(sums) < _REWARDS_MOST
+        if known and type(reward) in (int, float) and abs(reward) < _REWARD_MOST:
+            sums[name] = sums.get(name, 0.0) + reward
 
 
 def insert_steps(connection: sqlite3.Connection, steps: Sequence[Sequence[Any]]) -> None:
@@ -289,7 +303,7 @@ def insert_steps(connection: sqlite3.Connection, steps: Sequence[Sequence[Any]])
 
 @cache
 def source_hash(environment: type[Environment]) -> str:
-    """Of the file in which an environment is written; empty where there is none."""
+    """The hash of the file with an environment's source; empty if there is none."""
     try:
         file = inspect.getsourcefile(environment.written_as or environment)
     except TypeError:  # a class without a module
@@ -298,7 +312,7 @@ def source_hash(environment: type[Environment]) -> str:
 
 
 def file_of(path: Path) -> tuple[int, int]:
-    """What tells a file from another of the same name."""
+    """Device and inode, which tell a file from another of the same name."""
     try:
         found = path.stat()
     except OSError:  # it is gone
@@ -314,7 +328,7 @@ def size_of(connection: sqlite3.Connection) -> int:
 
 
 def drop_oldest(connection: sqlite3.Connection) -> int:
-    """Drop a twentieth of the episodes that are over and need not stay. Return how many that were."""
+    """Drop a twentieth of the closed episodes that need not stay. Return how many."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         over = "FROM episodes WHERE NOT stays AND closed IS NOT NULL"

@@ -1,4 +1,4 @@
-"""Judges: models that grade what agents wrote, by a rubric.
+"""Judges: models that grade the texts of agents by a rubric.
 
 `JUDGE = Judge("model", [Criterion("correct", "Is the answer right?")])`, and in a tool
 `verdict = await JUDGE.ask(answer, about={"question": …})`, then `ToolOutput(rewards=verdict.rewards)`.

@@ -1,4 +1,4 @@
-"""`Cache`: verdicts by what was judged, in memory, and in a file that several processes may share."""
+"""`Cache`: verdicts by the judged text, in memory and in a file that several processes may share."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import Any
 log = logging.getLogger("toolyard.judge")
 
 _MOST = 10_000
-"""Verdicts that are kept in memory. The file keeps all."""
+"""How many verdicts stay in memory. The file keeps all."""
 _WAIT_SECONDS = 5.0
 
 
 class Cache:
-    """A cache that cannot be read or written costs another question, and is no error."""
+    """A cache that cannot be read or written costs another question, but is no error."""
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self._path = path
         self._kept: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
 
     def find(self, key: str) -> Mapping[str, Any] | None:
-        """May read a file."""
+        """Find a verdict. May read a file."""
         if (found := self._kept.get(key)) is None and self._path is not None:
             found = self._read(self._path, key)
         return found
 
     def keep(self, key: str, said: Mapping[str, Any]) -> None:
-        """May write a file."""
+        """Keep a verdict. May write a file."""
         self._kept[key] = said
         if len(self._kept) > _MOST:
             self._kept.popitem(last=False)
@@ -53,7 +53,7 @@ class Cache:
 
     def _write(self, path: str | os.PathLike[str], key: str, said: Mapping[str, Any]) -> None:
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # reasons quote what was judged
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # private: reasons quote the judged text
             with closing(sqlite3.connect(path, timeout=_WAIT_SECONDS)) as file, file:
                 file.execute("CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, said TEXT NOT NULL)")
                 file.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?)", (key, json.dumps(said)))

@@ -1,4 +1,4 @@
-"""`Endpoint`: a server that speaks OpenAI's chat completions, asked again while there is hope and time."""
+"""`Endpoint`: a server that speaks OpenAI's chat completions, asked again while tries and time are left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOO_LONG = "the judge: its answer is too long"
 
 
 class Trouble(Exception):
-    """The endpoint did not answer as it should, and may do so later: after `pause` seconds, if it says so."""
+    """The endpoint failed, but may answer later: after `pause` seconds, if it says so."""
 
     def __init__(self, message: str, pause: float | None = None) -> None:
         super().__init__(message)
@@ -73,8 +73,8 @@ class Endpoint:
 
 
 def pause_before(tries: int, trouble: Exception) -> float:
-    """Seconds to wait before another try: as long as the endpoint says, or twice as long each time. An endpoint
-    whose answer was no verdict is well, and is asked again at once."""
+    """Seconds to wait before another try: as long as the endpoint says, or twice as long each time. After an answer
+    that was no verdict, there is no wait."""
     if not isinstance(trouble, Trouble):
         return 0.0
     grown = min(_FIRST_PAUSE * 2 ** (tries - 1), _LONGEST_PAUSE)

@@ -1,4 +1,4 @@
-"""`Judge`: asks a model for a verdict by a rubric. When there is none, the call is lost, and nobody gets a score."""
+"""`Judge`: asks a model for a verdict by a rubric. Without a verdict the call is lost, and gets no score."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from toolyard.judge.endpoint import Endpoint, Trouble, pause_before
 from toolyard.judge.rubric import Criterion, Nonsense, Rubric, Verdict
 
 _VERSION = 1
-"""Of the words in which the judge is asked: other words, other verdicts."""
+"""The version of the judge's instructions: other instructions give other verdicts."""
 
 
 class Judge:
     """A model behind any endpoint that speaks OpenAI's chat completions. Make one, and use it for all sessions.
 
-    `base_url` and `api_key` are those of the environment variables OPENAI_BASE_URL and OPENAI_API_KEY, unless they are
-    given. `more` is added to each request, as `{"max_tokens": 1000}`. A verdict comes within `deadline` seconds and
-    `tries` questions, or not at all. The same text under the same rubric gets the same verdict: it is kept in memory,
-    and in the file `cache` if there is one.
+    `base_url` and `api_key` default to the environment variables OPENAI_BASE_URL and OPENAI_API_KEY. `more` adds fields
+    to each request, such as `{"max_tokens": 1000}`. A verdict comes within `deadline` seconds and `tries` questions, or
+    not at all. The same text under the same rubric gets the same verdict, from memory or from the file `cache`, if you
+    name one.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Judge:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Of the criteria, for `ToolOutput(rewards=verdict.rewards, weights=judge.weights)`."""
+        """The weights of the criteria, for `ToolOutput(rewards=verdict.rewards, weights=judge.weights)`."""
         return {one.name: one.weight for one in self.rubric.criteria}
 
     async def ask(self, text: str, *, about: Mapping[str, str] = {}) -> Verdict:
-        """Judge what an agent wrote. `about` is what the judge should know beside it, by name: a task, a right answer.
+        """Judge a text of an agent. `about` is what else the judge should know, by name: a task, a right answer.
 
-        Raises `ServiceUnavailable` if there is no verdict, and `ToolError` if the text is too long: that is the agent's
-        to correct.
+        Raises `ServiceUnavailable` if there is no verdict, and `ToolError` if the text is too long, which the agent can
+        correct.
         """
         if len(text) > self._most:
             raise ToolError(f"the text has {len(text):,} characters; at most {self._most:,} are judged")
@@ -120,7 +120,7 @@ class Judge:
 
 
 def _mark(*texts: str) -> str:
-    """A random word that none of the texts holds."""
+    """A random word that is in none of the texts."""
     while True:
         mark = secrets.token_hex(8)
         if not any(mark in text for text in texts):
@@ -128,5 +128,5 @@ def _mark(*texts: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without broken characters, which endpoints refuse."""
+    """The text without broken characters, which endpoints refuse."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""`Criterion` and `Verdict`: what a judge is asked, and how its answer is read. The text under judgement is data."""
+"""`Criterion` and `Verdict`: how to ask a judge and read its answer. The judged text is data, never an instruction."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Answer in this form, with the mark as `mark`:
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One thing that a text is judged by."""
+    """One aspect by which to judge a text."""
 
     name: str
     question: str
-    """What the judge is asked, with what the ends of the scale stand for."""
+    """The question to the judge. It should say what the ends of the scale mean."""
     scale: tuple[float, float] = (0, 1)
     """The worst and the best score. Either may be the greater number."""
     weight: float = 1.0
-    """What it counts in `Judge.weights`."""
+    """Its weight in `Judge.weights`."""
 
     def __post_init__(self) -> None:
         worst, best = self.scale
@@ -57,17 +57,17 @@ class Criterion:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the judge said, criterion by criterion."""
+    """The judge's answer, criterion by criterion."""
 
     scores: Mapping[str, float]
-    """As the judge gave them, on the scales of the criteria."""
+    """The judge's scores, on the scales of the criteria."""
     rewards: dict[str, float]
-    """The same from 0 to 1, for `ToolOutput(rewards=…)`."""
+    """The scores from 0 to 1, for `ToolOutput(rewards=…)`."""
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 class Nonsense(Exception):
-    """The judge answered, and gave no verdict. The message says what is wrong."""
+    """The judge's answer is no verdict. The message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class Rubric:
         return _SYSTEM.format(instructions=instructions, criteria=criteria, form=form)
 
     def read(self, answer: str, mark: str) -> Verdict:
-        """The verdict in the judge's answer. Only an object with the mark is one: a text cannot know the mark, so what
-        the judge repeats from it is none. Raises `Nonsense`."""
+        """The verdict in the judge's answer. Only an object with the mark counts: the judged text cannot know the mark,
+        so nothing that the judge quotes from it counts. Raises `Nonsense`."""
         said = _marked(answer, mark).get("scores")
         if not isinstance(said, dict):
             raise Nonsense("the answer has no scores")
@@ -107,7 +107,7 @@ class Rubric:
         return self._verdict(scores, {one.name: _reason(said[one.name]) for one in self.criteria})
 
     def remembered(self, kept: Mapping[str, Any]) -> Verdict | None:
-        """A verdict that was kept; None if it is none by this rubric."""
+        """A verdict from the cache; None if it does not fit this rubric."""
         scores, reasons = kept.get("scores"), kept.get("reasons")
         if not isinstance(scores, dict) or not isinstance(reasons, dict):
             return None

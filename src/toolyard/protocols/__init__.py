@@ -17,6 +17,7 @@ PROTOCOLS = {
     "ors": "toolyard.protocols.ors",
 }
 ALWAYS = frozenset({"metrics", "sessions"})
-"""Always served, for the server's operator and for trainers. A protocol above them that takes the same path gets it."""
+"""Always served, for the server's operator and for trainers. A protocol above them takes precedence on a shared
+path."""
 RUN_CODE = frozenset({"fusion"})
-"""They run any code that a client sends. So they are served only if tools of the server do so too, or on request."""
+"""These run any code that a client sends. So the server offers them only if its tools do the same, or on request."""

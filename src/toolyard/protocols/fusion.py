@@ -1,4 +1,4 @@
-"""SandboxFusion's endpoint: one POST carries a program in one of many languages, and its answer what it wrote."""
+"""SandboxFusion's endpoint: one POST carries a program in one of many languages; the answer has its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`GET /sessions/{session id}/outcome`: what a session came to, for its trainer. It is always served, for all wires."""
+"""`GET /sessions/{session id}/outcome`: rewards and failures of a session, for its trainer. Always served, for all
+wires."""
 
 from __future__ import annotations
 

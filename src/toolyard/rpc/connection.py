@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeAlias, cast
 
 from toolyard.core import errors
 from toolyard.core.errors import NotSupported
+from toolyard.core.frames import ELSEWHERE, traceback_of
 from toolyard.rpc import codec
 
 _WAITING_MOST = 4 * 2**20
@@ -144,7 +144,7 @@ class TheirQuestion:
             if not self._is_answered:
                 self.answer(answer)
         except BaseException as error:  # the author's, or our own cancelling: the other side gets it as the answer
-            trace = "".join(traceback.format_exception(error))
+            trace = traceback_of(error)
             self._connection.send(_REFUSES, self._number, type(error).__name__, str(error), trace)
         finally:
             self._connection.forget(self._number)
@@ -298,4 +298,5 @@ def _error_of(name: str, message: str, trace: str) -> BaseException:
     kind: type[BaseException] = known if issubclass(known, errors.ToolyardError) else type(name, (Exception,), {})
     error = kind(message)
     error.add_note(trace)
+    setattr(error, ELSEWHERE, trace)
     return error

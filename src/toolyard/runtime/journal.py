@@ -6,7 +6,7 @@ function must be quick and must not raise. An empty list costs a call almost not
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 from toolyard.core.output import Blocks, JsonObject, Reason, Reply
@@ -28,11 +28,22 @@ Swept: TypeAlias = Callable[[float], None]
 
 
 class Deed(Protocol):
-    """What a recorder remembers of a call that has begun."""
+    """What a listener remembers of a call that has begun."""
+
+    def ended(self, result: Reply, waited: float, ran: float | None) -> None: ...
 
 
-class Recorder(Protocol):
-    """Keeps what happens in sessions. Its methods are quick and do not raise."""
+class Listener(Protocol):
+    """Hears of calls, with their arguments and results. Its methods are quick and do not raise."""
+
+    def began(self, spec: SessionSpec, tool: str, arguments: JsonObject, given: JsonObject, said: str) -> Deed | None:
+        """A call has begun. `said` is the text in which the model wrote it. None if the listener ignores this call."""
+
+    def prompted(self, spec: SessionSpec, prompt: Blocks) -> None: ...
+
+
+class Recorder(Listener, Protocol):
+    """Keeps what happens in sessions."""
 
     @property
     def left_out(self) -> int:
@@ -42,15 +53,38 @@ class Recorder(Protocol):
     def waiting(self) -> int:
         """How many events are not written yet."""
 
-    def began(self, spec: SessionSpec, tool: str, arguments: JsonObject, given: JsonObject, said: str) -> Deed | None:
-        """A call has begun. `said` is the text in which the model wrote it. None if this session is not recorded."""
 
-    def ended(self, deed: Deed, result: Reply, waited: float, ran: float | None) -> None: ...
-    def prompted(self, spec: SessionSpec, prompt: Blocks) -> None: ...
+class _Deeds:
+    """Those of several listeners."""
+
+    __slots__ = ("_deeds",)
+
+    def __init__(self, deeds: Sequence[Deed]) -> None:
+        self._deeds = deeds
+
+    def ended(self, result: Reply, waited: float, ran: float | None) -> None:
+        for deed in self._deeds:
+            deed.ended(result, waited, ran)
+
+
+class _Listeners:
+    """Several as one."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self.listeners = listeners
+
+    def began(self, spec: SessionSpec, tool: str, arguments: JsonObject, given: JsonObject, said: str) -> Deed | None:
+        deeds = [listener.began(spec, tool, arguments, given, said) for listener in self.listeners]
+        kept = [deed for deed in deeds if deed is not None]
+        return _Deeds(kept) if len(kept) > 1 else kept[0] if kept else None
+
+    def prompted(self, spec: SessionSpec, prompt: Blocks) -> None:
+        for listener in self.listeners:
+            listener.prompted(spec, prompt)
 
 
 class Journal:
-    __slots__ = ("answered", "closed", "opened", "rebuilt", "recorder", "settled", "started", "swept")
+    __slots__ = ("answered", "closed", "listener", "opened", "rebuilt", "recorder", "settled", "started", "swept")
 
     def __init__(self) -> None:
         self.opened: list[Opened] = []
@@ -66,7 +100,25 @@ class Journal:
         never ran."""
         self.closed: list[Closed] = []
         """A session is closed: why, and the seconds since it was opened. Its teardown comes next."""
+        self.listener: Listener | None = None
+        """Hears of calls with their arguments and results, if anything listens. `hear` and `unhear` set it."""
         self.recorder: Recorder | None = None
-        """Keeps calls with their arguments and results, if recording is on."""
+        """The listener that keeps what it hears, if recording is on."""
         self.swept: list[Swept] = []
         """The server's clock ticked, this many seconds late: as late as everything else on the event loop."""
+
+    def hear(self, listener: Listener) -> None:
+        """From now on, tell this listener of calls too."""
+        self._tell([*self._listeners, listener])
+
+    def unhear(self, listener: Listener) -> None:
+        self._tell([one for one in self._listeners if one is not listener])
+
+    @property
+    def _listeners(self) -> Sequence[Listener]:
+        if isinstance(self.listener, _Listeners):
+            return self.listener.listeners
+        return [] if self.listener is None else [self.listener]
+
+    def _tell(self, listeners: Sequence[Listener]) -> None:
+        self.listener = _Listeners(listeners) if len(listeners) > 1 else listeners[0] if listeners else None

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from toolyard.core.environment import lists_task_tools, needs_teardown, overrides
-from toolyard.core.errors import SessionClosed, SessionFailed, describe
+from toolyard.core.errors import DefinitionError, SessionClosed, SessionFailed, describe
 from toolyard.core.output import JsonObject, Reply, ToolFailure
 from toolyard.core.tool import ListToolsOutput
 from toolyard.placement.base import Placed, Placement, SessionSpec, list_session_tools
@@ -96,7 +96,9 @@ class Lifecycle:
             else:  # no constructor of an author's runs, so nothing can hang
                 placed = await placement.place(spec)
         except BaseException as error:  # requests that wait for the session already must not wait for ever
-            self._error = str(error) if isinstance(error, SessionFailed) else describe(error)
+            self._error = str(error) if isinstance(error, SessionFailed | DefinitionError) else describe(error)
+            if isinstance(error, DefinitionError):  # its message says which method to change, and how
+                log.warning("session %s: %s", self._spec.session_id, error, extra=self.about)
             if self.state is _STARTING:
                 self._settle(_FAILED)
                 self._tell_closed("failed")

@@ -321,8 +321,13 @@ def by_name(environments: Sequence[type[Environment]]) -> dict[str, type[Environ
         if not (env._definition.tools or env._definition.catalogue or env.toolsets or lists_task_tools(env)):
             raise DefinitionError(f"{env.__qualname__} has no tool: decorate a method with @tool")
         if not overrides(env, "list_splits"):
-            raise DefinitionError(f"{env.__qualname__} has no split: write a classmethod list_splits()")
+            raise DefinitionError(f"{env.__qualname__} has no split: write a classmethod list_splits(cls)")
+        if not overrides(env, "list_tasks") and not (overrides(env, "num_tasks") and overrides(env, "get_task")):
+            raise DefinitionError(
+                f"{env.__qualname__} has no task: write a classmethod list_tasks(cls, split) that returns a list of "
+                f"dicts, empty if clients bring the tasks; or num_tasks(cls, split) and get_task(cls, split, index)"
+            )
         if not overrides(env, "get_prompt") and not overrides(env, "get_messages"):
-            raise DefinitionError(f"{env.__qualname__} has no prompt: write get_prompt() or get_messages()")
+            raise DefinitionError(f"{env.__qualname__} has no prompt: write get_prompt(self) or get_messages(self)")
         found[name] = env
     return found

@@ -121,6 +121,16 @@ class Session:
         return self._turns.waiting if self._turns is not None else 0
 
     @property
+    def opened(self) -> float:
+        """When it was opened, by the monotonic clock."""
+        return self._life.opened
+
+    @property
+    def running_tools(self) -> Sequence[str]:
+        """The tools of the calls that run or wait to run."""
+        return [call.name for call in (self._calls or {}).values() if not call.done]
+
+    @property
     def busy(self) -> bool:
         """Whether a call or setup() runs in it, so that it is not idle even without requests."""
         return self.running > 0 or self.state is State.STARTING
@@ -155,8 +165,8 @@ class Session:
     async def prompt(self) -> Blocks:
         """The prompt of its task, once setup() is over."""
         blocks = await (await self.ready()).prompt()
-        if (recorder := self._shared.journal.recorder) is not None:
-            recorder.prompted(self.spec, blocks)
+        if (listener := self._shared.journal.listener) is not None:
+            listener.prompted(self.spec, blocks)
         return blocks
 
     async def tools_before_setup(self) -> ListToolsOutput | None:
@@ -271,8 +281,8 @@ class Session:
         if call_id is not None and (found := self._find(call_id, tool, arguments)) is not None:
             return found
         call = self._admit(tool, call_id, arguments, kept=kept)
-        if (recorder := self._shared.journal.recorder) is not None:
-            call.deed = recorder.began(self.spec, tool, arguments, given, said)
+        if (listener := self._shared.journal.listener) is not None:
+            call.deed = listener.began(self.spec, tool, arguments, given, said)
         if (left := self._turns_left) is None:
             work = self._in_turn(call, tool, arguments, given)
         else:
@@ -439,6 +449,10 @@ class Session:
         finally:
             turns.give_back(claim)
 
+    def cannot_be_repeated(self) -> None:
+        """Its client changes something by other means than calls: no repetition of the calls leads to that."""
+        self._life.history = None
+
     async def _call_and_remember(self, asked: Asked, history: list[Asked]) -> Reply:
         """Call a tool in a session whose calls can be repeated. If the environment is lost during the call, rebuild it
         as it was before."""
@@ -513,8 +527,8 @@ class Session:
         journal = self._shared.journal
         asked = call.deadline - self._shared.limits.call_seconds
         waited, ran = (call.began - asked, now - call.began) if call.began else (now - asked, None)
-        if call.deed is not None and journal.recorder is not None:
-            journal.recorder.ended(call.deed, result, waited, ran)
+        if call.deed is not None:
+            call.deed.ended(result, waited, ran)
         if isinstance(result, AskAgain):
             return
         outcome: Outcome = result.reason if isinstance(result, ToolFailure) else "ok"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import copy
+import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from toolyard.core.environment import Environment, Split, as_split, overrides
-from toolyard.core.errors import NotSupported, SplitNotFound, TaskNotFound
+from toolyard.core.environment import Environment, Split, overrides
+from toolyard.core.errors import DefinitionError, NotSupported, SplitNotFound, TaskNotFound
 from toolyard.core.output import JsonObject
 from toolyard.placement.base import Placement, Task
+from toolyard.runtime.listed import as_splits, as_tasks, check_task, copied
+
+log = logging.getLogger("toolyard.environment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +26,19 @@ class _Listed:
     """Whether indexing it runs the author's code, which may block."""
 
 
-def _list(tasks: Sequence[JsonObject]) -> _Listed:
+def _list(environment: type[Environment], split: str, listed: object) -> _Listed:
+    tasks = as_tasks(environment, split, listed)
     return _Listed(tasks, len(tasks), not isinstance(tasks, list | tuple))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Log what is wrong with a list of tasks: the client is told, and the author reads the log."""
+    try:
+        yield
+    except DefinitionError as error:
+        log.warning("%s", error)
+        raise
 
 
 class Tasks:
@@ -42,13 +57,14 @@ class Tasks:
             async with self._asking[None]:
                 if self._splits is None:
                     listed = await self._placement.ask(self._env.list_splits)
-                    self._splits = [as_split(split) for split in listed]
+                    with _told():
+                        self._splits = as_splits(self._env, listed)
         return self._splits
 
     async def all(self, split: str) -> Sequence[JsonObject]:
         """Every task of a split. Raises NotSupported if the environment only gives one task at a time."""
         listed = await self._listed(split)
-        return await self._pick(listed, range(listed.count))
+        return await self._pick(split, listed, range(listed.count))
 
     async def count(self, split: str) -> int:
         if overrides(self._env, "num_tasks"):
@@ -63,8 +79,8 @@ class Tasks:
         if not -count <= index < count:
             raise TaskNotFound(f"{self._env.name()}/{split} has {count} tasks, no number {index}")
         (task,) = await self._some(split, [index % count])
-        # A copy: what a session does to its task must not reach the list that all sessions share.
-        return Task(copy.deepcopy(task), split, index % count)
+        with _told():
+            return Task(copied(self._env, split, index % count, task), split, index % count)
 
     async def between(self, split: str, start: int | None, stop: int | None) -> Sequence[JsonObject]:
         """Tasks of a half-open range, with Python's rules for slices."""
@@ -72,15 +88,23 @@ class Tasks:
 
     async def _some(self, split: str, indexes: Iterable[int]) -> Sequence[JsonObject]:
         if overrides(self._env, "get_task"):
-            return [await self._placement.ask(self._env.get_task, split, index) for index in indexes]
-        return await self._pick(await self._listed(split), indexes)
+            return [self._checked(split, i, await self._placement.ask(self._env.get_task, split, i)) for i in indexes]
+        return await self._pick(split, await self._listed(split), indexes)
 
-    async def _pick(self, listed: _Listed, indexes: Iterable[int]) -> Sequence[JsonObject]:
-        def picked() -> Sequence[JsonObject]:
+    async def _pick(self, split: str, listed: _Listed, indexes: Iterable[int]) -> Sequence[JsonObject]:
+        if not listed.lazy:
             return [listed.tasks[index] for index in indexes]
 
-        found: Sequence[JsonObject] = await self._placement.ask(picked) if listed.lazy else picked()
+        def picked() -> Sequence[JsonObject]:
+            return [self._checked(split, index, listed.tasks[index]) for index in indexes]
+
+        found: Sequence[JsonObject] = await self._placement.ask(picked)
         return found
+
+    def _checked(self, split: str, index: int, task: JsonObject) -> JsonObject:
+        with _told():
+            check_task(self._env, split, index, task)
+        return task
 
     async def _listed(self, split: str) -> _Listed:
         await self._check(split)
@@ -94,10 +118,12 @@ class Tasks:
                             "list_tasks is not supported for this environment. Use the index-based API "
                             "(num_tasks + get_task) instead."
                         ) from None
-                    self._lists[split] = await self._placement.ask(_list, tasks)
+                    with _told():
+                        self._lists[split] = await self._placement.ask(_list, self._env, split, tasks)
         return self._lists[split]
 
     async def _check(self, split: str) -> None:
         names = [known.name for known in await self.splits()]
         if split not in names:
-            raise SplitNotFound(f"no split {split[:200]!r}; there are {', '.join(map(repr, names))}")
+            there = f"there are {', '.join(map(repr, names))}" if names else f"{self._env.name()} has none"
+            raise SplitNotFound(f"no split {split[:200]!r}; {there}")

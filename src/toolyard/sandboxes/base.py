@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
 
+from toolyard.core.workspace import Files
 from toolyard.sandboxes.verdicts import TestReport
 
 Level: TypeAlias = Literal["L0", "L1", "L2", "L3-nolimit", "L3", "L4"]
@@ -384,6 +385,32 @@ class Sandbox(Protocol):
 
     async def list(self, path: str = ".") -> Sequence[Entry]:
         """The names in a directory of the workspace, sorted."""
+
+    async def put(self, source: Files, path: str = ".") -> Sequence[str]:
+        """Copy a folder of the host into a folder of the workspace, or a file to a path there, or files by their path.
+
+        Contents, permissions, empty folders and links that stay inside are copied. Returns the names that were
+        left out: pipes, sockets, devices and links that lead out. Replaces existing files and keeps all others.
+        """
+
+    async def get(self, path: str, target: Path) -> Sequence[str]:
+        """Copy a file or a folder of the workspace to a path of the host where nothing is yet, or an empty folder.
+
+        Nothing that a program put there can reach beyond `target`. Returns the names that were left out: links that
+        lead out of the folder, and names that the host's file system refuses. Pipes, sockets and devices are never
+        copied. Raises `WorkspaceError`, and copies nothing, if there is more than the sandbox's limits `disk_bytes` and
+        `disk_files` allow.
+        """
+
+    async def pack(self, path: str = ".") -> bytes:
+        """Return a file or a folder as a tar archive that any tool can unpack without harm. Otherwise like `get`."""
+
+    async def unpack(self, archive: bytes, path: str = ".") -> None:
+        """Unpack a tar archive, compressed or not, into a folder of the workspace.
+
+        Raises `WorkspaceError` at the first entry that is no file, folder or link, that leads out of that folder, or
+        that exceeds the limits `disk_bytes` and `disk_files`. Earlier entries stay in the workspace.
+        """
 
     async def fork(self, count: int = 1) -> Sequence[Sandbox]:
         """Open as many branches, each with its own copy of the session's variables and workspace.

@@ -130,7 +130,7 @@ def _threads_of(user: int) -> Iterator[int]:
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             about = os.stat(f"/proc/{name}/task")
-        except OSError:  # it has ended meanwhile
+        except OSError:  # it has ended
             continue
         if about.st_uid == user:
             yield about.st_nlink - 2  # one directory for each thread, `.` and `..`

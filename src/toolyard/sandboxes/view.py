@@ -128,7 +128,7 @@ def _is_in(path: str, folders: Sequence[str]) -> bool:
 def _check_harmless(path: str, python: Installation) -> None:
     needed = [python.executable, *python.library]
     if lost := next((one for one in needed if _is_in(one, [path])), None):
-        raise SandboxUnavailable(f"{path} is to be hidden, and {lost} lies in it, without which nothing runs")
+        raise SandboxUnavailable(f"{path} cannot be hidden: {lost} lies in it, and nothing runs without that")
 
 
 def _closed(python: Installation) -> Sequence[str]:

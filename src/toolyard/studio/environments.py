@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from toolyard.core.environment import Environment
+from toolyard.asgi import HttpError
+from toolyard.core.encoding import encode
+from toolyard.core.environment import Environment, lists_task_tools
+from toolyard.core.output import JsonObject
+from toolyard.core.tool import ListToolsOutput
 from toolyard.placement.base import list_tools
 from toolyard.runtime.runtime import Runtime
 from toolyard.studio.parts import Parts, quoted
@@ -13,12 +17,18 @@ from toolyard.studio.visit import Page, Visit
 
 _TASKS_MOST = 200
 """Tasks in one answer. A page asks for those that are in view."""
+_PREVIEW = 300
+_TOOLS_MOST = 200
+"""Tools on a page."""
 
 
 def pages(parts: Parts) -> Sequence[Page]:
     return [
         Page("GET", "environments", listed),
         Page("GET", "environments/*", environment),
+        Page("GET", "api/v1/environments", list_all),
+        Page("GET", "api/v1/environments/*/tasks", tasks),
+        Page("GET", "api/v1/environments/*/tasks/*/*", task),
     ]
 
 
@@ -30,22 +40,117 @@ def served(runtime: Runtime) -> list[Mapping[str, object]]:
 
 
 def about(environment: type[Environment]) -> str:
-    """Its docstring; not one that it has from a class above it."""
-    return inspect.cleandoc(environment.__doc__ or "")
+    """Its docstring; not one that it has from a class above it. A class of another framework has its own."""
+    written = environment.written_as or environment
+    return inspect.cleandoc(written.__doc__ or "")
 
 
 async def listed(visit: Visit) -> None:
     await visit.page("environments.html", environments=served(visit.parts.runtime))
 
 
+async def list_all(visit: Visit) -> None:
+    await visit.json({"environments": served(visit.parts.runtime)})
+
+
 async def environment(visit: Visit) -> None:
     runtime = visit.parts.runtime
     found = runtime.environment(visit.named[0])
-    tools = await list_tools(found, runtime.placement)
+    name = found.name().lower()
+    tools = list(shown_tools(await list_tools(found, runtime.placement)))
     await visit.page(
         "environment.html",
-        name=found.name().lower(),
+        name=name,
         about=about(found),
-        tools=tools.tools,
+        facts=list(facts_of(found)),
+        tools=tools[:_TOOLS_MOST],
+        more=more_tools(found, len(tools)),
         splits=await runtime.tasks(found).splits(),
+        play=f"/studio/play/{quoted(name)}",
+        api=f"/studio/api/v1/environments/{quoted(name)}",
     )
+
+
+def facts_of(environment: type[Environment]) -> Iterator[str]:
+    if environment.uses_sandbox:
+        yield "runs code in a sandbox"
+    if environment.max_turns is not None:
+        yield f"{environment.max_turns} calls at most"
+    if environment.replayable:
+        yield "can be repeated"
+
+
+def more_tools(environment: type[Environment], shown: int) -> str:
+    """What the list of tools leaves out, as a sentence."""
+    if count := len(environment._definition.catalogue):
+        return f"{count:,} more tools are not listed: agents search for them."
+    if shown > _TOOLS_MOST:
+        return f"The first {_TOOLS_MOST} of {shown:,} tools are listed."
+    owners = [environment, *environment.toolsets]
+    if shown and (
+        any(map(lists_task_tools, owners)) or any(not t.shared for t in environment._definition.tools.values())
+    ):
+        return "A task may have more tools: open a session to see them."
+    return ""
+
+
+def shown_tools(found: ListToolsOutput) -> Iterator[JsonObject]:
+    for tool in found.tools:
+        parameters = list(parameters_of(tool.input_schema))
+        yield {"name": tool.name, "description": tool.description, "parameters": parameters, "terminal": False}
+    if (end := found.terminal_tool) is not None:
+        parameters = [{"name": end.arg, "kind": "string", "description": ""}] if end.arg else []
+        yield {"name": end.name, "description": end.description, "parameters": parameters, "terminal": True}
+
+
+def parameters_of(schema: JsonObject | None) -> Iterator[JsonObject]:
+    properties = (schema or {}).get("properties")
+    required = (schema or {}).get("required") or ()
+    for name, one in properties.items() if isinstance(properties, dict) else ():
+        known = one if isinstance(one, dict) else {}
+        kind = kind_of(known)
+        if name not in required:
+            default = known.get("default")
+            kind += ", optional" if default is None else f", {encode(default).decode()[:60]} if left out"
+        yield {"name": name, "kind": kind, "description": str(known.get("description") or "")}
+
+
+def kind_of(schema: JsonObject) -> str:
+    """In a few words, what a parameter takes."""
+    if isinstance(choices := schema.get("enum"), list):
+        return " | ".join(encode(choice).decode() for choice in choices[:12]) + " | …" * (len(choices) > 12)
+    if isinstance(kind := schema.get("type"), str):
+        return kind
+    alternatives = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(alternatives, list):
+        kinds = [kind_of(one) for one in alternatives if isinstance(one, dict) and one.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    return str(schema["$ref"]).rpartition("/")[2] if "$ref" in schema else "any"
+
+
+async def tasks(visit: Visit) -> None:
+    """Some tasks of a split, each cut to a line."""
+    runtime = visit.parts.runtime
+    environment = runtime.environment(visit.named[0])
+    split, known = visit.query.get("split", ""), runtime.tasks(environment)
+    total = await known.count(split)
+    start = min(max(visit.number("start", 0), 0), max(total - 1, 0))
+    count = min(max(visit.number("count", 50), 1), _TASKS_MOST)
+    found = await known.between(split, start, start + count)
+    base = f"/studio/api/v1/environments/{quoted(visit.named[0])}/tasks/{quoted(split)}"
+    rows = [preview(one, start + number, base) for number, one in enumerate(found)]
+    await visit.json({"split": split, "start": start, "total": total, "tasks": rows})
+
+
+def preview(task: JsonObject, index: int, base: str) -> JsonObject:
+    written = encode(task).decode()
+    return {"index": index, "text": written[:_PREVIEW], "length": len(written), "href": f"{base}/{index}"}
+
+
+async def task(visit: Visit) -> None:
+    name, split, index = visit.named
+    if not (index.isascii() and index.isdigit() and len(index) < 16):
+        raise HttpError(404, f"{index[:100]!r} is no number of a task")
+    runtime = visit.parts.runtime
+    found = await runtime.tasks(runtime.environment(name)).at(split, int(index))
+    await visit.text(encode(found.spec).decode())

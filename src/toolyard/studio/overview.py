@@ -2,19 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
+from toolyard.core.environment import needs_sandbox
+from toolyard.runtime.owners import GatewayLost
 from toolyard.sandboxes.provider import in_force
 from toolyard.studio.environments import served
 from toolyard.studio.parts import Parts
+from toolyard.studio.pulse import Sample, joined, sent
+from toolyard.studio.sessions import whole_number
+from toolyard.studio.trouble import recent_troubles, troubles_of, without_doubles
 from toolyard.studio.visit import Page, Visit
+
+_PLACES = {
+    "local": "in the server's process",
+    "process": "in a process each",
+    "pool": "in a pool of processes",
+    "ray": "on a Ray cluster",
+}
 
 
 def pages(parts: Parts) -> Sequence[Page]:
-    return [Page("GET", "", overview)]
+    return [
+        Page("GET", "", overview),
+        Page("GET", "api/v1/pulse", pulse),
+        Page("GET", "api/v1/here/pulse/*", pulse_here),
+    ]
 
 
 async def overview(visit: Visit) -> None:
+    parts = visit.parts
+    await visit.page("overview.html", environments=served(parts.runtime), facts=facts(parts))
+
+
+def facts(parts: Parts) -> list[tuple[str, str]]:
+    runtime, options = parts.runtime, parts.options
     report = in_force()
-    runtime = visit.parts.runtime
-    await visit.page("overview.html", environments=served(runtime), report=report, gateways=runtime.owners.count)
+    uses_sandbox = any(map(needs_sandbox, runtime.environments.values()))
+    isolation = "not started yet" if uses_sandbox else "none needed"
+    if report is not None:
+        lacks = ", ".join(one.feature for one in report.missing)
+        isolation = f"{report.backend}, isolation {report.level}" + f", without {lacks}" * bool(lacks)
+    return [
+        ("Sessions live", _PLACES[options.placement]),
+        ("Gateways", str(runtime.owners.count)),
+        ("Sandboxes", isolation),
+        ("Episodes", f"kept in {options.record}" if options.record else "not kept"),
+        ("Who may use it", "whoever has the key" if options.api_key else "whoever can reach it"),
+    ]
+
+
+async def pulse(visit: Visit) -> None:
+    """Every second: the newest samples, and how things stand now. The first message has those of five minutes."""
+    await visit.events(_beats(visit))
+
+
+async def _beats(visit: Visit) -> AsyncIterator[object]:
+    since = 0
+    while True:
+        standings, missing = await _asked(visit.parts, max(since - 5, 0))
+        samples = joined([[Sample(**one) for one in standing["samples"]] for standing in standings])
+        last = joined([[Sample(**one) for one in standing["minute"]] for standing in standings])
+        now: Counter[str] = Counter()
+        sessions: Counter[str] = Counter()
+        calls: Counter[str] = Counter()
+        for standing in standings:
+            now.update(standing["now"])
+            sessions.update(standing["sessions"])
+            calls.update(standing["calls"])
+        troubles = [one for standing in standings for one in standing["troubles"]]
+        if missing:
+            troubles.append(
+                {
+                    "words": f"{missing} of the gateways did not answer.",
+                    "advice": "The supervisor replaces one that has ended. Look into the server's log.",
+                }
+            )
+        yield {
+            # The newest second may still grow, where several gateways count: it is sent again with the next message.
+            "samples": [sample.as_json() for sample in samples],
+            "now": now,
+            "sessions": sessions,
+            "calls": calls,
+            "troubles": without_doubles([*troubles, *recent_troubles(last)]),
+        }
+        since = max((sample.second for sample in samples), default=since)
+        await asyncio.sleep(1.0)
+
+
+async def _asked(parts: Parts, since: int) -> tuple[list[Any], int]:
+    """How things stand on all gateways, and how many did not answer."""
+    owners = parts.runtime.owners
+    others = [number for number in range(owners.count) if number != owners.number]
+    asked = [owners.ask(number, f"GET /studio/api/v1/here/pulse/{since}", b"") for number in others]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    found = [standing_of(parts, since), *(json.loads(one) for one in answers if isinstance(one, bytes))]
+    return found, sum(isinstance(one, GatewayLost) for one in answers)
+
+
+async def pulse_here(visit: Visit) -> None:
+    await visit.json(standing_of(visit.parts, whole_number(visit.named[0])))
+
+
+def standing_of(parts: Parts, since: int) -> Mapping[str, object]:
+    runtime = parts.runtime
+    running = sum(session.running for session in runtime.sessions.values())
+    waiting = sum(session.waiting for session in runtime.sessions.values() if session.running)
+    by_environment = Counter(session.spec.environment.name().lower() for session in runtime.sessions.values())
+    return {
+        "samples": sent(parts.pulse.after(since)),
+        "minute": sent([*parts.pulse.samples][-60:]),
+        "now": {"sessions": len(runtime.sessions), "running": running - waiting, "waiting": waiting},
+        "sessions": by_environment,
+        "calls": parts.pulse.calls,
+        "troubles": troubles_of(runtime, parts.options),
+    }

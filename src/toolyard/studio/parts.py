@@ -13,8 +13,11 @@ import jinja2
 
 from toolyard.asgi import HttpOptions
 from toolyard.episodes.store import Store
+from toolyard.protocols.metrics import Metrics
 from toolyard.runtime.runtime import Runtime
+from toolyard.studio.feed import Feed
 from toolyard.studio.key import Key
+from toolyard.studio.pulse import Pulse
 from toolyard.version import __version__
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -24,16 +27,19 @@ TEMPLATES = Path(__file__).with_name("templates")
 class Options(HttpOptions):
     """`settings.py` explains each."""
 
+    host: str
     record: str
     placement: str
     idle_seconds: float
 
 
 class Parts:
-    def __init__(self, runtime: Runtime, options: Options) -> None:
+    def __init__(self, runtime: Runtime, options: Options, metrics: Metrics) -> None:
         self.runtime = runtime
         self.options = options
         self.key = Key(options.api_key)
+        self.feed = Feed(runtime.journal)
+        self.pulse = Pulse(runtime, metrics)
 
     @cached_property
     def layout(self) -> jinja2.Environment:

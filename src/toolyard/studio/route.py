@@ -11,10 +11,11 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from toolyard.asgi import Disconnected, HttpError, Request, explain
-from toolyard.core.errors import DefinitionError, ToolyardError
+from toolyard.core.errors import DefinitionError, NotSupported, Overloaded, RequestError, SessionClosed, ToolyardError
+from toolyard.protocols.metrics import Metrics
 from toolyard.runtime.names import owned_as
 from toolyard.runtime.runtime import Runtime
-from toolyard.studio import environments, episodes, overview, sessions
+from toolyard.studio import environments, episode, episodes, overview, play, play_from, sessions
 from toolyard.studio.parts import Options, Parts
 from toolyard.studio.visit import Page, Visit
 
@@ -35,10 +36,13 @@ class Studio(BaseRoute):
     def __init__(self, runtime: Runtime, options: Options, behind: Sequence[BaseRoute]) -> None:
         if "studio" in runtime.environments:
             raise DefinitionError("an environment cannot be called 'studio' beside Studio: start with --no-studio")
-        self.parts = Parts(runtime, options)
+        metrics = next(route for route in behind if isinstance(route, Metrics))
+        self.parts = Parts(runtime, options, metrics)
         self._behind = behind
         self._pages = [
-            page for module in (overview, environments, sessions, episodes) for page in module.pages(self.parts)
+            page
+            for module in (overview, environments, play, sessions, episodes, episode, play_from)
+            for page in module.pages(self.parts)
         ]
 
     # What it takes.
@@ -158,12 +162,27 @@ class Studio(BaseRoute):
     async def _refuse(self, visit: Visit, error: HttpError | ToolyardError) -> None:
         if visit.request.started:
             raise error
-        status = error.status if isinstance(error, HttpError) else 404
+        status = status_of(error)
         words = error.body["detail"] if isinstance(error, HttpError) and error.body else str(error)
         if visit.request.scope["path"].startswith(_API):
             await visit.json({"error": words}, status)
         else:
             await visit.page("error.html", status=status, words=str(words))
+
+
+def status_of(error: HttpError | ToolyardError) -> int:
+    match error:
+        case HttpError():
+            return error.status
+        case NotSupported():
+            return 409
+        case RequestError():
+            return 404
+        case Overloaded():
+            return 503
+        case SessionClosed():
+            return 410
+    return 409
 
 
 def wants_page(scope: Scope) -> bool:

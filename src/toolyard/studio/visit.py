@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, quote
 
 from toolyard.asgi import Headers, HttpError, Request, decode
 from toolyard.core.encoding import encode
+from toolyard.studio.feed import PICTURES
 from toolyard.studio.parts import Parts
 
 STATIC = Path(__file__).with_name("static")
@@ -32,8 +33,6 @@ _COMMON: Headers = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 _NOT_KEPT: Headers = [(b"cache-control", b"no-store")]
-PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What a browser may show as an image. No other type is ever sent to it as what it claims to be."""
 
 
 class Visit:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import gc
-import sysconfig
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 from toolyard.core.errors import describe
-
-_OURS = str(Path(__file__).parents[1])
-_EXAMPLES = str(Path(__file__).parents[1] / "examples")
-_INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-_PYTHON = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<")
+from toolyard.core.frames import is_authors, is_installed
 
 Line = tuple[str, str, int]
 """Function, file, line."""
@@ -41,9 +36,7 @@ def running_code(frame: FrameType | None) -> tuple[FrameType | None, str | None]
 
 def _authors(lines: Sequence[Line]) -> Sequence[Line]:
     """The lines in the author's files; if there are none, the lines in installed libraries."""
-    outside = [line for line in lines if line[1].startswith(_EXAMPLES) or not line[1].startswith(_OURS)]
-    own = [line for line in outside if not line[1].startswith((*_INSTALLED, *_PYTHON))]
-    return own or [line for line in outside if line[1].startswith(_INSTALLED)]
+    return [line for line in lines if is_authors(line[1])] or [line for line in lines if is_installed(line[1])]
 
 
 def _place(line: Line) -> str:

@@ -390,6 +390,8 @@ class _Check:
     def _why(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError) and not str(error):
             return f"no answer within {self._seconds:g} s"
+        if isinstance(error, DefinitionError):  # it names class and method, and what to write
+            return str(error)
         if isinstance(error, SessionFailed) and (raised := self._stage.heard.last_error()):
             return f"setup() raised {explained(raised)}"
         return explained(error)

@@ -1,6 +1,6 @@
 """Toolsets ready to use, one file each. To add one, write its file and add its line here.
 
-The names are those that verl-tool knows them by; each is also the name of the tool itself on every wire.
+verl-tool knows them by the same names; each is also the name of the tool itself on every wire.
 """
 
 from __future__ import annotations
@@ -25,4 +25,4 @@ TOOLS: Mapping[str, str] = {
     "google_search": "toolyard.tools.web_search:GoogleSearch",
     "bing_search": "toolyard.tools.web_search:BingSearch",
 }
-"""In the order in which they are listed."""
+"""In the order of listings."""

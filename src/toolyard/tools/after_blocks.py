@@ -1,4 +1,4 @@
-"""How verl-tool's tools that keep state write a result after the text that asked for it."""
+"""Writes a result after the text that asked for it, as verl-tool's tools with state do."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _FEEDBACK = "<|calling system for feedback|>"
 
 
 def after_block(text: str, result: str, *, tag: str, output: str, fences: Sequence[str], called: str) -> str:
-    """Inside what the text has opened for it, or else in what fits the way in which the code was written.
+    """Wrap a result: inside a block that the text has opened for it, or else in one that matches the block of the code.
 
-    `tag` is that of the code and `output` that of the result. `fences` are the openings of fenced code. `called` is
-    for a result of a `<tool_call>`, with `{}` in its place.
+    `tag` marks the code and `output` the result. `fences` are the openings of fenced code. `called` is the template for
+    the result of a `<tool_call>`, with `{}` in its place.
     """
     tagged = f"\n<{output}>\n{result}\n</{output}>\n"
     fenced = f"\n{FENCE}output\n{result}\n{FENCE}\n"

@@ -1,4 +1,4 @@
-"""Whether what a program wrote is what was expected, as online judges see it."""
+"""Compares a program's output with the expected one, as online judges do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WHOLE_NUMBER = re.compile(r"([+-]?)0*([0-9]+)")
 
 
 def agrees(output: str, expected: str) -> bool:
-    """Whether it is the same but for space around lines, and for how numbers are written."""
+    """Whether they are the same, apart from space around lines and the notation of numbers."""
     ours, theirs = ([line.strip() for line in text.strip().splitlines()] for text in (output, expected))
     if ours == theirs:
         return True
@@ -26,17 +26,17 @@ def _word_agrees(ours: str, theirs: str) -> bool:
     if ours == theirs:
         return True
     whole = _WHOLE_NUMBER.fullmatch(ours), _WHOLE_NUMBER.fullmatch(theirs)
-    if whole[0] and whole[1]:  # by their digits: Python makes no numbers of very long ones
+    if whole[0] and whole[1]:  # compare digits: Python refuses to convert very long integers
         return _sign(whole[0]) == _sign(whole[1]) and whole[0][2] == whole[1][2]
     try:
         numbers = float(ours), float(theirs)
     except ValueError:
         return False
-    if any(map(math.isinf, numbers)):  # a number with very many digits is none that is infinite
+    if any(map(math.isinf, numbers)):  # a float of very many digits reads as infinite, but is not
         return numbers[0] == numbers[1] and all("inf" in word.lower() for word in (ours, theirs))
     return math.isclose(*numbers, rel_tol=1e-5, abs_tol=1e-8)
 
 
 def _sign(whole: re.Match[str]) -> bool:
-    """Whether it is below zero."""
+    """Whether the number is below zero."""
     return whole[1] == "-" and whole[2] != "0"

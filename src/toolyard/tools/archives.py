@@ -1,7 +1,7 @@
-"""A workspace as people want it: a zip archive, or a tree of names. Nothing that comes out of it is believed.
+"""Shows a workspace to people, as a zip archive or a tree of names. It trusts nothing that comes out of the workspace.
 
-The tar archive comes from a place where untrusted code runs. So it is read by a reader that goes forward with each step
-and knows no more than it must: files, folders, hard links, and long names in the two ways that are in use.
+Untrusted code may have made the tar archive. So its reader moves forward with each step and knows no more than it must:
+files, folders, hard links, and long names in the two usual forms.
 """
 
 from __future__ import annotations
@@ -11,64 +11,51 @@ import stat
 import time
 import zipfile
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from typing import IO, Any
 
+from toolyard.archives.tar_reader import FOLDER, HARD_LINK, LINK, Member, members, plain
 from toolyard.core.errors import WorkspaceError
 from toolyard.core.workspace import Entry
 
 ROOT = "workspace"
-"""What the workspace is called where a name is needed for all of it."""
+"""The name of the workspace as a whole."""
 OURS = ".toolyard"
-"""In the workspace, a folder for what Toolyard itself keeps there. People are not shown it."""
+"""Toolyard's own folder in the workspace. It is hidden from people."""
 
 ZIP_MOST = 2**30
-"""Bytes of all files in an archive together, before they are compressed. Only hard links can make so many."""
+"""The most bytes of all files in an archive, uncompressed. Only hard links can exceed it."""
 ZIP_FILES_MOST = 100_000
 ENTRIES_MOST = 20_000
 DEPTH_MOST = 100
-"""Folders in folders. JSON of it is twice as deep, and parsers do not take much more."""
+"""The deepest nesting of folders. Its JSON is twice as deep, near the limit of parsers."""
 
-_BLOCK = 512
-_DIGITS_MOST = 20
 _NAME_MOST = 4096
 _DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|clock\$|(com|lpt)[0-9¹²³])[ ]*(\.|$)", re.IGNORECASE)
-"""Names that Windows takes for a device, whatever comes after a dot."""
+"""Names that Windows takes for a device, with any suffix after a dot."""
 _YEARS = range(1980, 2108)
-"""That a zip archive can tell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Something in a tar archive, and where its content is."""
-
-    name: bytes
-    kind: bytes
-    mode: int
-    mtime: int
-    target: bytes
-    start: int
-    size: int
+"""The years that a zip archive can hold."""
 
 
 def write_zip(tar: bytes, packed: IO[bytes]) -> None:
-    """Its files and folders, as a zip archive that can be unpacked anywhere without harm. Links are left out."""
+    """Write the files and folders as a zip archive that is safe to unpack on any system. Leaves out links."""
     files: dict[bytes, Member] = {}
     written: set[str] = set()
     size = 0
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for member in members(tar):
-            content = files.get(_plain(member.target)) if member.kind == b"1" else member
+            if member.kind == LINK:
+                continue
+            content = files.get(plain(member.target)) if member.kind == HARD_LINK else member
             name = zip_name(member.name)
             if content is None or not name or name in written:
                 continue
-            files[_plain(member.name)] = content
+            files[plain(member.name)] = content
             written.add(name)
             size += content.size
             if size > ZIP_MOST or len(written) > ZIP_FILES_MOST:
                 raise WorkspaceError(f"the workspace is more than {ZIP_FILES_MOST} files or {ZIP_MOST} bytes")
-            is_folder = content.kind == b"5"
+            is_folder = content.kind == FOLDER
             about = zipfile.ZipInfo(name + "/" * is_folder, _date(content.mtime))
             kind = stat.S_IFDIR if is_folder else stat.S_IFREG
             about.external_attr = (kind | content.mode & 0o777) << 16 | 0x10 * is_folder
@@ -77,7 +64,7 @@ def write_zip(tar: bytes, packed: IO[bytes]) -> None:
 
 
 def zip_name(name: bytes) -> str:
-    """A path below where it is unpacked, whatever system does that; empty if it is none, or ours."""
+    """A path that stays below the target folder on any system; empty if there is none, or if it is Toolyard's own."""
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
     if name.startswith(b"/") or b".." in parts or parts[:1] == [OURS.encode()] or len(name) > _NAME_MOST:
         return ""
@@ -85,8 +72,8 @@ def zip_name(name: bytes) -> str:
 
 
 def _harmless_part(part: str) -> str:
-    """What no system takes for a device, or for another name: Windows drops dots and spaces at the end, so that `.. `
-    would lead up there."""
+    """Make a name that no system takes for a device or another name. Windows drops dots and spaces at the end, so that
+    `.. ` would lead up."""
     name = "".join(map(_harmless, part))
     if name.endswith((".", " ")):
         name = name[:-1] + _escaped(name[-1])
@@ -94,71 +81,13 @@ def _harmless_part(part: str) -> str:
 
 
 def _harmless(character: str) -> str:
-    """Itself, or else `%0A`: what is not text, cannot be seen, or is a separator elsewhere, as the colon of a drive."""
+    """The character, or its escape such as `%0A` if it is invisible or separates paths somewhere, as the colon of a
+    drive."""
     return character if character.isprintable() and character not in "\\:" else _escaped(character)
 
 
 def _escaped(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogateescape"))
-
-
-def members(tar: bytes) -> Iterator[Member]:
-    """Files (of kind 0), folders (5) and hard links (1), in order. Raises `WorkspaceError` if it is no tar archive."""
-    at = 0
-    longer: dict[bytes, bytes] = {}
-    while at + _BLOCK <= len(tar) and (header := tar[at : at + _BLOCK]).strip(b"\0"):
-        start = at + _BLOCK
-        size = _number(longer.get(b"size", b""), 10) or _number(header[124:136])
-        at = start + -(-size // _BLOCK) * _BLOCK
-        if header[257:262] != b"ustar" or start + size > len(tar):
-            raise WorkspaceError("the workspace cannot be read: it was not saved as a tar archive")
-        kind = header[156:157].replace(b"\0", b"0")
-        if kind in b"LKx":
-            longer.update(_longer(kind, tar[start : start + size]))
-            continue
-        if kind in b"015":
-            prefix = _text(header[345:500]) if header[257:263] == b"ustar\0" else b""
-            yield Member(
-                name=longer.get(b"path") or b"/".join(filter(None, (prefix, _text(header[:100])))),
-                kind=kind,
-                mode=_number(header[100:108]),
-                mtime=_number(header[136:148]),
-                target=longer.get(b"linkpath") or _text(header[157:257]),
-                start=start,
-                size=size if kind == b"0" else 0,
-            )
-        longer = {}
-
-
-def _longer(kind: bytes, content: bytes) -> Mapping[bytes, bytes]:
-    """What a header says of the next one: GNU's long name (L) or long link (K), or the fields of POSIX (x)."""
-    if kind != b"x":
-        return {b"path" if kind == b"L" else b"linkpath": _text(content)}
-    fields: dict[bytes, bytes] = {}
-    at = 0
-    while (space := content.find(b" ", at, at + 20)) > 0 and (length := _number(content[at:space], 10)):
-        key, _, value = content[space + 1 : at + length].partition(b"=")
-        if key in (b"path", b"linkpath", b"size"):
-            fields[key] = _text(value.removesuffix(b"\n"))
-        at += length
-    return fields
-
-
-def _text(field: bytes) -> bytes:
-    return field.partition(b"\0")[0]
-
-
-def _number(field: bytes, base: int = 8) -> int:
-    """0 if it is none: a size that is wrong shows in what follows it."""
-    digits = field.strip(b" \0")
-    try:
-        return int(digits, base) if digits.isdigit() and len(digits) <= _DIGITS_MOST else 0
-    except ValueError:
-        return 0
-
-
-def _plain(name: bytes) -> bytes:
-    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
 
 
 def _date(mtime: int) -> tuple[int, int, int, int, int, int]:
@@ -167,7 +96,7 @@ def _date(mtime: int) -> tuple[int, int, int, int, int, int]:
 
 
 async def structure_of(listing: Callable[[str], Awaitable[Sequence[Entry]]]) -> dict[str, Any]:
-    """All names in a workspace as nested objects, as many as an answer can hold, those near the top first."""
+    """The names in a workspace as nested objects, as many as an answer can hold, those near the top first."""
     root = _folder(ROOT)
     waiting = deque([(".", root, 1)])
     left = ENTRIES_MOST
@@ -185,7 +114,7 @@ async def structure_of(listing: Callable[[str], Awaitable[Sequence[Entry]]]) -> 
 
 
 async def _entries(listing: Callable[[str], Awaitable[Sequence[Entry]]], path: str) -> Sequence[Entry]:
-    """Files, links and folders. A folder that is gone meanwhile, or cannot be listed, looks empty."""
+    """Files, links and folders. A folder that has vanished, or cannot be listed, looks empty."""
     try:
         found = await listing(path)
     except WorkspaceError:

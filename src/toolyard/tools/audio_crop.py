@@ -18,19 +18,19 @@ from toolyard.core.tool import Given, tool
 from toolyard.tools.data_urls import data_url, decoded
 
 SECONDS_LEAST = 1.0
-"""Of a clip."""
+"""The shortest clip."""
 BYTES_SHOWN = 2 * 2**20
-"""Of a clip."""
+"""The most bytes of a clip."""
 BYTES_HELD = 64 * 2**20
-"""Of all recordings and clips of a trajectory."""
+"""The most bytes of all recordings and clips of a trajectory."""
 
 Source: TypeAlias = str | dict[str, Any]
-"""A data URL or base64, or an object that has one as `audio` or `audio_url`."""
+"""A data URL or base64, or an object with one as `audio` or `audio_url`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AudioForm:
-    """A JSON call in `<tool_call>` tags, or the whole text is one."""
+    """Reads a JSON call in `<tool_call>` tags, or as the whole text."""
 
     shown: Sequence[str] = ("audio",)
 
@@ -45,7 +45,7 @@ class AudioForm:
 
 
 class AudioCrop(Toolset):
-    """The recordings of a trajectory: those of the task, then each clip."""
+    """The recordings of a trajectory: the task's, then each clip."""
 
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
@@ -86,14 +86,14 @@ class AudioCrop(Toolset):
         return ToolOutput(blocks=[TextBlock(text=text)], metadata={"audio": data_url(clip, "audio/wav")})
 
     async def _held(self, sources: Sequence[Source]) -> list[bytes]:
-        """The recordings so far. Those that the trainer sends with later calls are the same again."""
+        """The recordings so far. The trainer sends the task's recordings again with each call."""
         if self._recordings is None:
             self._recordings = await asyncio.to_thread(lambda: [_decoded(source) for source in sources])
         return self._recordings
 
 
 def cut_out(recording: bytes, start: float, end: float) -> tuple[bytes, float, float]:
-    """The clip, and where it really begins and ends. Raises ValueError when there is none to be had."""
+    """The clip, and its exact start and end. Raises ValueError if it cannot be cut."""
     try:
         with wave.open(io.BytesIO(recording)) as source:
             rate, length = source.getframerate(), source.getnframes()
@@ -103,7 +103,9 @@ def cut_out(recording: bytes, start: float, end: float) -> tuple[bytes, float, f
             if last <= first:
                 raise ValueError(f"the recording is only {length / rate:.2f}s long")
             if (last - first) / rate < SECONDS_LEAST:
-                raise ValueError(f"only {(last - first) / rate:.2f}s of it are there, less than {SECONDS_LEAST:.2f}s")
+                raise ValueError(
+                    f"the recording has only {(last - first) / rate:.2f}s of it, less than {SECONDS_LEAST:.2f}s"
+                )
             size = (last - first) * source.getsampwidth() * source.getnchannels()
             if size > BYTES_SHOWN:
                 raise ValueError(f"the clip would have {size} bytes, more than {BYTES_SHOWN}: ask for a shorter one")

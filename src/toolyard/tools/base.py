@@ -1,4 +1,4 @@
-"""`base`: takes any text and says only that it came. For trying out a trainer without any tool."""
+"""`base`: accepts any text and confirms it, to try out a trainer without any tool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolyard.core.tool import Given, tool
 
 @dataclass(frozen=True, slots=True)
 class AnyText:
-    """Every text is a call, an empty one too."""
+    """Reads every text as a call, even an empty one."""
 
     shown: Sequence[str] = ()
 

@@ -1,4 +1,4 @@
-"""`bash_terminal`: a shell that stays. What it shows is what a terminal would: each command after a prompt."""
+"""`bash_terminal`: a shell that keeps its state. It shows what a terminal would: each command after a prompt."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from toolyard.tools.sandboxed import SandboxedToolset
 from toolyard.tools.shell_lines import commands
 
 SECONDS = 10
-"""For each command."""
+"""The time limit of each command."""
 ACTION_SECONDS = 60
-"""After which no further command of the same call is begun."""
+"""After this time, no further command of the same call begins."""
 LONGEST = 100_000
 BLOCKED = "Execution blocked: Command contains potentially dangerous operations. Forbidden commands detected: "
 ENDED = "[the shell has ended: a new one has its directory, functions, aliases and exported variables]"
@@ -31,14 +31,15 @@ _FENCED = re.compile(r"```\s*(?:bash|shell|sh)\b(.*?)```", re.DOTALL)
 _FENCED_TERMINAL = re.compile(r"```\s*terminal\b(.*?)```", re.DOTALL)
 _COMMENT = re.compile(r"\s*(?:#[^\n]*)?")
 _OF_A_CHILD = re.compile(r"^bash: +\d+ Killed +.*\n?", re.MULTILINE)
-"""What bash says of a program that was ended with the command."""
+"""Bash's line about a program that was killed with the command."""
 _OF_BASH_ITSELF = re.compile(r"^(?:bash|main): (?:eval: )?line \d+: ", re.MULTILINE)
-"""Lines are counted from where the shell began, which means nothing to anybody; `main` is a function of its own."""
+"""Bash counts lines from the start of the shell, a number that means nothing here; `main` is its name for the top
+level."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShellForm:
-    """`<bash>` tags, or else fences marked bash, sh or shell, or else terminal; several are one script."""
+    """Reads `<bash>` tags, or else fences marked bash, sh or shell, or else terminal; several are one script."""
 
     shown: Sequence[str] = ()
 
@@ -57,7 +58,7 @@ class BashTerminal(SandboxedToolset):
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
         self._kept = f".shell-{secrets.token_hex(8)}"
-        """A shell that ends in good order writes into this file, in its first home, what its successor is to know."""
+        """A shell that exits writes its state into this file, in its first home, for its successor."""
         self._new_shell()
 
     def _new_shell(self) -> None:
@@ -65,7 +66,7 @@ class BashTerminal(SandboxedToolset):
         self._status = 0
         self._is_new = True
         self._stops_at_errors = False
-        """The command said `set -e`."""
+        """Whether `set -e` is on."""
 
     @tool(form=ShellForm())
     async def bash_terminal(self, command: str) -> ToolOutput:
@@ -79,7 +80,7 @@ class BashTerminal(SandboxedToolset):
         return await self._transcribe(commands(command.replace("\r\n", "\n")) if command else [])
 
     async def _transcribe(self, lines: Sequence[str]) -> ToolOutput:
-        """Each command with its prompt, and what it wrote. A shell that has ended reads no more of them."""
+        """Run commands, and show each with its prompt and its output. Stops when the shell ends."""
         transcript: list[str] = []
         metadata: dict[str, object] = {"exit_code": self._status}
         until = time.monotonic() + ACTION_SECONDS
@@ -102,7 +103,7 @@ class BashTerminal(SandboxedToolset):
         return ToolOutput(blocks=[TextBlock(text=text)], metadata=metadata)
 
     async def _goes_on(self) -> bool:
-        """Start a new shell, which learns from the one that has ended what that has left, if anything."""
+        """Start a new shell, and restore the state that the last one left, if any."""
         self._new_shell()
         kept = f"~/{self._kept}"
         learnt = await self._run(f'[[ -e {kept} ]] && \\builtin eval "$(cat {kept}; rm -f {kept})"')
@@ -110,7 +111,7 @@ class BashTerminal(SandboxedToolset):
         return learnt.exit_code == 0
 
     async def _run(self, command: str) -> Finished:
-        """Run it, and learn where the shell is now and what it makes of it."""
+        """Run a command, and read the shell's new directory, exit code and flags."""
         sandbox = await self.sandbox()
         mark = secrets.token_hex(8)
         finished = await sandbox.shell(self._marked(command, mark), timeout=SECONDS)
@@ -120,16 +121,16 @@ class BashTerminal(SandboxedToolset):
             self._status, self._place, self._is_new = int(status), _shown(place, home), False
             self._stops_at_errors = "e" in flags
             return replace(finished, exit_code=self._status, stdout=parts[0] + parts[5])
-        if not finished.state_lost and command != ":":  # it wrote so much that the rest was not read
+        if not finished.state_lost and command != ":":  # the output limit cut off the state
             await self._run(":")
         return replace(finished, stdout=parts[0])
 
     def _marked(self, command: str, mark: str) -> str:
-        """The command as bash is given it: at the top level, with `$?` as the last one left it.
+        """The command for bash: at the top level, with `$?` from the last command.
 
-        Afterwards its exit code, the shell's flags, home and directory are written between marks. What bash itself has
-        to say of all this, as with `set -x`, goes nowhere; and so does where the command sends its own output with
-        `exec`. `eval` bears with commands that do not end, but for `set -e` it fails where `a && b` does not.
+        Afterwards bash writes the exit code, the shell's flags, home and directory between marks. Bash's own messages
+        about this, as with `set -x`, are dropped, and so is a redirection of the command's output by `exec`. `eval`
+        tolerates incomplete commands, but under `set -e` it fails where `a && b` does not.
         """
         body = f"{{ {command}\n}}" if self._stops_at_errors else f"\\builtin eval {_quoted(command)}"
         state = f'"{mark}%d{mark}%s{mark}%s{mark}%s{mark}" "$?" "$-" "$HOME" "$PWD"'
@@ -143,7 +144,7 @@ class BashTerminal(SandboxedToolset):
         )
 
     def _beginning(self) -> str:
-        """Make a new shell do this when it ends."""
+        """Commands that make a new shell save its state when it ends."""
         keep = (
             "{ \\builtin declare -px; \\builtin declare -f; \\builtin alias -p; "
             '\\builtin printf "builtin cd -- %q || builtin cd" "$PWD"; } 2>/dev/null >'
@@ -152,7 +153,7 @@ class BashTerminal(SandboxedToolset):
 
 
 def written(finished: Finished) -> list[str]:
-    """What a command wrote, and how it ended if that was not well."""
+    """The output of a command, and how it failed, if it did."""
     stdout, stderr = (stream.decode(errors="replace").rstrip() for stream in (finished.stdout, finished.stderr))
     stderr = _OF_BASH_ITSELF.sub("bash: ", stderr)
     if finished.killed_by is not None:
@@ -168,7 +169,7 @@ def written(finished: Finished) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """Without a quote in it, because the whole is quoted once more before bash reads it."""
+    """Quote without a quote character, because the whole is quoted once more before bash reads it."""
     return "$'" + text.replace("\\", "\\\\").replace("'", "\\047") + "'"
 
 
@@ -181,7 +182,7 @@ def _shown(place: str, home: str) -> str:
 # verl-tool's list of words. It stops no attack; the sandbox does.
 
 _LOOKED_AT = 1000
-"""Characters of a line. A longer line could be written to take long to read."""
+"""How many characters of a line to check: an attacker could make a longer line slow to match."""
 _AT_START = r"(?:^|[;&|({`]|\$\(|\b(?:then|do|else|exec|xargs|nohup|time|env)\s)\s*"
 _PROGRAMS = (
     r"(?:mkfs[\w.]*|fdisk|mount|umount|passwd|su|sudo|chroot|systemctl|service|iptables|ufw|firewall-cmd|nc|ncat|telnet"
@@ -202,7 +203,7 @@ _FORBIDDEN = (
 
 
 def blocked(command: str) -> str:
-    """The first forbidden words in it, at places where they would be run; empty if there are none."""
+    """The first forbidden words in the command where they would run; empty if there are none."""
     lines = [line[:_LOOKED_AT] for line in command.splitlines()]
     found = (pattern.search(line) for pattern in _FORBIDDEN for line in lines)
     return next((match["found"] for match in found if match), "")

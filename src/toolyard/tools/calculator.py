@@ -12,7 +12,7 @@ DONE = "Code executed successfully."
 
 
 class Calculator(SandboxedToolset):
-    """Arithmetic, and whatever else a Python expression can say."""
+    """Arithmetic, and any other Python expression."""
 
     @tool(concurrent=True)
     async def calculator(self, expression: str) -> object:
@@ -25,6 +25,6 @@ class Calculator(SandboxedToolset):
             answer = await ask_python(await self.sandbox(), "evaluate", seconds=SECONDS, expression=expression)
             if "value" in answer:
                 return value_of(answer["value"])
-        except ToolError as error:  # a wrong expression is answered, too
+        except ToolError as error:  # a wrong expression gets an answer, too
             return f"Error: {error}"
         return DONE if "error" not in answer else f"Error: {answer.get('said') or answer['error']}"

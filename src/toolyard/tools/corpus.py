@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     Floats: TypeAlias = NDArray[np.floating]
 
 K1, B = 0.9, 0.4
-"""As Pyserini has them, whose BM25 is what Search-R1 compares with."""
+"""As in Pyserini, whose BM25 is Search-R1's baseline."""
 
 _QUERY_CHARACTERS = 10_000
 _QUERY_WORDS = 32
-"""Of a longer query, the rarest words decide."""
+"""A longer query is reduced to its rarest words."""
 
 _NONE = 2**32 - 1
 """No word and no passage has this number."""
 
 _ANY = 1e-9
-"""A word that occurs at all says more than this."""
+"""Every word that occurs weighs more than this."""
 
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
@@ -53,7 +53,7 @@ _UNSAID = """
 a an and are as at be but by for if in into is it no not of on or
 such that the their then there these they this to was will with
 """
-"""Words that say nothing of what a text is about."""
+"""Words without meaning for a search."""
 
 
 class CorpusError(ToolyardError):
@@ -64,7 +64,7 @@ class CorpusError(ToolyardError):
 class Passage:
     id: str
     contents: str
-    """The title, and from the second line on the text."""
+    """The title, and the text from the second line on."""
     url: str = ""
 
     @property
@@ -83,7 +83,7 @@ class Hit:
 
 
 class Corpus:
-    """Its index has for each word the passages that it occurs in, and how much it says about each of them."""
+    """The index lists for each word the passages that contain it, with its weight in each."""
 
     def __init__(self, passages: Iterable[Passage]) -> None:
         if np is None:
@@ -97,7 +97,7 @@ class Corpus:
         return len(self.passages)
 
     def search(self, query: str, most: int) -> list[Hit]:
-        """The best passages for a query, best first; fewer where fewer have any of its words."""
+        """The best passages for a query, best first; fewer if fewer contain any of its words."""
         most = min(most, len(self.passages))
         if most < 1:
             return []
@@ -110,7 +110,8 @@ class Corpus:
         return [Hit(self.passages[number], round(float(scores[number]), 6)) for number in best]
 
     def _least(self, scores: Floats, spans: Sequence[tuple[int, int]], most: int) -> float:
-        """A score that the best all reach, and few others: to look among those that have the rarest word is cheap."""
+        """A score that the best passages all reach, and few others. It ranks only passages with the rarest word, which
+        is cheap."""
         for start, end in spans:
             if end - start >= most:
                 ranked = np.partition(scores[self._places[start:end]], end - start - most)
@@ -118,7 +119,7 @@ class Corpus:
         return _ANY
 
     def _found(self, query: str) -> Sequence[tuple[int, int]]:
-        """Where the postings of its words are; of a long query those of the rarest."""
+        """The spans of the postings of a query's words; for a long query, of the rarest words."""
         known = {number for word in split(query) if (number := self._words.get(singular(word), -1)) >= 0}
         spans = [(int(self._starts[number]), int(self._starts[number + 1])) for number in sorted(known)]
         return sorted(spans, key=lambda span: span[1] - span[0])[:_QUERY_WORDS]
@@ -132,7 +133,7 @@ class _Counted:
         self.lengths = array("I")
         self.numbers, self.places, self.counts = array("I"), array("I"), array("I")
         self._numbers: dict[str, int] = dict.fromkeys(_UNSAID.split(), -1)
-        """Of words as they are written; -1 of those that do not count."""
+        """The number of each written word; -1 for words that do not count."""
 
     def add(self, passage: Passage) -> Passage:
         place, length = len(self.lengths), 0
@@ -150,14 +151,14 @@ class _Counted:
 
 
 def _weighted(counted: _Counted) -> tuple[Ints, Ints, Floats]:
-    """Where the postings of each word begin; and of each posting the passage and the weight."""
+    """Where the postings of each word begin, and the passage and weight of each posting."""
     numbers, places, counts, lengths = (
         np.frombuffer(values, np.uint32) if values else np.zeros(0, np.uint32)
         for values in (counted.numbers, counted.places, counted.counts, counted.lengths)
     )
     order = np.argsort(numbers, kind="stable")
     numbers, places, counts = numbers[order], places[order], counts[order]
-    # Singular and plural of a word are one posting.
+    # Singular and plural of a word share a posting.
     firsts = np.flatnonzero(np.diff(numbers, prepend=_NONE) | np.diff(places, prepend=_NONE))
     numbers, places = numbers[firsts], places[firsts]
     counts = np.add.reduceat(counts, firsts).astype(np.float32) if len(firsts) else counts.astype(np.float32)
@@ -170,26 +171,26 @@ def _weighted(counted: _Counted) -> tuple[Ints, Ints, Floats]:
 
 
 def split(text: str) -> list[str]:
-    """Its words in lower case, without accents; of Chinese, Japanese and Korean each sign."""
+    """Split a text into words, in lower case and without accents; into characters for Chinese, Japanese and Korean."""
     text = text.lower()
     if text.isascii():
         return _ASCII_WORD.findall(text)
     bare = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
-    return _WORD.findall(unicodedata.normalize("NFC", bare))  # Korean signs are whole again
+    return _WORD.findall(unicodedata.normalize("NFC", bare))  # recompose Korean characters
 
 
 def singular(word: str) -> str:
-    """Without the ending of a plural, roughly."""
+    """Remove the ending of a plural, roughly."""
     if len(word) < 4 or word[-1] != "s" or word[-2] in "su":
         return word
     return word[:-3] + "y" if word.endswith("ies") else word[:-1]
 
 
-# Where passages come from.
+# Reading passages.
 
 
 def read_corpus(path: str) -> Corpus:
-    """The corpus at this path, read once: a .jsonl file, a .txt or .md file, or a folder of such. They may be .gz."""
+    """The corpus at this path, read once: a .jsonl, .txt or .md file, or a folder of such files. They may be .gz."""
     if (corpus := _corpora.get(path)) is None:
         corpus = Corpus(passages_at(Path(path)))
         if not corpus:
@@ -202,7 +203,7 @@ _corpora: dict[str, Corpus] = {}
 
 
 async def corpus_named(variable: str) -> Corpus:
-    """The corpus that an environment variable names. Only a search waits until it is read."""
+    """The corpus that an environment variable names. Only searches wait until it is read."""
     path = os.environ[variable]
     if path not in _corpora and (problem := await asyncio.to_thread(missing_corpus, variable)):
         raise ServiceUnavailable(problem)
@@ -261,7 +262,7 @@ def _passage(line: str, place: str) -> Passage:
 
 
 def _paragraphs(file: TextIO, path: Path) -> Iterator[Passage]:
-    """What blank lines separate, under the name of the file."""
+    """The paragraphs of a file, with the file's name as title."""
     name = path.name.partition(".")[0]
     for number, paragraph in enumerate(re.split(r"\n\s*\n", file.read()), 1):
         if paragraph.strip():
@@ -278,12 +279,13 @@ def missing_corpus(variable: str) -> str:
 
 
 _reading = threading.Lock()
-"""Held while it is read, so that searches wait and do not read it again."""
+"""Held while a corpus is read, so that searches wait instead of reading it again."""
 
 
 @functools.cache
 def _problem_with(path: str) -> str:
-    """Found out once: a search that cannot be made must not read a large file again, up to the line that is wrong."""
+    """What is wrong with a corpus, checked once: a failing search must not read a large file again up to the wrong
+    line."""
     try:
         read_corpus(path)
     except CorpusError as error:

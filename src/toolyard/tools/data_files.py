@@ -1,4 +1,4 @@
-"""Which files of the server a trainer may name: those below the directories that the operator named."""
+"""Restricts the files that a trainer may name to those below the operator's directories."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def use_data_dirs(folders: Sequence[str]) -> Token[Sequence[str]]:
 
 
 def data_dirs() -> Sequence[str]:
-    """What the operator named with --data-dir."""
+    """The operator's folders, from --data-dir."""
     return _named.get()
 
 
 def real_path(path: str) -> str:
-    """Where a path really leads, links resolved."""
+    """The real path, with links resolved."""
     try:
         return os.path.realpath(path)
-    except ValueError:  # it has a zero byte in it, or a lone surrogate: no file can be called so
+    except ValueError:  # a zero byte or a lone surrogate: no file has such a name
         return os.path.abspath(path)
 
 
 def is_below(real: str, folders: Sequence[str]) -> bool:
-    """Whether a real path lies in one of the folders, which may be links themselves. An empty name is no folder."""
+    """Whether a real path lies in one of the folders, which may be links. An empty name is no folder."""
     return any(Path(real).is_relative_to(os.path.realpath(folder)) for folder in folders if folder)

@@ -1,4 +1,4 @@
-"""Files inside JSON: base64, with or without the `data:` address around it."""
+"""Decodes files inside JSON: base64, bare or in a `data:` URL."""
 
 from __future__ import annotations
 

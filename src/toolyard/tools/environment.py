@@ -1,4 +1,4 @@
-"""An environment made of toolsets: tools without tasks of their own, for a trainer that brings the tasks."""
+"""An environment made of toolsets, without tasks of its own, for a trainer that brings the tasks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from toolyard.tools import TOOLS
 from toolyard.tools.sandboxed import SessionSandbox
 
 _LAST = "mcp_interface"
-"""Understands any JSON call, so it is asked after all others."""
+"""It reads any JSON call, so it comes after all others."""
 
 
 class ToolsEnvironment(Environment):
-    """What its toolsets have in common: one session, one task, which is whatever the trainer says."""
+    """The base of environments made of toolsets. The trainer sets the task."""
 
     latch_finished = False
     block_lists: ClassVar[bool] = False
@@ -54,17 +54,17 @@ def toolbox(toolsets: Sequence[type[Toolset]], *, block_lists: bool = False) -> 
 
 
 def named_toolsets(names: str) -> Sequence[type[Toolset]]:
-    """The toolsets that a text such as `python_code, sql` names, or what is wrong with one of the names."""
+    """The toolsets that a text such as `python_code, sql` names. Raises if one of them cannot be used."""
     return [toolset_named(name) for name in ordered(names.replace(" ", "").split(","))] if names else []
 
 
 def ordered(names: Sequence[str]) -> Sequence[str]:
-    """Each once, and in the order in which they are tried."""
+    """The names without repeats, in the order in which to try them."""
     return sorted(dict.fromkeys(names), key=lambda name: name == _LAST)
 
 
 def toolset_named(name: str) -> type[Toolset]:
-    """The class behind a name of the table, or a sentence that says why there is none."""
+    """The toolset of this name. Raises if there is none, or if it cannot be used here."""
     if name not in TOOLS:
         raise DefinitionError(f"there is no tool {name!r}; there are {', '.join(TOOLS)}")
     module, _, attribute = TOOLS[name].partition(":")

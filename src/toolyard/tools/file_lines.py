@@ -1,18 +1,17 @@
-"""A text by its lines, which begin at 1: shown with their numbers, and edited. No list is made of all of them: a file
-can have millions."""
+"""Shows and edits the lines of a text, numbered from 1. It makes no list of all lines: a file can have millions."""
 
 from __future__ import annotations
 
 SHOWN_MOST = 100_000
-"""Characters of a text that are shown at once."""
+"""The most characters to show at once."""
 
 _STEP = 64 * 1024
 
 
 def numbered(text: str, line: int = 1) -> str | None:
-    """The lines from this one on, as far as they may be shown at once; None if there is no such line.
+    """Number the lines from this one on, as many as may be shown at once. None if there is no such line.
 
-    0 is the first line too, and -1 is the last. An empty text is shown as nothing.
+    0 also means the first line, and -1 the last. An empty text gives an empty result.
     """
     if not text:
         return "" if line in (0, 1) else None
@@ -34,9 +33,9 @@ def numbered(text: str, line: int = 1) -> str | None:
 
 
 def edited(text: str, content: str, line: int | None, *, overwrite: bool) -> str:
-    """With these lines at the end, or else before a line, or in the place of as many lines from that one on.
+    """Insert lines at the end or before `line`; with `overwrite`, replace as many lines from `line` on.
 
-    Every line is ended, also the last. A line that is past the end is the end.
+    Every line gets a line end, also the last. A line past the end means the end.
     """
     text, content = _ended(text), _ended(content)
     if line is None:
@@ -52,7 +51,7 @@ def _ended(text: str) -> str:
 
 
 def _start_of(text: str, line: int) -> int:
-    """Where this line begins. It must be there, or be the next after the last."""
+    """The index where this line begins. It must exist, or be the next after the last."""
     at, ahead = 0, line - 1
     while (passed := text.count("\n", at, at + _STEP)) < ahead:
         at += _STEP

@@ -17,9 +17,9 @@ from toolyard.tools.file_lines import edited, numbered
 from toolyard.tools.sandboxed import SandboxedToolset
 
 ENTRIES_MOST = 20
-"""Of each folder."""
+"""The most entries to show of each folder."""
 FOLDERS_SURE = 10
-"""So many of them have their place among these, however many files there are."""
+"""Of these, this many places are reserved for folders."""
 LINES_MOST = 1000
 DEPTH_MOST = 32
 WRAPPED = "`wrapped`"
@@ -37,11 +37,11 @@ _PROBLEMS: Mapping[Problem, tuple[str, ...]] = {
     "no file": ("not a regular file", os.strerror(errno.EISDIR), os.strerror(errno.ENXIO)),
     "full": ("that a file may have", *map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))),
 }
-"""How the messages of sandboxes end."""
+"""How a sandbox's message for each problem ends."""
 
 
 class FileSystemEnv(SandboxedToolset):
-    """Looks at the files of the workspace, reads them and writes them."""
+    """Lists, reads and writes the files of the workspace."""
 
     prefixed = True
 
@@ -117,7 +117,7 @@ class FileSystemEnv(SandboxedToolset):
             raise
 
     async def _place(self, filepath: str) -> str:
-        """The path below the workspace. `workspace/` before it is no part of it, unless there is such a folder."""
+        """The path below the workspace, without a leading `workspace/`, unless there is such a folder."""
         try:
             names = inside(filepath).split("/")
         except WorkspaceError as error:
@@ -130,11 +130,11 @@ class FileSystemEnv(SandboxedToolset):
         return "/".join(names)
 
 
-# What goes wrong.
+# Problems.
 
 
 def problem_of(error: WorkspaceError) -> Problem | None:
-    """What is wrong with a path, if it is something that callers have a word of their own for."""
+    """The kind of problem with a path, if callers have a message of their own for it."""
     said = str(error)
     return next((problem for problem, endings in _PROBLEMS.items() if said.endswith(endings)), None)
 
@@ -159,7 +159,7 @@ def _missing(filepath: str) -> ToolError:
     return ToolError(f"File {filepath} not found in workspace.")
 
 
-# Text, in threads: it can be long.
+# Text handling, in threads: a text can be long.
 
 
 def _shown(filepath: str, data: bytes, line_number: int) -> str:
@@ -192,7 +192,7 @@ async def _grow(lines: list[str], sandbox: Sandbox, path: str, name: str, *, dep
     lines.append(f"{indent}- {_visible(name)}/")
     try:
         found = [entry for entry in await sandbox.list(path) if entry.name not in IGNORED]
-    except WorkspaceError:  # it is gone meanwhile, or holds more than can be listed
+    except WorkspaceError:  # the folder has vanished, or holds too much to list
         if depth == 0:
             raise
         found = []
@@ -210,7 +210,7 @@ async def _grow(lines: list[str], sandbox: Sandbox, path: str, name: str, *, dep
 
 
 def _chosen(found: Sequence[Entry]) -> Sequence[Entry]:
-    """Files, then folders, as many as are shown."""
+    """The entries to show: files, then folders."""
     folders = [entry for entry in found if entry.kind == "directory"]
     files = [entry for entry in found if entry.kind != "directory"]
     folders = folders[: max(FOLDERS_SURE, ENTRIES_MOST - len(files))]
@@ -218,5 +218,5 @@ def _chosen(found: Sequence[Entry]) -> Sequence[Entry]:
 
 
 def _visible(name: str) -> str:
-    """On one line, and of characters that there are."""
+    """A name on one line, of visible characters."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in name)

@@ -1,4 +1,4 @@
-"""`finish`: a name that verl-tool has among its tools. Here the wire itself ends trajectories; there is no tool."""
+"""`finish`: one of verl-tool's names of tools. Here the wire itself ends trajectories, without a tool."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from toolyard.core.environment import Toolset
 
 
 class Finish(Toolset):
-    """Adds nothing to what the others offer."""
+    """Adds no tool."""

@@ -1,7 +1,7 @@
-"""A Python that is started in a session's sandbox for one request, and ends with it.
+"""Starts a Python in a session's sandbox for one request.
 
-It knows nothing of the session's notebook and is in nobody's way. Its answer is made by untrusted code: anything may
-be in it, but nothing that has another form than we expect gets further than here.
+It shares nothing with the session's notebook. Untrusted code makes its answer, so this module lets only the expected
+form through.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Action: TypeAlias = Literal["evaluate", "describe", "call"]
 
 
 async def ask_python(sandbox: Sandbox, do: Action, *, seconds: float, **request: object) -> dict[str, Any]:
-    """What it answers: an object, with `error` in it if the code raised. Raises `ToolError` when there is no answer."""
+    """Ask it, and return its answer: an object, with `error` in it if the code raised. Raises `ToolError` without an
+    answer."""
     limits = dataclasses.replace(sandbox.limits, wall_seconds=seconds, cpu_seconds=None, output_bytes=ANSWER_MOST)
     stdin = json.dumps({"do": do, **request}).encode()
     finished = await sandbox.run(["python3", "-I", "-c", _SCRIPT], stdin=stdin, limits=limits)
@@ -41,7 +42,7 @@ async def ask_python(sandbox: Sandbox, do: Action, *, seconds: float, **request:
 
 
 def value_of(packed: object) -> object:
-    """A value as the code had it: any JSON value, bytes, or a tuple of them."""
+    """Unpack a value of the code: any JSON value, bytes, or a tuple of them."""
     match packed:
         case {"json": value} | {"output": ToolOutput() as value}:
             return value
@@ -56,7 +57,7 @@ def value_of(packed: object) -> object:
 
 
 def _in_tuple(item: object) -> object:
-    """Beside other things, only pictures stay bytes."""
+    """In a tuple, only pictures stay bytes."""
     if isinstance(item, bytes) and isinstance(as_output(item), ValueOutput):
         return base64.b64encode(item).decode()
     return item
@@ -70,7 +71,7 @@ def _read(stdout: bytes) -> dict[str, Any] | None:
     if not isinstance(answer, dict):
         return None
     if len(stdout) > _LARGE and isinstance(value := value_of(answer.get("value", {"json": ""})), list | dict | tuple):
-        answer["value"] = {"output": as_output(value)}  # it may have a million parts, and this is a thread
+        answer["value"] = {"output": as_output(value)}  # in this thread, since it may have a million parts
     return answer
 
 

@@ -1,4 +1,4 @@
-"""HTML as text, for where there is no browser to show it: `read_html(html, url)`. Styles and scripts do nothing."""
+"""Reads HTML as text, without a browser: `read_html(html, url)`. Ignores styles and scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAME_MOST, _TITLE_MOST, _ADDRESS_MOST = 150, 300, 2000
 
 _UNSEEN = frozenset({"script", "style", "template", "svg", "select", "datalist", "object", "iframe"})
 _ENDS_BY_ITSELF = frozenset({"li", "dt", "dd", "td", "th", "tr", "tbody", "thead", "html", "body", "head"})
-"""Elements whose end tag may be left out: a hidden one has no certain end."""
+"""Elements whose end tag is optional, so that the end of a hidden one is uncertain."""
 _WITHOUT_END = frozenset({"br", "hr", "img", "input", "meta", "link", "wbr", "area", "base", "col", "source", "track"})
 _LINE = frozenset(
     {"p", "div", "section", "article", "header", "footer", "main", "nav", "aside", "figure", "figcaption"}
@@ -21,7 +21,7 @@ _LINE = frozenset(
     | {"tr", "blockquote", "pre", "address", "fieldset", "legend", "details", "summary", "body", "title"}
     | {"br", "hr", "option", "dialog"}
 )
-"""Begin a line, and end one."""
+"""Elements that stand on lines of their own."""
 _CELL = " | "
 _SPACE = re.compile(r"\s+")
 _ENDLESS_NUMBER = re.compile(r"&#[0-9]{1000,}")
@@ -30,21 +30,21 @@ _HIDING = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 
 
 def read_html(html: str, url: str) -> WebPage:
-    """Never slow, whatever a page is made of: a tag that is not closed at the end is left out, as browsers do."""
+    """Read a page, in linear time for any input. Leaves out an unclosed tag at the end, as browsers do."""
     reader = _Reader(url)
-    html = _ENDLESS_NUMBER.sub(_NO_CHARACTER, html)  # the library raises for one of thousands of digits
-    reader.feed(f"{html}<br>")  # without a last tag it would keep the last text; to close it could take for ever
+    html = _ENDLESS_NUMBER.sub(_NO_CHARACTER, html)  # the library raises for thousands of digits
+    reader.feed(f"{html}<br>")  # without a last tag it would keep the last text; close() could take very long
     reader.end()
     return WebPage(reader.title[:_TITLE_MOST], reader.text[:LONGEST], reader.links, reader.is_full)
 
 
 def read_text(text: str) -> WebPage:
-    """Elements that are not HTML."""
+    """Read a text that is not HTML."""
     return WebPage("", text[:LONGEST], cut=len(text) > LONGEST)
 
 
 class _Reader(HTMLParser):
-    """Its methods that begin with handle_ are called for each tag and text."""
+    """HTMLParser calls its handle_ methods for each tag and text."""
 
     def __init__(self, url: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -57,7 +57,7 @@ class _Reader(HTMLParser):
         self._in_title = False
         self._verbatim = 0
         self._unseen = ""
-        """The tag of the element that is being passed over, and how many of its kind are open in it."""
+        """The tag of the skipped element, and how many of its kind are open in it."""
         self._unseen_open = 0
         self._link: tuple[str, list[str]] | None = None
         self._links: dict[tuple[str, str], None] = {}
@@ -128,7 +128,7 @@ class _Reader(HTMLParser):
                 self._end_link()
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """In HTML, `<div/>` is not closed. Elements that are skipped count as closed."""
+        """In HTML, `<div/>` stays open. Skipped elements count as closed."""
         if not self._unseen and tag not in _UNSEEN:
             self.handle_starttag(tag, attrs)
 
@@ -149,7 +149,7 @@ class _Reader(HTMLParser):
             self._add(line)
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """From `<![` to the next `>` it is a comment, as browsers have it. The library raises for most of them."""
+        """Treat `<![` to the next `>` as a comment, as browsers do. The library raises for most of them."""
         return self.parse_bogus_comment(i)
 
     def end(self) -> None:
@@ -186,7 +186,7 @@ def _is_hidden(tag: str, given: Mapping[str, str]) -> bool:
 
 
 def _joined(base: str, href: str) -> str:
-    """Where it leads to; empty if a browser cannot go there."""
+    """The address that a link leads to; empty if a browser cannot go there."""
     try:
         address = urljoin(base, href.strip())
     except ValueError:

@@ -1,4 +1,4 @@
-"""Asking other servers: a connection that costs little to make, and answers of a size that one can afford."""
+"""Sends requests to other servers over cheap connections, and reads answers of bounded size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import httpx2
 from toolyard.core.errors import ServiceUnavailable
 
 BYTES_MOST = 8 * 2**20
-"""Of one answer."""
+"""The most bytes of one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +34,32 @@ class HttpAnswer:
 
 @functools.cache
 def tls(scheme: str) -> ssl.SSLContext:
-    """Made once: to load all root certificates takes long. Without TLS none are needed."""
+    """The TLS context, made once, because loading all root certificates takes long; empty for plain HTTP."""
     return httpx2.create_ssl_context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def client(url: str, **more: Any) -> httpx2.AsyncClient:
-    """For requests to this server."""
+    """A client for this server."""
     return httpx2.AsyncClient(verify=tls(httpx2.URL(url).scheme), **more)
 
 
 def proxy_for(url: httpx2.URL) -> str | None:
-    """That of the environment variables."""
+    """The proxy from environment variables."""
     return None if proxy_bypass(url.host) else getproxies().get(url.scheme)
 
 
 async def received(response: httpx2.Response, too_long: Exception) -> HttpAnswer:
-    """As it was sent, unpacked here: a small answer may unpack to a very large one."""
+    """Read an answer, and unpack it within a bound: a small answer may unpack to a very large one."""
     encoding = response.headers.get("content-encoding", "identity").lower()
     if encoding not in ("identity", "gzip", "deflate", ""):
-        raise ServiceUnavailable(f"its answer is packed as {encoding[:20]!r}, which it was not asked for")
+        raise ServiceUnavailable(f"its answer is packed as {encoding[:20]!r}, which the request did not ask for")
     body = bytearray()
     async for piece in response.aiter_raw():
         body += piece
         if len(body) > BYTES_MOST:
             raise too_long
     unpacked = bytes(body)
-    if encoding not in ("identity", ""):  # a thread, because of what it may unpack to
+    if encoding not in ("identity", ""):  # in a thread, because it may unpack to much
         unpacked = await asyncio.to_thread(_unpacked, unpacked, too_long)
     return HttpAnswer(response.status_code, response.headers, unpacked)
 
@@ -78,7 +78,7 @@ def _unpacked(body: bytes, too_long: Exception) -> bytes:
 
 
 def without(body: bytes, secrets: Iterable[str]) -> bytes:
-    """A server may repeat what it was sent. The agent does not get to read keys."""
+    """Hide keys from the agent: a server may repeat what it received."""
     for written in {form for secret in secrets if len(secret) > 3 for form in _forms(secret)}:
         body = body.replace(written.encode(), b"***")
     return body

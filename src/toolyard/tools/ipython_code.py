@@ -1,4 +1,4 @@
-"""`ipython_code`: an IPython that stays. Variables live until the session ends, through errors and timeouts."""
+"""`ipython_code`: an IPython that keeps its variables until the session ends, through errors and timeouts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toolyard.tools.sandboxed import SandboxedToolset
 
 SECONDS = 10
 LONGEST = 102_400
-"""Characters of output that are shown."""
+"""The most characters of output to show."""
 NO_OUTPUT = "Script executed successfully (no output)"
 EMPTY = "Error: script must be a non-empty string"
 AFRESH = "[the interpreter starts afresh: variables are gone, files are kept]"
@@ -37,15 +37,16 @@ def _toolyard_show_as_usual():
     shell.execution_count = 1
 _toolyard_show_as_usual()
 """
-"""A sandbox's IPython shows neither values nor errors; this one is to show both, as a person would see them."""
+"""A sandbox's IPython shows neither values nor errors; this setup makes it show both, as a terminal would."""
 
 _RULE = re.compile(r"^-+\n.*(?=Traceback \(most recent call last\))", re.MULTILINE)
-"""What IPython writes before a traceback: a line of dashes, and the name of the error, which follows anyway."""
+"""IPython's header of a traceback: a line of dashes and the error's name, which follows anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellForm:
-    """`<python>` tags, or else fences marked python; several are one cell. Or a JSON call of a tool named python."""
+    """Reads `<python>` tags, or else fences marked python; several are one cell. Or a JSON call of a tool named
+    python."""
 
     shown: Sequence[str] = ("metrics", "timeout")
 
@@ -66,7 +67,7 @@ class IPythonCode(SandboxedToolset):
         super().__init__(env)
         self._is_prepared = False
         self._has_run = False
-        """Anything of the agent's. What goes wrong after that may be its own doing."""
+        """Whether any code of the agent has run. Later failures may be the agent's own."""
 
     @classmethod
     def missing(cls) -> str:
@@ -83,7 +84,7 @@ class IPythonCode(SandboxedToolset):
             return _output(EMPTY, code)
         sandbox = await self._prepared()
         self._has_run = True
-        self._is_prepared = False  # until it is known that this interpreter goes on
+        self._is_prepared = False  # until the result shows that this interpreter goes on
         executed = await sandbox.exec(code, timeout=SECONDS)
         self._is_prepared = not executed.state_lost
         return _output(written(executed), code, executed)
@@ -97,7 +98,7 @@ class IPythonCode(SandboxedToolset):
 
 
 def written(executed: Executed) -> str:
-    """What IPython showed, then what was written to standard error, then how it ended if that was not well."""
+    """IPython's output, then standard error, then how the cell failed, if it did."""
     if executed.timed_out:
         text = f"Execution time out after {SECONDS} seconds"
     elif executed.error is None and executed.killed_by is None:
@@ -109,7 +110,7 @@ def written(executed: Executed) -> str:
 
 
 def _failure(executed: Executed) -> str:
-    """Standard output, which ends with the traceback; where IPython could show none, with Python's own."""
+    """Standard output with the traceback at its end; Python's own traceback if IPython showed none."""
     shown, error = executed.stdout.rstrip(" \n"), executed.error
     if executed.killed_by is not None:
         how = f"Execution {ended_by(executed.killed_by, executed.usage.wall_seconds)}."
@@ -122,7 +123,7 @@ def _failure(executed: Executed) -> str:
 
 
 def _called(text: str) -> list[str]:
-    """The code of the first `<tool_call>`, if that is of a tool named python."""
+    """The code of the first `<tool_call>`, if it calls a tool named python."""
     call = tool_call(calls[0]) if (calls := tagged(text, "tool_call")) else None
     if call is None or call[0] != "python":
         return []

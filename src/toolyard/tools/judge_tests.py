@@ -1,4 +1,4 @@
-"""The tests that `python_oj` judges by. Each runs the program in a new sandbox, where nothing of what it expects is."""
+"""The tests of `python_oj`. Each runs the program in a new sandbox, which does not contain the expected results."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from toolyard.tools.python_code import SECONDS
 T = TypeVar("T")
 
 _SHORT = 4_000
-"""Characters that the event loop compares by itself; a thread compares more."""
+"""Up to this many characters are compared on the event loop; more in a thread."""
 _SYNTAX_ERROR = re.compile(r"^(?:Syntax|Indentation|Tab)Error: ", re.MULTILINE)
 
 
 class JudgeTest(Protocol):
-    """Tests bring their own input: what a model writes beside its code is none."""
+    """One test. It brings its own input; input blocks of a model are ignored."""
 
     async def failure(self, code: str) -> str:
-        """Say to a model why a program fails the test; empty if it passes."""
+        """Why a program fails the test, for the model; empty if it passes."""
 
     def told(self, ran: Ran) -> str:
-        """Say to a model how its program ended."""
+        """How the program ended, for the model."""
 
 
 @dataclass(slots=True)
 class OutputTest:
-    """What the program is given, and what comes of it if it is right."""
+    """An input, and the outputs that count as right."""
 
     given: object
     expected: object
@@ -64,7 +64,7 @@ class OutputTest:
 
 @dataclass(slots=True)
 class InputTest(OutputTest):
-    """What the program reads, and what it has to write then."""
+    """A test by standard input and output."""
 
     async def failure(self, code: str) -> str:
         async with interpreter_once(profile=smallest(code)) as interpreter:
@@ -75,7 +75,7 @@ class InputTest(OutputTest):
 
 @dataclass(slots=True)
 class CallTest(OutputTest):
-    """How the program's function is called, and what its value looks like when it is printed."""
+    """A test by a call of the program's function and its printed value."""
 
     name: str
     arguments: Sequence[Any] | str
@@ -97,10 +97,10 @@ class CallTest(OutputTest):
 
 @dataclass(slots=True)
 class AssertTest:
-    """A statement that has to hold after the program has run.
+    """A statement that must hold after the program has run.
 
-    The host compares what `assert f(1) == 2` is about, and rows of such assertions. Any other statement runs in a
-    second sandbox, whose calls of the program's functions the host carries to the first.
+    The host itself judges statements such as `assert f(1) == 2`, and rows of them. Any other statement runs in a second
+    sandbox; the host forwards its calls of the program's functions to the first.
     """
 
     statement: str
@@ -145,10 +145,10 @@ def _stopped(program: Driven, traceback: str) -> Ran:
 def _printed(value: object) -> str:
     try:
         return str(value)
-    except ValueError:  # Python prints no integer of more than a few thousand digits
+    except ValueError:  # Python refuses to print integers of more than a few thousand digits
         return f"an integer of more than {sys.get_int_max_str_digits()} digits"
 
 
 async def _beside(size: int, work: Callable[[], T]) -> T:
-    """Do it at once if it is little, and beside the event loop if it is much."""
+    """Do small work at once, and large work in a thread."""
     return work() if size < _SHORT else await asyncio.to_thread(work)

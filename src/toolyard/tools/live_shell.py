@@ -1,6 +1,6 @@
-"""An interactive bash in a session's sandbox: it is typed into, heard, and known to be busy or to wait for more.
+"""An interactive bash in a session's sandbox. Callers type into it, read its output, and see whether it is busy.
 
-It has no terminal, so nothing is echoed. Its prompts tell what it does: they are marks that no reader sees.
+It has no terminal, so it echoes nothing. Its prompts are hidden marks that show what it does.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _IDLE_SECONDS = 0.1
 _MORE_SECONDS = 0.2
 """Seconds that a reader with some output waits for the rest of it."""
 HEARD_MOST = 64 * 1024
-"""A reader with so much output does not wait for more. A little more than that may come at once."""
+"""A reader with this many bytes does not wait for more. A little more than that may come at once."""
 _LEAVE = b"exit\n"
-"""The last word of an interactive bash, which is left out."""
+"""The last output of an interactive bash, which is left out."""
 
 
 @dataclass(slots=True)
 class ShellOutput:
-    """Decode text. Bytes that are not UTF-8 become replacement characters."""
+    """Decoded output. Bytes that are not UTF-8 become replacement characters."""
 
     stdout: str = ""
     stderr: str = ""
@@ -53,12 +53,12 @@ class LiveShell:
         self._heard = ShellOutput()
         """Output that no caller has read yet. A caller that stops reading loses nothing."""
         self.idle = False
-        """It has done everything, as far as is known, and waits for more."""
+        """Whether the shell seems to have done everything, and waits for input."""
 
     @classmethod
     async def start(cls, sandbox: Sandbox) -> Self:
-        """Raises `ToolError` if there can be no more programs in the sandbox."""
-        limits = replace(sandbox.limits, cpu_seconds=None)  # which is for one command
+        """Start a shell. Raises `ToolError` if the sandbox can start no more programs."""
+        limits = replace(sandbox.limits, cpu_seconds=None)  # that limit is for one command
         mark = f"\x1e{secrets.token_hex(16)}"
         shell = cls(await sandbox.start(_ARGV, limits=limits), mark)
         quoted = f"$'\\x1e{mark[1:]}"
@@ -72,7 +72,7 @@ class LiveShell:
         return shell
 
     async def _begin(self, settings: str) -> None:
-        with contextlib.suppress(ProcessError):  # what it says itself tells more
+        with contextlib.suppress(ProcessError):  # the shell's own message is better
             await self._type(settings.encode())
         clock = asyncio.get_running_loop().time
         deadline = clock() + _START_SECONDS
@@ -87,14 +87,14 @@ class LiveShell:
 
     @property
     def ended(self) -> str:
-        """How, if it has."""
+        """How the shell ended; empty while it runs."""
         if self.exit_code is None:
             return ""
         why = f", since it exceeded its limit of {limit}" if (limit := self._process.killed_by) else ""
         return f"The shell has ended with exit code {self.exit_code}{why}."
 
     async def type(self, text: str) -> None:
-        """One or more lines. Raises `ToolError` if it does not take them."""
+        """Type one or more lines. Raises `ToolError` if the shell does not accept them."""
         self.idle = False
         try:
             await self._type(text.encode(errors="replace"))
@@ -102,15 +102,15 @@ class LiveShell:
             raise ToolError(f"The shell does not take this: {error}.") from error
 
     async def close_input(self) -> None:
-        """It ends when it has done what was typed."""
+        """Let the shell end once it has done everything."""
         await self._process.close_input()
 
     async def end(self) -> None:
         await self._process.kill()
 
     async def listen(self, seconds: float, *, until_idle: bool = False) -> ShellOutput:
-        """What has been said, or is said first in this time, with what follows at once. With `until_idle` the wait is
-        over when the shell waits for more."""
+        """The unread output; without any, the first that comes within this time, and what follows at once. With
+        `until_idle`, the wait ends when the shell waits for input."""
         clock = asyncio.get_running_loop().time
         deadline, soon = clock() + seconds, math.inf
         while len(self._heard) < HEARD_MOST:
@@ -129,7 +129,7 @@ class LiveShell:
         await self._process.write(data if data.endswith(b"\n") else data + b"\n")
 
     async def _take(self, seconds: float) -> bool:
-        """Whether anything came, be it only a prompt."""
+        """Read output. Return whether anything came, even if only a prompt."""
         stdout, stderr = await self._process.read(seconds)
         self._heard += ShellOutput(self._stdout.hear(stdout), self._stderr.hear(stderr))
         if prompt := self._stdout.prompt or self._stderr.prompt:
@@ -141,7 +141,7 @@ class LiveShell:
 
 
 class _Ear:
-    """Makes text of what comes, without the prompts; of standard error, also without what bash itself adds to it."""
+    """Decodes one stream without the prompts; standard error also without bash's own additions."""
 
     def __init__(self, mark: bytes, *, bash: bool) -> None:
         self._leave = _LEAVE if bash else b""
@@ -150,9 +150,9 @@ class _Ear:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = b""
         self._is_deaf = bash
-        """Until bash prints the marks, its words about a missing terminal are dropped."""
+        """Drops bash's messages about a missing terminal, until bash prints the marks."""
         self.prompt = b""
-        """The last one that came: `b` before a command, `i` when there is none."""
+        """The last prompt: `b` before a command, `i` when bash waits for input."""
 
     def hear(self, data: bytes) -> str:
         if not data:
@@ -172,7 +172,7 @@ class _Ear:
         return text
 
     def _ready(self, data: bytes) -> int:
-        """How much of it is text, whatever comes next."""
+        """How much of the data is certainly text, however it goes on."""
         if self._is_deaf:
             return 0
         if self._leave and data.endswith(self._leave):

@@ -1,4 +1,4 @@
-"""A connection to one MCP server, made when first needed and kept for the calls that follow."""
+"""A connection to one MCP server, made when first needed and kept for later calls."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ log = logging.getLogger("toolyard.mcp")
 CONNECT_SECONDS = 10
 CLOSE_SECONDS = 5
 SILENCE_SECONDS = 300
-"""After which a server that says nothing is taken for dead."""
+"""After this many seconds of silence, a server counts as dead."""
 
 
 class McpConnection:
-    """The official client, in a task of its own: the task that entered it must leave it."""
+    """The official client, in an asyncio task of its own: the task that entered it must leave it."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._ready: asyncio.Future[Client] | None = None
         self._ended = asyncio.Event()
         self._owners: set[asyncio.Task[None]] = set()
-        """Of this connection, and of those before it that are not over yet."""
+        """The tasks of this connection, and of earlier ones that still end."""
         self.was_made = False
         """Whether the server has ever answered."""
 
     async def client(self) -> Client:
-        """Connected, anew if the last connection is over."""
+        """The connected client; connects anew if the last connection is over."""
         if self._ready is None or self._ended.is_set():
             self._ended = asyncio.Event()
             self._ready = asyncio.get_running_loop().create_future()
-            self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # looked at
+            self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # mark it as retrieved
             owner = asyncio.create_task(self._own(self._ready, self._ended))
             self._owners.add(owner)
             owner.add_done_callback(self._owners.discard)
         return await asyncio.shield(self._ready)
 
     def drop(self) -> None:
-        """It is of no use any more; the next call gets a new one."""
+        """Give up this connection; the next call gets a new one."""
         self._ended.set()
 
     async def close(self) -> None:
@@ -83,13 +83,13 @@ class McpConnection:
 
 
 def is_sse(url: str) -> bool:
-    """The older of the two ways, which the address tells."""
+    """Whether the address is one of SSE, the older transport."""
     return httpx2.URL(url).path.endswith("/sse")
 
 
 @asynccontextmanager
 async def _transport(url: str, on_end: Callable[[], None]) -> AsyncGenerator[tuple[Any, Any]]:  # the SDK's streams
-    """SSE where the address says so, Streamable HTTP otherwise."""
+    """SSE if the address says so, else Streamable HTTP."""
     if is_sse(url):
         made = partial(http.client, url)
         connecting = sse_client(
@@ -107,7 +107,7 @@ async def _transport(url: str, on_end: Callable[[], None]) -> AsyncGenerator[tup
 
 
 class Watched:
-    """What a server sends, and a word when it will send no more: the SDK then closes its end without telling."""
+    """A server's stream that reports its end: the SDK closes its own end without a notice."""
 
     def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
         self._stream = stream
@@ -128,7 +128,7 @@ class Watched:
 
 
 def cause(error: Exception) -> Exception:
-    """The first one of a group: what made the others."""
+    """The first exception of a group, which caused the others."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error

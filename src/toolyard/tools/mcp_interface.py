@@ -33,11 +33,11 @@ else:
     HAS_MCP = True
 
 SECONDS = 25
-"""For one call; trainers wait 30."""
+"""The time limit of one call; trainers wait 30."""
 LONGEST = 20_000
-"""Characters of a result that are shown."""
+"""The most characters of a result to show."""
 PAGES_MOST = 20
-"""Of a list of tools or resources."""
+"""The most pages of a list of tools or resources."""
 
 _HELPER = "mcp."
 _SERVER = re.compile(r"\w[\w.-]*")
@@ -45,7 +45,7 @@ _SERVER = re.compile(r"\w[\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class McpForm:
-    """A JSON call in `<tool_call>` or `<mcp_call>` tags, or the whole text is one."""
+    """Reads a JSON call in `<tool_call>` or `<mcp_call>` tags, or as the whole text."""
 
     late: ClassVar[bool] = True
     shown: Sequence[str] = ("obs", "error", "tool")
@@ -60,7 +60,7 @@ class McpForm:
         server = call.get("server") or call.get("server_name") or call.get("server_label")
         arguments = call.get("arguments") or {}
         if isinstance(arguments, str):
-            arguments = _object(arguments) or arguments  # the checks of arguments refuse anything but an object
+            arguments = _object(arguments) or arguments  # validation refuses anything but an object
         return {"name": call["name"], "arguments": arguments, "server": "" if server is None else str(server)}
 
     def answer(self, text: str, result: str) -> str:
@@ -68,17 +68,17 @@ class McpForm:
 
 
 class Unclear(Exception):
-    """It names no server, several, or one that the agent must not ask."""
+    """The call names no server, several, or a forbidden one."""
 
 
 class McpInterface(Toolset):
-    """The MCP servers of a trajectory, each with a connection that is kept until the end."""
+    """The MCP servers of a trajectory, each with one connection until the end."""
 
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
         self._connections: dict[str, McpConnection] = {}
         self._tools: dict[str, frozenset[str]] = {}
-        """Of each server that was asked for them."""
+        """The tools of each server that has listed them."""
 
     @classmethod
     def missing(cls) -> str:
@@ -108,7 +108,7 @@ class McpInterface(Toolset):
             mcp_servers: The servers that may be asked, by name; empty for any.
             use_specified_server: Whether none but those may be asked, even if there are none.
         """
-        if problem := _unsendable(name, arguments):  # the SDK would break, as if the server were down
+        if problem := _unsendable(name, arguments):  # the SDK would fail as if the server were down
             answer = json.dumps({"error": problem, "error_type": "ValueError", "server": server, "tool": name})
             return ToolOutput(blocks=[TextBlock(text=_shortened(answer))])
         allowed = [str(one.get("name", "")) if isinstance(one, dict) else one for one in mcp_servers]
@@ -124,7 +124,7 @@ class McpInterface(Toolset):
             self._drop_if_lost(chosen, error)
             if is_down(error) and not (self._is_made_up(chosen, allowed) and _says_no_such_server(error)):
                 raise ServiceUnavailable(f"the MCP server {chosen!r} failed: {_words_of(error)}") from None
-            kind = type(cause(error)).__name__  # what the agent asked for is wrong, so it is for the model to read
+            kind = type(cause(error)).__name__  # the agent's request is wrong, so the model gets to read it
             answer = json.dumps({"error": _words_of(error), "error_type": kind, "server": chosen, "tool": name})
             return ToolOutput(blocks=[TextBlock(text=_shortened(answer))])
 
@@ -132,7 +132,7 @@ class McpInterface(Toolset):
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
 
     async def _choose(self, name: str, asked: str, allowed: Sequence[str], *, strict: bool) -> str:
-        """The server to ask."""
+        """Choose the server to ask."""
         if asked:
             if (allowed or strict) and asked not in allowed:
                 raise Unclear(f"Server '{asked}' not allowed for this task. Allowed: {allowed}")
@@ -157,7 +157,7 @@ class McpInterface(Toolset):
         return having[0]
 
     async def _tools_of(self, server: str) -> frozenset[str] | None:
-        """Their names; None if the server does not answer."""
+        """The names of a server's tools; None if it does not answer."""
         if server not in self._tools:
             try:
                 async with asyncio.timeout(SECONDS):
@@ -185,13 +185,13 @@ class McpInterface(Toolset):
         return await self._connections[server].client()
 
     def _is_made_up(self, server: str, allowed: Sequence[str]) -> bool:
-        """Whether only the agent has named it, and it has never answered."""
+        """Whether the server may be the agent's invention: only the agent has named it, and it has never answered."""
         connection = self._connections.get(server)
         known = server in allowed or server == os.environ.get("MCP_DEFAULT_SERVER")
         return not known and not (connection is not None and connection.was_made)
 
     def _drop_if_lost(self, server: str, error: Exception) -> None:
-        """A server that says no is still there, and so is one that is slow."""
+        """Drop the connection if the error shows that it is lost; a refusing or slow server keeps it."""
         answered = isinstance(error, MCPError) and not is_down(error)
         if not answered and not isinstance(error, TimeoutError):
             self._connections[server].drop()
@@ -206,7 +206,7 @@ def _unsendable(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def is_down(error: Exception) -> bool:
-    """Whether the server did not answer at all, or not in time. One that says no has answered."""
+    """Whether the server did not answer at all, or not in time. A refusal is an answer."""
     first = cause(error)
     if isinstance(first, MCPError):
         return first.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT) or "terminated" in first.message
@@ -214,7 +214,7 @@ def is_down(error: Exception) -> bool:
 
 
 def _says_no_such_server(error: Exception) -> bool:
-    """By 404 of the gateway; or because the name is part of the host's, and there is no such host."""
+    """Whether the gateway answers 404, or the name is part of the host's and there is no such host."""
     first = cause(error)
     if isinstance(first, httpx2.HTTPStatusError):
         return first.response.status_code in (404, 410)
@@ -222,7 +222,7 @@ def _says_no_such_server(error: Exception) -> bool:
 
 
 def _names_hosts() -> bool:
-    """Whether the name of a server is part of its host's."""
+    """Whether the server's name is part of its host name."""
     return "{server}" in urlsplit(os.environ["MCP_GATEWAY_ADDRESS"]).netloc
 
 
@@ -235,7 +235,7 @@ def _is_unknown_host(error: BaseException | None) -> bool:
 
 
 def address(server: str) -> str:
-    """`{server}` in the gateway's address stands for the name; without it, the server's SSE endpoint is meant."""
+    """The server's address: `{server}` in the gateway's address is replaced; without it, use the SSE endpoint."""
     gateway = os.environ["MCP_GATEWAY_ADDRESS"].rstrip("/")
     template = gateway if "{server}" in gateway else gateway + "/{server}/sse"
     return template.replace("{server}", quote(server, safe=""))
@@ -276,7 +276,7 @@ async def _resources(client: Client) -> Mapping[str, str]:
 
 
 def _text(result: CallToolResult) -> str:
-    """What a model can read of it; pictures are blocks of their own."""
+    """The text of a result; pictures are blocks of their own."""
     parts: list[str] = []
     for one in result.content:
         if one.type == "text":
@@ -305,7 +305,7 @@ def _words_of(error: Exception) -> str:
 
 
 def _react(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`{"tool": …, "arguments": …}`, or the same as `action`, in the words of a tool call."""
+    """Translate `{"tool": …, "arguments": …}`, or the same below `action`, into a tool call."""
     inner = call.get("action")
     asked = inner if isinstance(inner, dict) else call
     if "tool" not in asked or (asked is call and "arguments" not in asked):

@@ -1,4 +1,4 @@
-"""Resources of MCP servers as a model reads them: text, pictures, and for anything else its address."""
+"""Shows resources of MCP servers to a model: text, pictures, and the address of anything else."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from mcp.types import BlobResourceContents, CallToolResult, ResourceLink, TextRe
 from toolyard.core.output import ImageBlock
 
 READ = "mcp.read_resource"
-"""The helper that reads one."""
+"""The helper that reads a resource."""
 PICTURES_MOST = 16 * 2**20
-"""Characters of base64 in all pictures of a resource."""
+"""The most characters of base64 in all pictures of a resource."""
 
 Contents: TypeAlias = TextResourceContents | BlobResourceContents
 
 
 async def read(client: Client, arguments: Mapping[str, Any]) -> tuple[str, list[ImageBlock]]:
-    """What a resource has to read, and its pictures."""
+    """The text of a resource, and its pictures."""
     uri = arguments.get("uri")
     if not isinstance(uri, str) or not uri:
         return f"{READ} needs the argument uri, the address of a resource; mcp.list_resources lists them", []
@@ -37,7 +37,7 @@ async def read(client: Client, arguments: Mapping[str, Any]) -> tuple[str, list[
 
 
 def text_of(one: Contents) -> str:
-    """The text, or what there is instead."""
+    """The text, or a note about what there is instead."""
     if isinstance(one, TextResourceContents):
         return one.text
     return f"[{one.uri}: {one.mime_type or 'bytes'}, about {len(one.blob) * 3 // 4} bytes that are not shown]"
@@ -50,7 +50,7 @@ def picture_of(one: Contents) -> ImageBlock | None:
 
 
 def pictures_of(result: CallToolResult) -> Iterator[ImageBlock]:
-    """Those that a tool returned, as such or as a resource."""
+    """The pictures that a tool returned, as such or as resources."""
     for one in result.content:
         if one.type == "image":
             yield ImageBlock(data=one.data, mimeType=one.mime_type)
@@ -59,6 +59,6 @@ def pictures_of(result: CallToolResult) -> Iterator[ImageBlock]:
 
 
 def link(one: ResourceLink) -> str:
-    """A resource that a tool only points to, with the call that reads it."""
+    """A note about a resource that a tool only points to, with the call that reads it."""
     about = ", ".join(filter(None, (one.title or one.name, one.mime_type, one.description)))
     return f"[resource {one.uri}: {about}; {READ} reads it]"

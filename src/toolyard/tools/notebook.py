@@ -1,4 +1,4 @@
-"""`PythonNotebook`: cells that run in an IPython of the session, kept with what they showed in a notebook file."""
+"""`PythonNotebook`: runs cells in an IPython of the session, and keeps them with their outputs in a notebook file."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from toolyard.tools.notebook_outputs import (
 from toolyard.tools.sandboxed import SandboxedToolset
 
 SECONDS = 300.0
-"""For one cell."""
+"""The time limit of one cell."""
 FILE = "python_notebook.ipynb"
 AFRESH = "the interpreter starts afresh: variables are gone, files are kept"
 
 _FETCH_SECONDS = 20.0
 _SHOWN_MOST = 2 * cell_runner.SHOWN_MOST
 _ROOM_BESIDE = 8192
-"""Bytes of what a cell may write that are left for marks."""
+"""Bytes of a cell's output limit that are reserved for marks."""
 _END = "__import__('os')._exit(0)"
-_UNTELLABLE = "the output of the cell cannot be read: it has changed how IPython shows things"
+_UNTELLABLE = "the output of the cell cannot be read: the code has changed how IPython shows values"
 
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """What became of a cell."""
+    """The result of a cell."""
 
     outputs: list[Output]
     count: int | None
@@ -68,9 +68,9 @@ class PythonNotebook(SandboxedToolset):
         self._turn = asyncio.Lock()
         self._notebook: Notebook | None = None
         self._has_run = False
-        """Any cell. What goes wrong after that may be its doing."""
+        """Whether any cell has run. Later failures may be the agent's own."""
         self._unread = ""
-        """What was wrong with the file of a notebook that was there before this one."""
+        """Why an earlier notebook file could not be read."""
 
     @classmethod
     def missing(cls) -> str:
@@ -126,7 +126,7 @@ class PythonNotebook(SandboxedToolset):
         return sandbox, self._notebook
 
     async def _save(self, sandbox: Sandbox, notebook: Notebook) -> str:
-        """What kept it from being saved, which is not to keep anybody from what a cell showed."""
+        """Save the notebook. Return what prevented it, so that the caller can still show the cell's output."""
         try:
             await sandbox.write(FILE, await asyncio.to_thread(notebook.written))
         except WorkspaceError as error:
@@ -135,31 +135,31 @@ class PythonNotebook(SandboxedToolset):
 
 
 async def _found(sandbox: Sandbox) -> Notebook:
-    """The notebook of the workspace, if it comes with one."""
+    """The notebook in the workspace, if there is one."""
     entry = next((entry for entry in await sandbox.list() if entry.name == FILE), None)
     if entry is None:
         return Notebook()
     if entry.kind != "file" or entry.size > FILE_MOST:
-        raise ValueError("it is no file, or too large a one")
+        raise ValueError("it is no file, or too large")
     return await asyncio.to_thread(Notebook.read, await sandbox.read(FILE))
 
 
 async def restart(sandbox: Sandbox) -> None:
-    """Let the next code have a fresh interpreter."""
+    """Give the next code a fresh interpreter."""
     for code in (cell_runner.REQUEST + json.dumps({"end": True}), _END):
         if (await sandbox.exec(code)).state_lost:
             return
-    raise ToolError("the interpreter cannot be restarted: it has changed what ends it")
+    raise ToolError("the interpreter cannot be restarted: the code has changed how it ends")
 
 
 async def run_cell(sandbox: Sandbox, code: str, seconds: float, *, is_first: bool = True) -> CellRun:
-    """Run one in the session's IPython. What goes wrong in it is among its outputs. An IPython that cannot be used is
-    the host's fault only if no cell has run in it."""
+    """Run a cell in the session's IPython. Its outputs include its errors. A broken IPython is the host's fault only if
+    no cell has run in it."""
     token = secrets.token_hex(4)
     room = min(cell_runner.TEXT_MOST, max(sandbox.limits.output_bytes - _ROOM_BESIDE, 0))
     request = {"token": token, "code": code, "room": room}
     executed = await _ask(sandbox, request, seconds)
-    if _is_unheard(executed):  # this interpreter is a new one, or not from a template
+    if _is_unheard(executed):  # the interpreter is new, or not from a template
         installed = await sandbox.exec(cell_runner.installation(), timeout=_FETCH_SECONDS)
         if (error := installed.error) is not None:
             kind = SandboxError if is_first else ToolError
@@ -175,12 +175,12 @@ async def _ask(sandbox: Sandbox, request: dict[str, object], seconds: float) -> 
 
 
 def _is_unheard(executed: Executed) -> bool:
-    """The shell did not understand the request, and so did nothing."""
+    """Whether the shell did not understand the request, and so did nothing."""
     return executed.value is None and executed.error is None and executed.killed_by is None and not executed.state_lost
 
 
 async def _shown(sandbox: Sandbox, executed: Executed, token: str) -> str:
-    """What the cell showed, as JSON, or nothing. It may come in several pieces."""
+    """The outputs of the cell as JSON, perhaps from several pieces; empty if there are none."""
     said = re.match(rf"{token} (\d{{1,8}}) ", executed.value or "")
     size = int(said[1]) if said else 0
     shown = _piece(executed, token, size, 0)
@@ -196,13 +196,13 @@ async def _shown(sandbox: Sandbox, executed: Executed, token: str) -> str:
 
 
 def _piece(executed: Executed, token: str, size: int, begin: int) -> str:
-    """The piece that begins there, if it has the right length."""
+    """The piece from `begin` on, if it has the right length."""
     piece = (executed.value or "").removeprefix(f"{token} {size} ")
     return piece if len(piece) == min(size - begin, cell_runner.PIECE) else ""
 
 
 def _read(shown: str, written: str, token: str) -> tuple[list[Output], int | None]:
-    """What the cell wrote and showed. The cell controls these bytes: anything malformed is left out."""
+    """The cell's outputs and count. The cell controls these bytes, so anything malformed is left out."""
     try:
         said = orjson.loads(shown)
         items = outputs_of(said["items"])
@@ -213,12 +213,12 @@ def _read(shown: str, written: str, token: str) -> tuple[list[Output], int | Non
     if dropped:
         outputs.append(note(f"cut here: {dropped:,} more characters were written"))
     if left_out:
-        outputs.append(note(f"cut here: {left_out:,} more things were shown"))
+        outputs.append(note(f"cut here: {left_out:,} more outputs were shown"))
     return outputs, count
 
 
 def _ending(executed: Executed, outputs: list[Output], *, readable: bool) -> list[Output]:
-    """An error, if the cell did not end well and has not said so itself."""
+    """An error, if the cell failed and its outputs do not say so."""
     seconds, error = executed.usage.wall_seconds, executed.error
     if executed.killed_by is not None:
         name, why = "Stopped", ended_by(executed.killed_by, seconds)

@@ -1,4 +1,4 @@
-"""The cells of a notebook, and the file that they are kept in."""
+"""The cells of a notebook, and their file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from toolyard.core.errors import ToolError
 from toolyard.tools.notebook_outputs import Output, count_of, length, nbformat, note, outputs_of, size_of, text_of
 
 MOST = 8 * 2**20
-"""Bytes that a notebook holds. What cells have shown is left out, from the first on, to make room for others."""
+"""The most bytes of a notebook. It drops outputs, from the first cell on, to make room for others."""
 FILE_MOST = 2 * MOST
 CELLS_MOST = 2000
 _PARTS_MOST = 2_000_000
-"""Of a file: a list or a text takes many times the memory of the few bytes that it can be written in."""
+"""The most values in a file: a list or a text takes many times the memory of its bytes."""
 _OUTPUTS_MOST = 100_000
 LEFT_OUT = "the output is left out: the notebook is too large"
 
@@ -37,7 +37,7 @@ class Notebook:
         if len(data) > FILE_MOST or sum(map(data.count, (b"[", b"{", b'"'))) > _PARTS_MOST:
             raise ValueError("it is too large")
         try:
-            said = orjson.loads(data)  # which takes no half characters and no bottomless nesting
+            said = orjson.loads(data)  # refuses lone surrogates and bottomless nesting
             if not isinstance(said, Mapping) or said.get("nbformat") != 4:
                 raise ValueError("it is not a notebook of format 4")
             cells = said["cells"]
@@ -56,14 +56,15 @@ class Notebook:
         return text.encode()
 
     def place(self, index: int | None, code: str) -> int:
-        """Where a cell goes: after the others, or in the place of one. Negative numbers count from the end."""
+        """Put a cell after the others, or in the place of one, and return its number. Negative numbers count from the
+        end."""
         count = len(self._cells)
         at = count if index is None else index + count if index < 0 else index
         if not 0 <= at <= count:
             raise ToolError(f"cell_index {index} is out of range: the notebook has {count} cells")
         try:
             code.encode()
-        except UnicodeEncodeError as error:  # no file could hold it
+        except UnicodeEncodeError as error:  # no file can hold it
             raise ToolError(f"the code is not text: {error.reason}") from None
         sources = sum(length(cell.source) for number, cell in enumerate(self._cells) if number != at)
         if at >= CELLS_MOST or sources + length(code) > MOST // 2:

@@ -1,4 +1,4 @@
-"""Outputs of notebook cells: read from what a sandbox says, which is not trusted, and shown as text or as blocks."""
+"""Reads outputs of notebook cells from a sandbox, which is not trusted, and shows them as text or as blocks."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from toolyard.sandboxes.cell_runner import BEGINS, ENDS
 try:
     import nbformat as _nbformat
 
-    nbformat: Any = _nbformat  # it says neither what its functions take nor what its nodes have
+    nbformat: Any = _nbformat  # nbformat has no types
 except ImportError:
     nbformat = None
 
 OUTPUTS_MOST = 1000
-"""Of a cell."""
+"""The most outputs of a cell."""
 WRAPPED = "`Wrapped`"
-"""Stands for a picture where there is only text."""
+"""Stands for a picture in plain text."""
 
 _MARK = re.compile(f"{BEGINS}([0-9a-f]{{8}})([a-z0-9]{{1,4}}){ENDS}")
-"""Of this cell, or of an earlier one that has left something running."""
+"""A mark of this cell, or of an earlier one that has left something running."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""The first of these is shown that there is of one thing."""
+"""Kinds of pictures; of several forms of one output, the first of these is shown."""
 _SHOWN = ("application/json", *_PICTURES)
 _UNSEEN = "text/html"
-"""Not shown when there is a plain text of the same."""
+"""Not shown if the output also has a plain text."""
 
 _CHANGES_MOST = 500
-"""Outputs of a cell before it no longer matters which stream something was written to."""
+"""After this many outputs of a cell, text of both streams is joined."""
 _OUTPUT_BYTES = 100
-"""What one takes beside its texts."""
+"""Bytes that an output takes beside its texts."""
 
 Output = Any
 """An output, as `nbformat` has it."""
@@ -47,7 +47,7 @@ Output = Any
 
 
 def merged(written: str, token: str, items: Sequence[Output]) -> list[Output]:
-    """What a cell wrote and what it showed, in the order of the marks in what it wrote."""
+    """The text and the other outputs of a cell, in the order of the marks in the text."""
     text, *parts = _MARK.split(written)
     outputs, stream, left = writing("stdout", text), "stdout", dict(enumerate(items))
     for owner, mark, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
@@ -63,7 +63,7 @@ def merged(written: str, token: str, items: Sequence[Output]) -> list[Output]:
 
 
 def output_of(said: object) -> Output:
-    """An output, if it has the form of one. Raises ValueError or one of its kin if not."""
+    """Read an output. Raises ValueError, TypeError or LookupError if it is malformed."""
     if not isinstance(said, Mapping):
         raise TypeError(f"{said!r:.100} is no output")
     match kind := said.get("output_type"):
@@ -95,7 +95,7 @@ def writing(stream: str, text: str) -> list[Output]:
 
 
 def note(text: str) -> Output:
-    """A word of ours among what a cell wrote."""
+    """A note of Toolyard among a cell's outputs."""
     return nbformat.v4.new_output("stream", name="stderr", text=f"[{text}]\n")
 
 
@@ -107,12 +107,12 @@ def count_of(said: object) -> int | None:
 
 def outputs_of(said: object) -> list[Output]:
     if not isinstance(said, list) or len(said) > OUTPUTS_MOST:
-        raise ValueError("that is no list of outputs, or too long a one")
+        raise ValueError("that is no list of outputs, or it is too long")
     return [output_of(one) for one in said]
 
 
 def _join(outputs: list[Output], more: Sequence[Output]) -> None:
-    """Join what is written to the same stream without anything between, and what changes too often."""
+    """Add outputs; join text of the same stream, and of both streams if they alternate too often."""
     for output in more:
         last: Output = outputs[-1] if outputs else output
         is_stream = bool(outputs) and last.output_type == "stream"
@@ -129,7 +129,7 @@ def _bundle(said: object) -> dict[str, str]:
 
 
 def _text(said: object) -> str:
-    """Notebooks may have a text in lines."""
+    """Read a text, which notebooks may also write as a list of lines."""
     if isinstance(said, list):
         return "".join(map(_text, said)) if all(isinstance(line, str) for line in said) else orjson.dumps(said).decode()
     if not isinstance(said, str):
@@ -141,7 +141,7 @@ def _text(said: object) -> str:
 
 
 def blocks_of(outputs: Sequence[Output]) -> Iterator[Block]:
-    """What a model sees of them. Blocks of one output, if there are several, have a number in common."""
+    """The outputs as blocks for a model. If an output has several blocks, they share a number."""
     for number, output in enumerate(outputs):
         blocks = [_block(kind, text) for kind, text in _seen(output)]
         group = {"group": number} if len(blocks) > 1 else None
@@ -149,7 +149,7 @@ def blocks_of(outputs: Sequence[Output]) -> Iterator[Block]:
 
 
 def text_of(outputs: Sequence[Output]) -> str:
-    """Each on lines of its own."""
+    """The outputs as text, each on lines of its own."""
     texts = [WRAPPED if kind in _PICTURES else text for output in outputs for kind, text in _seen(output)]
     return "".join(text if text.endswith("\n") else f"{text}\n" for text in texts[:-1]) + "".join(texts[-1:])
 
@@ -159,7 +159,7 @@ def has_failed(outputs: Sequence[Output]) -> bool:
 
 
 def size_of(outputs: Sequence[Output]) -> int:
-    """In bytes of a file, about."""
+    """About how many bytes of a file the outputs take."""
     texts = (text for output in outputs for _, text in _parts(output))
     return sum(map(length, texts)) + _OUTPUT_BYTES * len(outputs)
 
@@ -178,7 +178,7 @@ def _parts(output: Output) -> Sequence[tuple[str, str]]:
 
 
 def _seen(output: Output) -> Sequence[tuple[str, str]]:
-    """Of one thing in several forms, those that are for a model; text first."""
+    """The forms of an output to show to a model, text first."""
     parts = [(kind, text) for kind, text in _parts(output) if kind.startswith("text/") or kind in _SHOWN]
     pictures = sorted((kind for kind, _ in parts if kind in _PICTURES), key=_PICTURES.index)
     parts = [part for part in parts if part[0] not in pictures[1:]] or list(_parts(output))

@@ -20,21 +20,21 @@ from toolyard.tools import http
 from toolyard.tools.remote import REFUSED, RemoteToolset, blaming, object_of
 
 SECONDS = 20
-"""For all of it; the two steps on the server have limits of their own."""
+"""The time limit of the whole request; the two steps on the server have limits of their own."""
 START_SECONDS = 5
 LONGEST = 100_000
-"""Characters of the result that are shown."""
+"""The most characters of the result to show."""
 WORDS_MOST = 2000
-"""Characters that are shown of an answer of unknown form."""
+"""The most characters to show of an answer of unknown form."""
 
 _LIMITS = {"compile_timeout": 10_000, "run_timeout": 3_000, "compile_memory_limit": -1, "run_memory_limit": -1}
-"""In milliseconds, and in bytes: as much memory as the server gives."""
+"""Milliseconds and bytes; -1 allows as much memory as the server does."""
 
 _EXTENSIONS: Mapping[str, str] = {
     **{"python": ".py", "javascript": ".js", "typescript": ".ts", "csharp": ".cs", "rust": ".rs", "ruby": ".rb"},
     **{"kotlin": ".kt"},
 }
-"""Of languages whose files do not end in their name."""
+"""File endings of languages that differ from the language's name."""
 
 
 class File(BaseModel):
@@ -44,7 +44,7 @@ class File(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PistonForm:
-    """The whole text is a `<piston>` element, or the JSON object of a request."""
+    """Reads a text that is one `<piston>` element, or the JSON object of a request."""
 
     shown: Sequence[str] = ()
 
@@ -104,9 +104,9 @@ def endpoint(name: str) -> str:
 
 
 def observed(result: JsonObject, language: str, version: str) -> str:
-    """What Piston says about the run, or about the compilation if it came no further.
+    """Piston's report of the run, or of the compilation if that failed.
 
-    Raises `ServiceUnavailable` if it says neither.
+    Raises `ServiceUnavailable` if it has neither.
     """
     match result:
         case {"run": {"stdout": _} as run}:
@@ -149,9 +149,9 @@ def _json(text: str) -> JsonObject:
 
 
 def _xml(text: str) -> JsonObject:
-    """As XML, or else as the model will have meant it: programs are full of `<` without an escape."""
+    """Read the text as XML, or else leniently: programs are full of unescaped `<`."""
     try:
-        if "<!" in text.replace("<![CDATA[", ""):  # declarations could make much of little
+        if "<!" in text.replace("<![CDATA[", ""):  # declarations could expand without bound
             raise ElementTree.ParseError
         children = [(child.tag, child.get("name", ""), child.text or "") for child in ElementTree.fromstring(text)]
     except ElementTree.ParseError:
@@ -165,7 +165,7 @@ def _xml(text: str) -> JsonObject:
 
 
 def _children(text: str) -> Iterator[tuple[str, str, str]]:
-    """Tag, name and content of each element; for a closing that is not there it is looked once."""
+    """The tag, name and content of each element. It searches only once for a missing closing tag."""
     at = 0
     unclosed: set[str] = set()
     while (opened := _OPENING.search(text, at)) is not None:

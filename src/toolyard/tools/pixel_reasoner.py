@@ -1,4 +1,4 @@
-"""`pixel_reasoner`: look closer at pictures that came with the task, or pick some out of many."""
+"""`pixel_reasoner`: zoom in on pictures of the task, or select some of many."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ T = TypeVar("T")
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 PIXELS_READ = 50_000_000
-"""Of a picture that is opened. A few bytes can claim to be a picture of any size."""
+"""The most pixels of a picture to open. A few bytes can claim to be a picture of any size."""
 FRAMES_MOST = 64
-"""In one call."""
+"""The most frames of one call."""
 BYTES_SHOWN = 2 * 2**20
-"""Of all pictures that one call brings."""
+"""The most bytes of all pictures that one call returns."""
 BYTES_HELD = 64 * 2**20
-"""Of all pictures of a trajectory."""
+"""The most bytes of all pictures of a trajectory."""
 
 _GRID = 28
-"""Vision models look at patches of so many pixels; width and height are multiples of it."""
+"""Vision models read patches of this many pixels; width and height are multiples of it."""
 _PIXELS_LEAST = 4 * _GRID**2
 _PIXELS_MOST = 5120 * _GRID**2
 _SIDE_MOST = 65_500
-"""Of a JPEG."""
+"""The longest side of a JPEG."""
 _MARGIN, _MARGIN_PIXELS = 0.1, 600
-"""Added around a box on each side, as a part of the picture, and at most so many pixels."""
+"""The margin on each side of a box: this share of the picture, and at most this many pixels."""
 
 _PART, _IN_PARTS = "The corners of the part, [x1, y1, x2, y2]", "from 0 to 1 as parts of width and height."
 _NUMBER = "The number of the picture, from 1 on. What a tool shows is a picture with a number too."
@@ -54,7 +54,7 @@ Pictures = Annotated[list[str], Given(), Field(description="The pictures of the 
 
 
 class PixelReasoner(Toolset):
-    """The pictures of a trajectory: those of the task, then each one that a tool made."""
+    """The pictures of a trajectory: the task's, then each one that a tool made."""
 
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
@@ -107,7 +107,7 @@ class PixelReasoner(Toolset):
         return self._output(text + "<image>" * count, [data for data, _, _ in frames], held)
 
     async def _crop(self, box: Sequence[float], number: int, images: Sequence[str]) -> ToolOutput:
-        """Numbers up to 1 are parts of width and height."""
+        """Crop a picture. Numbers up to 1 are parts of width and height."""
         normalized = all(edge <= 1 for edge in box)
         try:
             held = await self._held(images)
@@ -125,10 +125,10 @@ class PixelReasoner(Toolset):
         return self._output(f"Here is the cropped image. (Image Size: {width}x{height})\n<image>", [data], held)
 
     async def _held(self, images: Sequence[str]) -> list[bytes]:
-        """The pictures so far. Those that the trainer sends with later calls are the same again."""
+        """The pictures so far. The trainer sends the task's pictures again with each call."""
         if self._pictures is None:
             found = await _in_thread(lambda: [_decoded(written, i) for i, written in enumerate(images, 1)])
-            if self._pictures is None:  # no other call was faster
+            if self._pictures is None:  # unless another call was faster
                 self._pictures = found
         return self._pictures
 
@@ -144,7 +144,7 @@ class PixelReasoner(Toolset):
 
 
 def opened(data: bytes) -> Image.Image:
-    """Raises ValueError if it is no picture, or too large a one."""
+    """Open a picture. Raises ValueError if it is none, or too large."""
     try:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
         width, height = picture.size
@@ -159,7 +159,7 @@ def opened(data: bytes) -> Image.Image:
 
 
 def cropped(picture: Image.Image, box: Sequence[float], *, normalized: bool) -> Image.Image:
-    """The part of the picture in the box, and a margin around it as far as there is any."""
+    """Cut the box out of the picture, with a margin as far as the picture reaches."""
     sizes = (*picture.size, *picture.size)
     edges = [edge if normalized else edge / size for edge, size in zip(box, sizes, strict=True)]
     if edges[0] >= 1 or edges[1] >= 1 or edges[2] <= 0 or edges[3] <= 0:
@@ -171,7 +171,7 @@ def cropped(picture: Image.Image, box: Sequence[float], *, normalized: bool) -> 
 
 
 def shown(picture: Image.Image) -> tuple[bytes, int, int]:
-    """As JPEG, of a size that vision models take; and that size."""
+    """The picture as JPEG, in a size that vision models accept; and that size."""
     width, height = fitted(*picture.size)
     if max(width, height) > _SIDE_MOST:
         raise ValueError(f"Error processing image: it is {picture.width}x{picture.height}, too narrow to be shown")
@@ -181,7 +181,7 @@ def shown(picture: Image.Image) -> tuple[bytes, int, int]:
 
 
 def fitted(width: int, height: int) -> tuple[int, int]:
-    """The nearest size whose sides are multiples of the grid, with as many pixels as there may be."""
+    """The nearest size whose sides are multiples of the grid and whose pixels are within the limit."""
     sides = [max(_GRID, round(side / _GRID) * _GRID) for side in (width, height)]
     if sides[0] * sides[1] > _PIXELS_MOST:
         shrink = math.sqrt(width * height / _PIXELS_MOST)

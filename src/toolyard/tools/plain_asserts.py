@@ -16,7 +16,7 @@ from toolyard.sandboxes.proving import MATCH, joined
 
 _ERRORS = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
 _METADATA = "METADATA"
-"""What HumanEval's tests assign, and do not read."""
+"""A name that HumanEval's tests assign, but do not read."""
 _HEAD = "Traceback (most recent call last):\n"
 Relation: TypeAlias = Literal["==", "!=", "is", "is not", "true", "false"]
 _RELATIONS: dict[type[ast.cmpop], Relation] = {ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is", ast.IsNot: "is not"}
@@ -24,7 +24,7 @@ _RELATIONS: dict[type[ast.cmpop], Relation] = {ast.Eq: "==", ast.NotEq: "!=", as
 
 @dataclass(frozen=True, slots=True)
 class PlainAssert:
-    """A call of the program's, with literals, and what its value has to be."""
+    """A call of the program with literals, and a condition on its value."""
 
     name: str
     steps: Sequence[Any]
@@ -36,7 +36,7 @@ class PlainAssert:
     whole: ast.expr
     call: ast.expr
     outer: ast.expr | None = None
-    """The call of `check`, if it stands in that function."""
+    """The call of `check`, if the assertion stands in that function."""
 
     def holds(self, value: Any) -> bool:
         """Whether the statement is true of this value. It is true of no value that is not plain data."""
@@ -59,7 +59,7 @@ class PlainAssert:
                 return not value
 
     def _holds_of_object(self, value: Opaque) -> bool:
-        """It is not None, nor another constant, and says nothing else for certain."""
+        """Judge an object that is no plain data: it is certainly no constant, and nothing else is known."""
         match self.relation:
             case "is not":
                 return True
@@ -70,7 +70,7 @@ class PlainAssert:
         return False
 
     def traceback(self, of_call: str = "") -> str:
-        """As Python would write it: of the statement, or of the call in it that has raised."""
+        """The traceback as Python would write it: of the statement, or of the call in it that raised."""
         if of_call:
             return joined(f"{_HEAD}{self._frames(self.call)}", of_call)
         return f"{_HEAD}{self._frames(self.whole)}AssertionError{self.message}\n"
@@ -86,7 +86,7 @@ class PlainAssert:
             node.lineno,
             function,
             lookup_line=False,
-            line=self.lines[node.lineno - 1] + "\n",  # as linecache has them, or the marks are out of place
+            line=self.lines[node.lineno - 1] + "\n",  # as in linecache, or the marks are out of place
             end_lineno=node.end_lineno,
             colno=node.col_offset,
             end_colno=node.end_col_offset,
@@ -95,8 +95,7 @@ class PlainAssert:
 
 
 def plain_asserts(statement: str) -> Sequence[PlainAssert]:
-    """The assertions of a statement that has nothing else, or of its function `check`. Empty if it has to be run to be
-    judged."""
+    """The assertions of a statement that has nothing else, or of its function `check`. Empty if it must run."""
     if len(statement) > LONGEST:
         return ()
     try:
@@ -124,7 +123,7 @@ def _of_check(body: Sequence[ast.stmt], lines: Sequence[str]) -> Sequence[PlainA
 
 
 def _plain(statement: ast.stmt, lines: Sequence[str]) -> PlainAssert:
-    """Raises ValueError if it is no plain assertion."""
+    """Read one assertion. Raises ValueError if it is no plain one."""
     found: PlainAssert | None = None
     match statement:
         case ast.Assert(test=test, msg=None):
@@ -185,7 +184,7 @@ def _path(node: ast.expr) -> tuple[str, Sequence[Any]] | None:
 
 
 def _is_opaque(value: Any) -> bool:
-    """Whether something in it is no plain data."""
+    """Whether the value contains something that is no plain data."""
     waiting = [value]
     for one in waiting:
         if isinstance(one, Opaque):

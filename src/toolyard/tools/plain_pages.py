@@ -1,6 +1,6 @@
-"""Web pages over plain HTTP, for where there is no browser: `await load_page(url, settings)`.
+"""Loads web pages over plain HTTP, without a browser: `await load_page(url, settings)`.
 
-Each address on the way is checked as a browser's are, and only what was checked is connected to.
+It checks each address on the way as the browser's gate does, and connects only to checked addresses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from toolyard.tools import http
 from toolyard.tools.html_text import read_html, read_text
 
 BYTES_MOST = 2 * 2**20
-"""Of a page. The rest is not read."""
+"""The most bytes of a page. The rest is not read."""
 REDIRECTS_MOST = 5
 _HEADERS = {
     "user-agent": "Mozilla/5.0 (compatible; Toolyard)",
@@ -35,7 +35,7 @@ _HTML = ("text/html", "application/xhtml+xml", "")
 _DECLARED = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w-]+)", re.IGNORECASE)
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w-]+)", re.IGNORECASE)
 _CHARACTERS = re.compile(r"ascii|utf-(?:8|16)\S*|iso8859-\d+|cp\d+|koi8-\w|mac-\w+|shift_\S+|euc_\S+|gb\S+|big5\S*")
-"""Python knows other codecs, and some of them are slow on purpose."""
+"""Codecs to allow. Python has others, and some of them are slow on malicious input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Fetched:
 
 
 async def load_page(url: str, settings: BrowserSettings) -> WebPage:
-    """Raises `ToolError` for whatever keeps a page from being read."""
+    """Load a page. Raises `ToolError` if that fails for any reason."""
     try:
         async with asyncio.timeout(settings.answer_seconds):
             fetched = await _follow(httpx2.URL(completed(url)), settings)
@@ -81,7 +81,7 @@ async def _follow(url: httpx2.URL, settings: BrowserSettings) -> Fetched:
 
 
 async def _fetch(url: httpx2.URL, addresses: Sequence[str]) -> Fetched:
-    """From the first of the addresses that answers."""
+    """Fetch from the first address that answers."""
     for address in addresses[:-1]:
         try:
             return await _fetch_from(address, url)
@@ -91,7 +91,7 @@ async def _fetch(url: httpx2.URL, addresses: Sequence[str]) -> Fetched:
 
 
 async def _fetch_from(address: str, url: httpx2.URL) -> Fetched:
-    """The name is not looked up again. The server gets it, and its certificate must have it."""
+    """Fetch from this address, without another look-up. The server gets the name, and its certificate must have it."""
     there = url.copy_with(host=address)
     headers = {**_HEADERS, "host": url.netloc.decode()}
     extensions = {"sni_hostname": url.raw_host.decode()}
@@ -117,7 +117,7 @@ def page_of(fetched: Fetched) -> WebPage:
 
 
 def unpacked(body: bytes, encoding: str) -> bytes:
-    """However much it was packed, no more of it than of any page."""
+    """Unpack a body, up to the limit of a page."""
     match encoding.strip().lower():
         case "" | "identity":
             return body
@@ -131,7 +131,7 @@ def unpacked(body: bytes, encoding: str) -> bytes:
 
 
 def decoded(body: bytes, parameters: str) -> str:
-    """In the characters that the server names, or else the page itself, or else UTF-8."""
+    """Decode a page by the server's charset, or else the page's own, or else UTF-8."""
     if (named := _CHARSET.search(parameters)) is not None:
         name = named[1]
     else:
@@ -141,6 +141,6 @@ def decoded(body: bytes, parameters: str) -> str:
         codec = codecs.lookup(name).name
     except LookupError:
         codec = "utf-8"
-    if codec == "iso8859-1":  # as browsers have it
+    if codec == "iso8859-1":  # as browsers do
         codec = "cp1252"
     return body.decode(codec if _CHARACTERS.fullmatch(codec) else "utf-8", errors="replace")

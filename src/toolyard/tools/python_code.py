@@ -18,14 +18,14 @@ from toolyard.sandboxes.provider import interpreter_once
 
 SECONDS = 10
 LONGEST = 100_000
-"""Characters of output that are shown."""
+"""The most characters of output to show."""
 BLOCKED = "Execution blocked: Code contains potentially dangerous operations or imports."
 
 _MODULES = (
     *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
     *("itertools", "functools", "operator", "io", "sys", "json"),
 )
-"""They, and everything in them, can be used without importing it, as trainers' prompts assume."""
+"""Code can use these modules, and everything in them, without an import, as trainers' prompts assume."""
 _RECURSION_LIMIT = 200_000
 
 _BLOCKED_MODULES = re.compile(
@@ -36,7 +36,8 @@ _BLOCKED_WORDS = re.compile(r"\b(?:os\.(?:system|popen|spawn|fork|exec|_exit|kil
 
 @dataclass(frozen=True, slots=True)
 class CodeForm:
-    """`<python>` tags, or else fences marked python or py; several are one program. An input block is its stdin."""
+    """Reads `<python>` tags, or else fences marked python or py; several are one program. An input block is its
+    stdin."""
 
     shown: Sequence[str] = ()
 
@@ -85,12 +86,12 @@ class PythonCode(Toolset):
 
 
 def is_blocked(code: str) -> bool:
-    """Whether it contains one of verl-tool's words. This stops no attack; the sandbox does."""
+    """Whether the code contains one of verl-tool's forbidden words. This stops no attack; the sandbox does."""
     return bool(_BLOCKED_MODULES.search(code) or _BLOCKED_WORDS.search(code))
 
 
 def ready_made(code: str) -> Sequence[tuple[str, str]]:
-    """The names in the code that programs have without importing them, and where each comes from."""
+    """The ready-made names that the code uses, and the module of each."""
     words = set(_WORD.findall(code))
     if not words.isdisjoint(_SEES_ALL):
         words |= _NAMES.keys()
@@ -98,7 +99,7 @@ def ready_made(code: str) -> Sequence[tuple[str, str]]:
 
 
 def _names() -> Mapping[str, str]:
-    """As if everything were imported with `*`, one module after the other, and then the modules themselves."""
+    """The module of each name, as if all modules were imported with `*` in order, and then by name."""
     found: dict[str, str] = {}
     for module in (*_MODULES, "builtins", "typing"):
         space = vars(importlib.import_module(module))
@@ -109,4 +110,4 @@ def _names() -> Mapping[str, str]:
 _NAMES = _names()
 _WORD = re.compile(r"[^\W\d]\w*")
 _SEES_ALL = frozenset({"eval", "exec", "globals", "locals", "vars", "dir", "compile"})
-"""Code with one of these words may use names that are not written in it."""
+"""Code with one of these words may use names that do not occur in it."""

@@ -1,4 +1,4 @@
-"""`python_oj`: an online judge. Runs a program against the tests that the trainer gave, each in a new sandbox."""
+"""`python_oj`: an online judge. Runs a program against the trainer's tests, each in a new sandbox."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from toolyard.tools.judge_tests import AssertTest, CallTest, InputTest, JudgeTes
 from toolyard.tools.python_code import BLOCKED, LONGEST, CodeForm, is_blocked
 
 AT_ONCE = 4
-"""Tests of one call that run at the same time."""
+"""How many tests of one call run at the same time."""
 PASSED = "All public test cases passed!"
 
 
 @dataclass(frozen=True, slots=True)
 class SolutionForm:
-    """Written as for `python_code`; the verdict follows as it is."""
+    """Reads code as `python_code` does; the answer is the bare verdict."""
 
     shown: Sequence[str] = ()
 
@@ -38,7 +38,7 @@ class SolutionForm:
 
 
 class PythonOJ(Toolset):
-    """A judge that keeps nothing from one call to the next."""
+    """A judge without state."""
 
     uses_sandbox = True
 
@@ -61,7 +61,7 @@ class PythonOJ(Toolset):
 
 
 async def first_failure(tests: Sequence[JudgeTest], code: str) -> str:
-    """Of the first test that fails, in their order. A few run at once; none is begun after a failure."""
+    """The message of the first failing test, in order. A few run at once; none begins after a failure."""
     waiting = iter(tests)
     running = [asyncio.ensure_future(test.failure(code)) for test in islice(waiting, AT_ONCE)]
     try:
@@ -77,7 +77,7 @@ async def first_failure(tests: Sequence[JudgeTest], code: str) -> str:
 
 
 def read_tests(given: object) -> tuple[Sequence[JudgeTest], str]:
-    """The tests, and the words for a program that passes them all."""
+    """The tests, and the message for a program that passes them all."""
     if isinstance(given, str):
         try:
             given = json.loads(given)
@@ -90,7 +90,7 @@ def read_tests(given: object) -> tuple[Sequence[JudgeTest], str]:
             return [AssertTest(statement, prover) for statement in statements], f"\n{PASSED}"
         case {"inputs": list(inputs), "outputs": list(outputs), **more} if len(inputs) <= len(outputs):
             name = str(more.get("fn_name") or "")
-            pairs = zip(inputs, outputs, strict=False)  # data sets have outputs to spare
+            pairs = zip(inputs, outputs, strict=False)  # some data sets have too many outputs
             return [_call_test(name, *pair) if name else _input_test(*pair) for pair in pairs], f"{PASSED}\n"
     raise ToolError("public_tests is neither a list of asserts nor an object with an output for each input")
 
@@ -111,7 +111,8 @@ def _call_test(name: str, given: object, expected: object) -> JudgeTest:
 
 
 def _arguments(given: object) -> Sequence[Any] | str:
-    """Each of a list, each line of JSON, or else the text as it is: source that the program's sandbox evaluates."""
+    """The items of a list, or the JSON of each line, or else the text itself: source that the program's sandbox
+    evaluates."""
     if isinstance(given, list):
         return given
     if not isinstance(given, str):
@@ -125,7 +126,7 @@ def _arguments(given: object) -> Sequence[Any] | str:
 
 
 def _printed(expected: object) -> Sequence[str]:
-    """What a right function's value may look like when it is printed. JSON has no tuples, and some put it in a list."""
+    """The accepted printed values. JSON has no tuples, and some data sets wrap the value in a list."""
     if isinstance(expected, str):
         try:
             value = json.loads(expected)

@@ -1,8 +1,8 @@
 """Evaluates an expression, looks at the code of a tool, or calls it. Run in a sandbox, by its text.
 
 The request is JSON on standard input; the answer is JSON on what was standard output when this began. What the code
-itself prints goes to standard error. Imports nothing but the standard library, because it is run by whichever Python
-the sandbox has.
+itself prints goes to standard error. It imports only the standard library, because any Python that the sandbox has may
+run it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def call(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def packed(value: object) -> dict[str, Any]:
-    """The value so that JSON can hold it. Tuples and bytes stay what they are."""
+    """Pack a value for JSON, with marks for tuples and bytes."""
     if isinstance(value, bytes | bytearray):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, tuple):
@@ -81,7 +81,7 @@ def _loaded(code: str) -> dict[str, Any]:
     core = types.ModuleType("core")
     vars(register)["toolwrapper"] = toolwrapper
     vars(core)["register"] = register
-    sys.modules.update({"core": core, "core.register": register})  # where XAgent's tools import it from
+    sys.modules.update({"core": core, "core.register": register})  # XAgent's tools import it from there
     module = types.ModuleType("new_tool")
     sys.modules[module.__name__] = module
     vars(module).update({name: getattr(typing, name) for name in typing.__all__}, toolwrapper=toolwrapper)
@@ -106,7 +106,7 @@ async def _awaited(result: Any) -> object:
 
 
 def _plain(value: Any) -> object:
-    """For what JSON does not know."""
+    """Convert values that JSON does not know."""
     if isinstance(value, set | frozenset):
         return list(value)
     if isinstance(value, bytes | bytearray):
@@ -130,11 +130,11 @@ def main() -> None:
     actions = {"evaluate": evaluate, "describe": describe, "call": call}
     try:
         answer = json.dumps(actions[request["do"]](request), default=_plain)
-    except BaseException as error:  # the code that we run, or a value of it that has no repr()
+    except BaseException as error:  # the tool's code, or the repr() of its value
         answer = json.dumps(_failed(error))
     out.write(answer)
     out.close()
-    os._exit(0)  # whatever threads it has left
+    os._exit(0)  # without a wait for threads that the code has left
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""For toolsets that ask a server nearby, thousands of times: connections stay open for the next call, of any session.
+"""For toolsets that ask a nearby server thousands of times: connections stay open for later calls of all sessions.
 
-A plain HTTP server is taken to be near: it is asked directly, never through a proxy. One with TLS may be far away.
+A plain HTTP server counts as near: requests go there directly, never through a proxy. A server with TLS may be far.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from toolyard.tools import http
 from toolyard.tools.http import BYTES_MOST, HttpAnswer
 
 _AT_ONCE = 64
-"""Connections to one server. A request beyond them waits for one."""
+"""The most connections to one server. A further request waits for one."""
 REFUSED = frozenset({400, 413, 422})
-"""Statuses by which a server says that what it was sent is wrong. All other failures are its own."""
+"""Statuses that blame the request. All other failures are the server's own."""
 
 
 class RemoteToolset(Toolset):
@@ -37,10 +37,10 @@ class RemoteToolset(Toolset):
         self._connections: _Connections | None = None
 
     async def post(self, url: str, body: object, *, seconds: float, headers: Mapping[str, str] = {}) -> HttpAnswer:
-        """What a server answers within so many seconds. Raises `ServiceUnavailable` if it does not.
+        """The server's answer within `seconds`. Raises `ServiceUnavailable` without one.
 
-        They begin when the server is asked. Waiting for a connection here does not count. What was sent is
-        never sent again: the server may have done it, and died of it.
+        The time starts when the request is sent, without the wait for a connection. A request is never repeated: the
+        server may have acted on it, and died of it.
         """
         if self._connections is None:
             self._connections = _connections.setdefault(asyncio.get_running_loop(), _Connections())
@@ -58,7 +58,7 @@ class RemoteToolset(Toolset):
 
 
 def json_of(answer: HttpAnswer) -> Any:  # any JSON value
-    """What a good answer says. Raises `ServiceUnavailable` for one that is not."""
+    """The JSON of a good answer. Raises `ServiceUnavailable` for any other."""
     if answer.status != 200:
         raise ServiceUnavailable(f"it answered {answer.status}: {answer.text[:200]}")
     try:
@@ -68,7 +68,7 @@ def json_of(answer: HttpAnswer) -> Any:  # any JSON value
 
 
 def object_of(answer: HttpAnswer) -> JsonObject:
-    """The same of an answer that must be a JSON object."""
+    """As `json_of`, for an answer that must be an object."""
     said = json_of(answer)
     if not isinstance(said, dict):
         raise ServiceUnavailable(f"its answer is not an object: {answer.text[:200]}")
@@ -77,7 +77,7 @@ def object_of(answer: HttpAnswer) -> JsonObject:
 
 @contextmanager
 def blaming(service: str) -> Iterator[None]:
-    """Name the service in `ServiceUnavailable`: its failure is not an answer that the agent would pay for."""
+    """Name the service in `ServiceUnavailable`: its failure must not count against the agent."""
     try:
         yield
     except ServiceUnavailable as error:
@@ -86,7 +86,7 @@ def blaming(service: str) -> Iterator[None]:
 
 @functools.lru_cache(64)
 def address_of(url: str) -> httpx2.URL:
-    """Raises `ServiceUnavailable` if it is none of an HTTP server."""
+    """Parse an address. Raises `ServiceUnavailable` unless it is an HTTP server's."""
     try:
         address = httpx2.URL(url)
     except httpx2.InvalidURL:
@@ -119,7 +119,7 @@ class _Server:
 
 @dataclass(slots=True)
 class _Connections:
-    """Those of one event loop. They are closed when no session is left that used one."""
+    """The connections of one event loop. They close with the last session that used one."""
 
     servers: dict[tuple[str, bytes], _Server] = field(default_factory=dict)
     sessions: int = 0

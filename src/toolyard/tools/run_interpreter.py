@@ -16,7 +16,7 @@ SECONDS = 300.0
 
 
 class CodeInterpreter(SandboxedToolset):
-    """Programs in any language that the sandbox has an interpreter for."""
+    """Runs programs in any language that the sandbox has an interpreter for."""
 
     @tool
     async def run_interpreter(
@@ -35,7 +35,7 @@ class CodeInterpreter(SandboxedToolset):
                 await sandbox.write(filename, code.encode(errors="replace"))
             except WorkspaceError as error:
                 raise ToolError(f"File {filename} cannot be written: {error}") from error
-        # A name that begins with a dash is no option.
+        # A name that begins with a dash must not be an option.
         line = command.replace("{filename}", shlex.quote(f"./{filename}" if filename.startswith("-") else filename))
         limits = dataclasses.replace(sandbox.limits, wall_seconds=SECONDS, cpu_seconds=None)
         return _told(await sandbox.run(["sh", "-c", line], limits=limits))

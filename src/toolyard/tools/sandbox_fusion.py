@@ -16,12 +16,12 @@ from toolyard.core.tool import tool
 from toolyard.tools.remote import REFUSED, RemoteToolset, blaming, object_of
 
 SECONDS = 25
-"""For one call. The server gives a program 10 to compile and 10 to run, and what it says of one that takes longer is
-the agent's to read; trainers wait 30."""
+"""The time limit of one call. The server gives a program 10 to compile and 10 to run, and the agent reads its report of
+a longer one; trainers wait 30."""
 LONGEST = 100_000
-"""Characters of the result that are shown."""
+"""The most characters of the result to show."""
 WORDS_MOST = 2000
-"""Characters that are shown of an answer of unknown form."""
+"""The most characters to show of an answer of unknown form."""
 BLOCKED = "Execution blocked: Code contains potentially dangerous operations that are not allowed."
 
 LANGUAGES: Sequence[str] = (
@@ -29,7 +29,7 @@ LANGUAGES: Sequence[str] = (
     *("cuda", "lua", "R", "perl", "D_ut", "ruby", "scala", "julia", "pytest", "junit", "kotlin_script", "jest"),
     *("verilog", "python_gpu", "lean", "swift", "racket"),
 )
-"""As SandboxFusion calls them."""
+"""SandboxFusion's names of languages."""
 _STATUSES = ("Success", "Failed", "SandboxError")
 
 _ALIASES: Mapping[str, str] = {
@@ -41,7 +41,7 @@ _WORDS = "|".join(map(re.escape, sorted(_ALIASES, key=len, reverse=True)))
 _OPENING = re.compile(rf"<({_WORDS})>", re.IGNORECASE)
 _CLOSINGS = {word: re.compile(re.escape(f"</{word}>"), re.IGNORECASE) for word in _ALIASES}
 _FENCE = re.compile(r"```([\w+#]*+)(.*?)```", re.DOTALL)
-"""A long word without a closing after it is read once, and not again from each of its letters."""
+"""Possessive, so that a long word without a closing fence is read once, not again from each of its letters."""
 
 _BLOCKED_WORDS: Mapping[str, re.Pattern[str]] = {
     "python": re.compile(
@@ -55,9 +55,9 @@ _BLOCKED_WORDS: Mapping[str, re.Pattern[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class LanguageForm:
-    """`<language>code</language>`, or else a fence with a language, or else a plain fence, which is Python.
+    """Reads `<language>code</language>`, or else a fence with a language, or else a plain fence, which is Python.
 
-    Only languages count: `<think>…</think>` is no code.
+    Only names of languages count: `<think>…</think>` is no code.
     """
 
     shown: Sequence[str] = ()
@@ -73,7 +73,7 @@ class LanguageForm:
 
 
 def _tagged(text: str) -> Iterator[tuple[str, str]]:
-    """What stands between each opening and its closing; for a closing that is not there it is looked once."""
+    """The content between each opening and closing tag. It searches only once for a missing closing tag."""
     end = 0
     unclosed: set[str] = set()
     while (opened := _OPENING.search(text, end)) is not None:
@@ -88,7 +88,7 @@ def _tagged(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _fences(text: str) -> Sequence[tuple[str, str]]:
-    """Those of a language first, then those that name none."""
+    """Fences with a language first, then those without."""
     found: list[tuple[str, str]] = _FENCE.findall(text)
     named = [(language, code) for language, code in found if language.lower() in _ALIASES]
     return [*named, *(("python", code) for language, code in found if not language)]
@@ -127,20 +127,20 @@ class SandboxFusion(RemoteToolset):
 
 
 def _given_up(problem: str) -> ToolOutput:
-    """As the original has it: the trajectory ends."""
+    """End the trajectory, as the original does."""
     return ToolOutput(blocks=[TextBlock(text=problem)], metadata={"valid": False}, finished=True)
 
 
 def is_blocked(code: str, language: str) -> bool:
-    """Whether it contains one of verl-tool's words. This stops no attack; the sandbox does."""
+    """Whether the code contains one of verl-tool's forbidden words. This stops no attack; the sandbox does."""
     words = _BLOCKED_WORDS.get(language)
     return words is not None and words.search(code) is not None
 
 
 def observed(result: JsonObject) -> str:
-    """What became of the program, step by step. Raises `ServiceUnavailable` if that is not said."""
+    """The report of the program's steps. Raises `ServiceUnavailable` if the answer has none."""
     if (status := result.get("status")) not in _STATUSES:
-        raise ServiceUnavailable(f"its answer has the status {str(status)[:200]!r}, and not {' or '.join(_STATUSES)}")
+        raise ServiceUnavailable(f"its answer has the status {str(status)[:200]!r}, not {' or '.join(_STATUSES)}")
     text = "Execution results:\n\n"
     if compiled := _step(result, "compile_result"):
         text += f"Compilation: {compiled.get('status')}\n"

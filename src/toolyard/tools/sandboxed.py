@@ -1,35 +1,28 @@
-"""What toolsets that keep state in a sandbox share: one sandbox for each session, opened when first needed."""
+"""The shared base of toolsets with state in a sandbox: one sandbox for each session, opened when first needed."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Sequence
-from importlib import resources
 from typing import ClassVar
 
 from toolyard.core.environment import Environment, Toolset
-from toolyard.core.errors import SandboxLost, WorkspaceError
+from toolyard.core.errors import SandboxLost
 from toolyard.core.workspace import Files
-from toolyard.sandboxes.base import Entry, Finished, Profile, Sandbox
-from toolyard.sandboxes.output import ended_by
+from toolyard.sandboxes.base import Entry, Profile, Sandbox
+from toolyard.sandboxes.carrier import pack, unpack
 from toolyard.sandboxes.provider import open_sandbox
-
-PACKING_SECONDS = 60.0
-_PACKING = resources.files("toolyard.tools").joinpath("packing.py").read_text(encoding="utf-8")
-_HEADER_MOST = 8 * 1024
-"""What an archive needs for one file beside its content: a path can take 4 KiB, and what a link leads to as well."""
 
 
 class SessionSandbox:
-    """The sandbox of one session, in which all its toolsets work: what one writes, another can read."""
+    """The sandbox of one session. All its toolsets work there: one can read what another writes."""
 
     def __init__(self, profile: Profile, files: Files | None = None) -> None:
         self._profile = profile
         self._files = files
         self._opening: asyncio.Future[Sandbox] | None = None
         self._is_over = False
-        """The session is closed. A late call gets no sandbox, which would never be closed."""
+        """The session is closed. A late call gets no sandbox, since nothing would close it."""
 
     @classmethod
     def of(cls, env: Environment) -> SessionSandbox:
@@ -43,7 +36,7 @@ class SessionSandbox:
 
     @property
     def is_open(self) -> bool:
-        """Whether anything in the session has needed it yet."""
+        """Whether the sandbox is open, because something in the session needed it."""
         return self._opening is not None
 
     async def get(self) -> Sandbox:
@@ -55,7 +48,7 @@ class SessionSandbox:
         return await asyncio.shield(self._opening)
 
     async def fork_for(self, env: Environment) -> None:
-        """Give another environment a sandbox that goes on from where this one is."""
+        """Give another environment a sandbox that continues from this one."""
         made = vars(env)["_session_sandbox"] = SessionSandbox(self._profile, self._files)
         if self._opening is not None:
             (branch,) = await (await self.get()).fork(1)
@@ -86,37 +79,25 @@ class SessionSandbox:
         if self._opening is not None:
             await (await self.get()).stop_programs()
 
-    async def save(self) -> bytes:
-        """Everything in the workspace, as a tar archive; nothing if no sandbox was ever needed.
+    async def pack(self, path: str = ".") -> bytes:
+        return await (await self.get()).pack(path)
 
-        Programs that still run can change files meanwhile: each file is then saved as it was when we came to it.
+    async def unpack(self, archive: bytes, path: str = ".") -> None:
+        await (await self.get()).unpack(archive, path)
+
+    async def save(self) -> bytes:
+        """The whole workspace as a tar archive; empty if the session never needed a sandbox.
+
+        Programs that still run can change files meanwhile: each file is saved as it is when its turn comes.
         """
         if self._opening is None and not self._is_over:
             return b""
-        return (await self._pack("pack")).stdout
+        return await pack(await self.get())
 
     async def restore(self, saved: bytes) -> None:
-        """Unpack what was saved, in the sandbox: whatever is in the archive touches nothing else."""
+        """Unpack a saved workspace inside the sandbox, so that the archive can touch nothing else."""
         if saved:
-            await self._pack("unpack", saved)
-
-    async def _pack(self, what: str, stdin: bytes = b"") -> Finished:
-        sandbox = await self.get()
-        most = sandbox.limits.disk_bytes + sandbox.limits.disk_files * _HEADER_MOST
-        limits = dataclasses.replace(sandbox.limits, wall_seconds=PACKING_SECONDS, cpu_seconds=None, output_bytes=most)
-        finished = await sandbox.run(["python3", "-I", "-S", "-c", _PACKING, what], stdin=stdin, limits=limits)
-        if finished.exit_code != 0 or finished.killed_by is not None:
-            raise WorkspaceError(f"the workspace cannot be {what}ed: {_reason(finished, most)}")
-        return finished
-
-
-def _reason(finished: Finished, most: int) -> str:
-    if finished.killed_by == "output":
-        return f"it is larger than {most} bytes"
-    if finished.killed_by is not None:
-        return f"this {ended_by(finished.killed_by, finished.usage.wall_seconds)}"
-    said = finished.stderr.decode(errors="replace").strip()
-    return said[-1000:] or f"exit code {finished.exit_code}"
+            await unpack(await self.get(), saved, ".", "restore")
 
 
 class SandboxedToolset(Toolset):
@@ -125,6 +106,10 @@ class SandboxedToolset(Toolset):
     uses_sandbox = True
     has_workspace = True
     profile: ClassVar[Profile] = "plain"
+
+    @classmethod
+    def workspace_of(cls, env: Environment) -> SessionSandbox:
+        return SessionSandbox.of(env)
 
     async def sandbox(self) -> Sandbox:
         return await SessionSandbox.of(self.env).get()

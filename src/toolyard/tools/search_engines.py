@@ -1,4 +1,4 @@
-"""Search engines that tools ask: Google through Serper, Bing through Bright Data, or a corpus in the place of both.
+"""Search engines for tools: Google through Serper, Bing through Bright Data, or a corpus instead of both.
 
 With $TOOLYARD_SEARCH_CORPUS set, a search needs no key and no network, and its results have the same form.
 """
@@ -26,13 +26,13 @@ from toolyard.tools.remote import RemoteToolset, blaming, object_of
 CORPUS = "TOOLYARD_SEARCH_CORPUS"
 RESULTS = 10
 SNIPPET = 1_000
-"""Characters that are shown of one result."""
+"""The most characters to show of one result."""
 QUERY_MOST = 500
 SECONDS = 30
-"""For a search that names no other limit."""
+"""The default time limit of a search."""
 _TOO_MANY = 429
 _PAUSES = (1, 2)
-"""Seconds before asking again a service that says that it is asked too often."""
+"""Seconds to wait before each further try, if a service answers that it gets too many requests."""
 
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 _JAPANESE = re.compile("[\u3040-\u30ff]")
@@ -47,7 +47,7 @@ class Result:
     link: str
     snippet: str
     page: str = ""
-    """All of its text, where that is at hand."""
+    """The whole text of the page, if it is at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +57,20 @@ class Region:
 
     @classmethod
     def parse(cls, written: str) -> Region:
-        """`de-AT`. Raises `ToolError` for anything else."""
+        """Read a region such as `de-AT`. Raises `ToolError` for anything else."""
         if (found := _REGION.fullmatch(written.strip())) is None:
             raise ToolError(f"{written!r} is not a region such as en-US or zh-CN")
         return cls(found[1].lower(), found[2].lower())
 
     @classmethod
     def of(cls, query: str) -> Region:
-        """Where they write like that."""
+        """The region that fits the script of a query."""
         is_chinese = _CHINESE.search(query) and not _JAPANESE.search(query)
         return cls("zh", "cn") if is_chinese else cls()
 
 
 class Recent:
-    """Results of the last hour: they cost money, and the rollouts of one group ask the same."""
+    """Keeps results for an hour: they cost money, and the rollouts of one group ask the same."""
 
     def __init__(self, seconds: float = 3600, most: int = 4096) -> None:
         self._seconds = seconds
@@ -91,7 +91,7 @@ class Recent:
     async def once(
         self, key: object, seconds: float, ask: Callable[[], Awaitable[Sequence[Result]]]
     ) -> Sequence[Result]:
-        """The kept results, or those that `ask` finds in so many seconds. Equal searches meanwhile share one `ask`."""
+        """The kept results, or those that `ask` finds within `seconds`. Concurrent equal searches share one `ask`."""
         asked = (asyncio.get_running_loop(), key, seconds)
         while (kept := self.get(key)) is None:
             if (asking := self._asking.get(asked)) is None:
@@ -99,7 +99,7 @@ class Recent:
                 self.put(key, kept)
                 break
             await asyncio.wait((asking,))
-            if not asking.cancelled():  # if it is, the caller has gone
+            if not asking.cancelled():  # a cancelled search has no caller left
                 return asking.result()
         return kept
 
@@ -120,16 +120,16 @@ class Recent:
 
 @dataclass(frozen=True, slots=True)
 class SearchEngine:
-    """Which key a service needs, where it is, and how it is asked."""
+    """A service: its key, its address, and the form of its requests."""
 
     key: str
     """The environment variable with the key."""
     url_variable: str
     usual_url: str
     headers: Callable[[str], Mapping[str, str]]
-    """With this key."""
+    """Makes the headers with a key."""
     body: Callable[[str, Region], JsonObject]
-    """For this query."""
+    """Makes the body for a query."""
     recent: Recent = field(default_factory=Recent)
 
     @property
@@ -168,11 +168,11 @@ BING = SearchEngine(
     body=_bright_data_body,
 )
 ENGINES = (BING, GOOGLE)
-"""In the order in which one of them is chosen."""
+"""In order of preference."""
 
 
 def missing_engine(*engines: SearchEngine) -> str:
-    """What keeps all of these from being asked; empty if nothing does."""
+    """What all of these engines lack; empty if one can be used."""
     if os.environ.get(CORPUS):
         return missing_corpus(CORPUS)
     if any(engine.has_key for engine in engines):
@@ -187,7 +187,7 @@ class SearchToolset(RemoteToolset):
     async def find(
         self, engine: SearchEngine, query: str, *, seconds: float, region: Region | None = None
     ) -> Sequence[Result]:
-        """Best first. Raises `ServiceUnavailable` if that could not be found out."""
+        """The results, best first. Raises `ServiceUnavailable` if the search fails."""
         query = query.strip().replace('"', "")
         if os.environ.get(CORPUS):
             return found_in(await corpus_named(CORPUS), query)
@@ -197,8 +197,8 @@ class SearchToolset(RemoteToolset):
             return await engine.recent.once(kept, seconds, lambda: self._asked(engine, query, region, seconds))
 
     async def find_anywhere(self, query: str, region: str | None, most: int) -> Sequence[Result]:
-        """The same of whichever engine there is. Raises `ToolError` if there is none, or no such region."""
-        if problem := await asyncio.to_thread(missing_engine, *ENGINES):  # which may have to read a corpus
+        """As `find`, with any engine that has a key. Raises `ToolError` if there is none, or no such region."""
+        if problem := await asyncio.to_thread(missing_engine, *ENGINES):  # in a thread, since it may read a corpus
             raise ToolError(f"there is no search engine here: {problem}")
         where = Region.parse(region) if region else None
         engine = next((one for one in ENGINES if one.has_key), BING)
@@ -226,7 +226,7 @@ def found_in(corpus: Corpus, query: str) -> Sequence[Result]:
 
 
 def results_in(answer: JsonObject) -> Sequence[Result]:
-    """Both services call them organic."""
+    """The results in an answer; both services call them organic."""
     listed = answer.get("organic")
     return [_result(one) for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
@@ -237,7 +237,7 @@ def _result(said: JsonObject) -> Result:
 
 
 def distinct(results: Sequence[Result]) -> Sequence[tuple[int, Result]]:
-    """Without those that say nothing, or what another has said; the others keep their numbers."""
+    """Leave out empty and repeated results; the others keep their numbers."""
     first: dict[str, tuple[int, Result]] = {}
     for number, one in enumerate(results, 1):
         if one.snippet:

@@ -1,6 +1,6 @@
-"""`search_retrieval`: passages from a retriever, as Search-R1 has it. `answer`: the answer that ends the task.
+"""`search_retrieval`: passages from a retriever, as in Search-R1. `answer`: the answer that ends the task.
 
-The retriever is a server at $RETRIEVER_URL, for instance `toolyard retriever`, or an index here of $RETRIEVER_CORPUS.
+The retriever is a server at $RETRIEVER_URL, for instance `toolyard retriever`, or a local index of $RETRIEVER_CORPUS.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOPK = 3
 
 
 class SearchRetrieval(RemoteToolset):
-    """Asks for every query anew: a retriever is near, and fast."""
+    """Keeps no results: a retriever is near, and fast."""
 
     @classmethod
     def missing(cls) -> str:
@@ -71,7 +71,7 @@ def topk() -> int:
 
 
 def passages_in(answer: object) -> Sequence[str]:
-    """The contents of the passages for the first query; retrievers write them with a score beside them, or without."""
+    """The contents of the passages for the first query; retrievers send them with or without scores."""
     match answer:
         case {"result": [list(found), *_]}:
             return [_contents(one) for one in found]

@@ -1,4 +1,4 @@
-"""`search_tools`: an agent asks which of its tools do something. For environments with more than anybody lists."""
+"""`search_tools`: lets an agent search its tools, for environments with too many to list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOP_MOST = 50
 
 
 class SearchTools(Toolset):
-    """Finds tools, those too that are not listed."""
+    """Finds tools, including those that are not listed."""
 
     @tool(concurrent=True)
     async def search_tools(self, question: str, top_k: int = 5) -> list[JsonObject]:
@@ -32,7 +32,7 @@ class SearchTools(Toolset):
         return [{"name": one.name, "description": one.description, "parameters": one.input_schema} for one in found]
 
     async def _own(self) -> Sequence[ToolSpec]:
-        """Tools that only this session has."""
+        """The tools that only this session has."""
         made = MadeTools.of(self.env).specs
         if not lists_task_tools(type(self.env)):
             return made

@@ -1,4 +1,4 @@
-"""`ShellEnv`: a bash that stays open, typed into by one tool and read by the other."""
+"""`ShellEnv`: a bash that stays open. One tool types into it, the other reads it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolyard.tools.sandboxed import SandboxedToolset
 
 INSTANT_SECONDS = 0.1
 PROBE_SECONDS = 20.0
-"""Clients ask ten times: so a command that says nothing for 200 s is still heard."""
+"""Clients ask ten times, so a command may be silent for 200 s."""
 READ_SECONDS = 5.0
 INSTANT = "Instant shell output: "
 NOT_RUNNING = "The shell is not running: write_stdin starts one."
@@ -33,11 +33,11 @@ class ShellEnv(SandboxedToolset):
         self._shell: LiveShell | None = None
         self._starting = asyncio.Lock()
         self._is_asked = False
-        """A command has been written of which nothing has been heard yet."""
+        """A command was typed and has no output yet."""
         self._unheard = ""
-        """Of a shell before this one."""
+        """Unread output of an earlier shell."""
         self._is_told = False
-        """That the shell has ended."""
+        """The agent knows that the shell has ended."""
 
     @tool(concurrent=True)
     async def write_stdin(self, content: str) -> str | AskAgain:

@@ -1,4 +1,5 @@
-"""`shell_command_executor`: one shell command and its result, or shells that go on and are asked about later."""
+"""`shell_command_executor`: runs one shell command and returns its result, or starts shells that go on in the
+background."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from toolyard.tools.live_shell import HEARD_MOST, LiveShell, ShellOutput
 from toolyard.tools.sandboxed import SandboxedToolset
 
 SECONDS = 300.0
-"""For a command that is waited for."""
+"""The time limit of a command that the call waits for."""
 SILENT_SECONDS = 35.0
-"""For the first words of one that is not, if it says nothing."""
+"""How long to wait for the first output of a background command."""
 GATHER_SECONDS = 5.0
-"""For the rest of what it says first."""
+"""How long to gather output after the first."""
 SHELLS_MOST = 16
 TIMED_OUT = "Timeout while executing command."
 NO_SUCH_SHELL = "Shell not found or has been closed."
@@ -29,7 +30,8 @@ KILLED = "shell thread has been killed"
 TOO_MUCH = "[ended: it wrote more output than it may, and the rest is not shown]\n"
 
 _ARGUMENT_MOST = 100_000
-"""Bytes of a command that the kernel takes as an argument. A longer one is read, so that it still finds no input."""
+"""The most bytes of a command that the kernel accepts as an argument. A longer one comes on standard input, and finds
+it empty afterwards."""
 _READ_AND_RUN = 'eval "$(cat)"'
 
 
@@ -75,7 +77,7 @@ class ShellExecutor(SandboxedToolset):
         return await sandbox.run(["bash", "-c", "--", command], timeout=SECONDS)
 
     async def _shell(self, shell_id: int | None, command: str) -> tuple[int, LiveShell]:
-        """The one with this number, or a new one, which has been given the command."""
+        """The shell with this number, or a new one with the command typed into it."""
         if shell_id is None:
             return await self._new_shell(command)
         if shell_id not in self._shells:
@@ -91,7 +93,7 @@ class ShellExecutor(SandboxedToolset):
             shell = await LiveShell.start(await self.sandbox())
             try:
                 await _give(shell, command)
-            except BaseException:  # no caller learns its number
+            except BaseException:  # no caller gets its number
                 await shell.end()
                 raise
             number, self._count = self._count, self._count + 1
@@ -99,7 +101,7 @@ class ShellExecutor(SandboxedToolset):
         return number, shell
 
     async def _looked_at(self, number: int, shell: LiveShell, *, is_told: bool, kill: bool) -> JsonObject:
-        """What a shell that goes on has to say, and how it is then."""
+        """The new output of a background shell, and its state."""
         heard = await _first_words(shell) if is_told else ShellOutput()
         if kill:
             await shell.end()
@@ -113,7 +115,7 @@ class ShellExecutor(SandboxedToolset):
         return _ended({"shell_id": number, "ReturnCode": shell.exit_code, "display": display})
 
     async def _closed(self, number: int, shell: LiveShell) -> JsonObject:
-        """How a shell ends when it has done everything."""
+        """Let a shell finish its commands and end, and return its result."""
         self._shells.pop(number, None)
         try:
             await shell.close_input()
@@ -132,7 +134,7 @@ async def _give(shell: LiveShell, command: str) -> None:
 
 
 async def _first_words(shell: LiveShell) -> ShellOutput:
-    """As soon as it has said something and is silent again, has nothing more to do, or has taken its time."""
+    """The first output: returns when the shell is silent again, has nothing more to do, or the time is over."""
     clock = asyncio.get_running_loop().time
     heard = await shell.listen(SILENT_SECONDS, until_idle=True)
     deadline = clock() + GATHER_SECONDS
@@ -144,7 +146,7 @@ async def _first_words(shell: LiveShell) -> ShellOutput:
 
 
 async def _to_the_end(shell: LiveShell) -> tuple[ShellOutput, bool]:
-    """Whether it has ended in time. One that says too much is ended, as a program would be."""
+    """The output until the end, and whether the shell ended in time. Ends a shell that writes too much."""
     clock = asyncio.get_running_loop().time
     deadline, heard = clock() + SECONDS, ShellOutput()
     while (left := deadline - clock()) > 0:

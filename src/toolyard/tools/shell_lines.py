@@ -1,7 +1,7 @@
-"""A script for a shell, taken apart into what a shell would read before it runs something. Nothing is run here.
+"""Splits a shell script into the pieces that a shell reads before it runs something. Runs nothing.
 
-Knows quotes, expansions, here-documents, compound commands and functions of bash; not aliases, which only a shell
-knows. What it takes for wrong ends with its line, and bash is left to say what is wrong with it.
+It knows quotes, expansions, here-documents, compound commands and functions of bash; not aliases, which only a shell
+knows. A piece with wrong syntax ends with its line, and bash reports the error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 _TRIES = 10
-"""How often something that begins with `((` may turn out to be no arithmetic, which costs a second reading."""
+"""How often a text after `((` may turn out to be no arithmetic, which costs a second reading."""
 
 _BLANK = re.compile(r"(?:[ \t]|\\\n)*")
 _PLAIN = re.compile(r"[^ \t\n\\'\"`$;&|<>()]+")
@@ -20,7 +20,7 @@ _REDIRECTIONS = frozenset({"<<<", "<&", "<>", "<", ">>", ">&", ">|", ">", "&>>",
 _ENDS_COMMAND = frozenset({";", "&", "&&", "||", "|", "|&"})
 _WANTS_MORE = frozenset({"&&", "||", "|", "|&"})
 _ORDINARY = {True: re.compile(r"[^\\\"`$}]+"), False: re.compile(r"[^\\\"'`$}]+")}
-"""What means nothing special inside double quotes, and in braces outside of them."""
+"""Characters without a special meaning, inside double quotes and in braces outside of them."""
 _BACKTICKED = re.compile(r"(?:[^`\\]|\\.)*`", re.DOTALL)
 _ANSI_QUOTED = re.compile(r"(?:[^'\\]|\\.)*'", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
@@ -29,7 +29,8 @@ _QUOTING = re.compile(r"\\(.)|\$(?=['\"])|['\"]", re.DOTALL)
 
 
 def commands(script: str) -> list[str]:
-    """Each complete command, or list of them, with its lines and without the last line end; a blank line is one too."""
+    """The complete commands, or lists of them, each with its lines and without the last line end; a blank line
+    counts."""
     if "\n" not in script:
         return [script]
     reader = _Reader(script)
@@ -47,7 +48,7 @@ class _Incomplete(Exception):
 
 
 class _Wrong(Exception):
-    """No shell would read on after this."""
+    """Wrong syntax, after which no shell reads on."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -55,20 +56,20 @@ class _Wrong(Exception):
 
 @dataclass(slots=True)
 class _Block:
-    """Something that is open: the script itself, a substitution, or a compound command."""
+    """An open construct: the script itself, a substitution, or a compound command."""
 
     kind: str
     """`script`, `(`, `{`, `if`, `loop` or `case`."""
     part: str = ""
     """Of a loop: `name`, `words`, `head` or `body`; of an if: `head` or `body`; of a case: `patterns` or `body`."""
     fresh: bool = True
-    """A command may begin here, so that words such as `if` mean something."""
+    """A command may begin here, so words such as `if` are keywords."""
     words: int = 0
-    """Of the command that has begun."""
+    """How many words the current command has."""
     wanted: bool = False
-    """The line cannot end here: a command has to follow."""
+    """The line cannot end here: a command must follow."""
     bare: bool = True
-    """There is nothing yet that an operator could end."""
+    """An operator is not allowed yet: it has nothing to end."""
     empty: bool = True
     """There is no command yet in this part of it."""
 
@@ -81,7 +82,7 @@ class _Block:
         self.begin()
 
     def hold(self, *, fresh: bool = False) -> None:
-        """There is something of a command now."""
+        """A command has begun."""
         self.fresh, self.wanted, self.bare, self.empty = fresh, False, False, False
 
 
@@ -89,15 +90,16 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._documents: list[tuple[str, bool, bool]] = []
-        """Of here-documents whose lines are still to come: delimiter, whether quoted, whether tabs are dropped."""
+        """Here-documents whose lines are still to come: the delimiter, whether it is quoted, whether tabs are
+        dropped."""
         self._tries = 0
 
     def command(self, at: int) -> int:
-        """Where the command that begins here has ended, and its line with it."""
+        """The index after the command that begins here, and after its line."""
         self._documents.clear()
         try:
             return self._until("script", at)
-        except (_Incomplete, RecursionError):  # the latter of what no person would write
+        except (_Incomplete, RecursionError):  # the latter only for nesting that no person writes
             return len(self._text)
         except _Wrong as wrong:
             return self._text.find("\n", wrong.at) + 1 or len(self._text)
@@ -185,7 +187,7 @@ class _Reader:
         self._documents.append((delimiter, delimiter != written, dropping_tabs))
 
     def _bodies(self, at: int) -> int:
-        """Behind the here-documents that begin with this line."""
+        """The index after the here-documents that begin with this line."""
         for delimiter, quoted, dropping_tabs in self._documents:
             while True:
                 if at >= len(self._text):
@@ -232,7 +234,7 @@ class _Reader:
         return end
 
     def _counts(self, blocks: list[_Block], at: int, end: int) -> int:
-        """`for` and `select`, with what they go through."""
+        """`for` and `select`, with their words."""
         blocks[-1].hold()
         blocks.append(_Block("loop", "name"))
         at = self._blank(end)
@@ -251,7 +253,7 @@ class _Reader:
         return end
 
     def _patterns(self, blocks: list[_Block], at: int) -> int:
-        """What stands before `)` in a case, or its end."""
+        """The patterns before `)` in a case, or the case's end."""
         if self._peek(at) == "(":
             at = self._blank(at + 1)
         elif self._written(at, end := self._word(at)) == "esac":
@@ -321,7 +323,7 @@ class _Reader:
     # Inside words.
 
     def _word(self, at: int) -> int:
-        """Behind the word that begins here, if one does."""
+        """The index after the word that begins here, if one does."""
         begin = at
         while here := self._peek(at):
             if plain := _PLAIN.match(self._text, at):
@@ -344,7 +346,8 @@ class _Reader:
         return self._text[at:end].replace("\\\n", "")
 
     def _quoted(self, at: int, *, inside: bool = False) -> int:
-        """Behind what a quote, a backtick or a dollar opens; `inside` double quotes, some of them open nothing."""
+        """The index after what a quote, a backtick or a dollar opens; `inside` double quotes, some of them open
+        nothing."""
         match self._text[at : at + 2]:
             case "$'" if not inside:
                 return self._matched(_ANSI_QUOTED, at + 2)
@@ -394,7 +397,7 @@ class _Reader:
         return at + 1
 
     def _arithmetic(self, at: int) -> int:
-        """Behind `))`; 0 if these were two parentheses of another kind."""
+        """The index after `))`; 0 if these were two parentheses of another kind."""
         open_ones = 0
         while (here := self._peek(at)) and self._tries < _TRIES:
             if here == ")" and not open_ones:
@@ -409,7 +412,7 @@ class _Reader:
         raise _Incomplete
 
     def _balanced(self, at: int) -> int:
-        """Behind the parenthesis that closes an extended pattern."""
+        """The index after the parenthesis that closes an extended pattern."""
         open_ones = 1
         while here := self._peek(at):
             open_ones += (here == "(") - (here == ")")
@@ -442,7 +445,7 @@ class _Reader:
         return len(self._text) if end < 0 else end
 
     def _over_lines(self, at: int) -> int:
-        """Over blanks, comments and line ends."""
+        """The index after blanks, comments and line ends."""
         while True:
             at = self._blank(at)
             if self._peek(at) == "#":
@@ -478,4 +481,4 @@ _KEYWORDS: Mapping[str, Callable[[_Reader, list[_Block], int, int], int]] = {
     "function": _Reader._names,
     "[[": _Reader._tests,
 }
-"""Words that mean something where a command may begin."""
+"""Keywords where a command may begin."""

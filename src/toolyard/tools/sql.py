@@ -1,4 +1,4 @@
-"""`sql`: ask a SQLite database of the trainer's, which nothing can change. `solution`: the query that ends the task."""
+"""`sql`: queries a trainer's SQLite database, read-only. `solution`: the query that ends the task."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ log = logging.getLogger("toolyard.sql")
 
 SECONDS = 5
 LONGEST = 9_000
-"""Characters of a table that is shown whole; of a longer one only the beginning is."""
+"""The most characters of a table to show whole; of a longer one, only the beginning."""
 FIRST = 50
-"""Rows of that."""
+"""How many rows of the beginning."""
 TEXT_MOST = 100_000
 ROWS_MOST = 100_000
-"""Rows that are looked at. What comes after them decides nothing."""
+"""The most rows to read. Later rows decide nothing."""
 _KEPT_BYTES = 2**20
 _VALUE_BYTES = 2**20
 """The largest value that a query may make or read."""
 HEAP_BYTES = min(4 * 2**30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
-"""What all queries together may take. A query of a few lines can ask for more than any machine has."""
+"""The memory of all queries together. A query of a few lines can ask for more than any machine has."""
 
 EMPTY_QUERY = (
     "Your previous action is invalid. Follow the format of outputting thinking process and sql tool, and try again."
@@ -52,7 +52,7 @@ _YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class SqlForm:
-    """The last `<sql>` and the `</sql>` after it. The answer reminds of the turns that are left."""
+    """Reads the last `<sql>` and the `</sql>` after it. The answer reminds the agent of the turns that are left."""
 
     shown: Sequence[str] = ("parsed_sql",)
 
@@ -70,7 +70,7 @@ class Sql(Toolset):
     """The database comes with the action, as `db_path`, or as `db_id` in the folder $SQL_CACHE_DIR."""
 
     data_dirs: ClassVar[Sequence[str]] = ()
-    """Folders of an author whose tasks name databases in them, beside those that the operator names."""
+    """The author's folders in which tasks may name databases, beside the operator's."""
 
     @tool(form=SqlForm(), concurrent=True)
     def sql(
@@ -114,14 +114,15 @@ def reminder(turns: int) -> str:
 
 
 def extracted(written: str) -> str:
-    """The query in it: that of the last fence, if there is one. Operators that models tear apart are mended."""
+    """The query in a text: the last fence, if there is one. Mends operators that models tear apart."""
     query = _last_fence(written)
     query = query.replace("> =", ">=").replace("< =", "<=").replace("! =", "!=")
-    return _YEAR.sub("2020", query)  # data sets were made with answers for that year
+    return _YEAR.sub("2020", query)  # the answers of the data sets are from that year
 
 
 def _last_fence(written: str) -> str:
-    """All of it if there is none. One pattern for both ends of a fence would be slow, for a text of line ends only."""
+    """The content of the last fence; without one, the whole text. One pattern for both ends of a fence would be slow on
+    a text of line ends."""
     query, end = written, 0
     while opened := _FENCE.search(written, end):
         if (closed := _FENCE_END.search(written, opened.end())) is None:
@@ -133,13 +134,13 @@ def _last_fence(written: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Database:
     path: str
-    """As the trainer and the model know it."""
+    """The path as the trainer and the model know it."""
     folders: Sequence[str] | None = None
-    """It has to be below one of these. None: its name comes from code, not from a trainer, and it may be anywhere."""
+    """The path must lie below one of these. None: the path comes from code, not from a trainer, and may be anywhere."""
 
     @classmethod
     def named(cls, db_path: str, db_id: str, own: Sequence[str] = ()) -> Database | None:
-        """The one that a trainer names."""
+        """The database that a trainer names."""
         cache = os.environ.get("SQL_CACHE_DIR", "")
         folders = (*own, *data_dirs(), os.environ.get("TOOLYARD_SQL_ROOT", ""), cache)
         if db_path:
@@ -148,15 +149,17 @@ class Database:
 
     @classmethod
     def _in_cache(cls, db_id: str, cache: str, folders: Sequence[str]) -> Database:
-        """A name leaves the cache by no `..`, whatever the operator named; a link in it may lead to what they named."""
+        """A database in the cache. No `..` leads out of it; a link in it may lead to another folder of the
+        operator's."""
         path = os.path.join(cache, db_id)
         inside = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(cache))
         return cls(path, (*folders, cache) if inside else ())
 
     def found(self) -> str:
-        """Its real path, which is what is opened: a link that changes afterwards leads nowhere else.
+        """The real path, which is then opened, so that a later change of a link has no effect.
 
-        Raises FileNotFoundError, in words for the model. They do not tell whether a file outside of the folders exists.
+        Raises FileNotFoundError, worded for the model. The message does not reveal whether a file outside of the
+        folders exists.
         """
         real = real_path(self.path)
         if self.folders is not None and not is_below(real, self.folders):
@@ -169,10 +172,8 @@ class Database:
 
 @lru_cache(64)
 def _warn_operator(folder: str) -> None:
-    """Once for each folder: only the model reads the refusal, and every trajectory of a run may get it."""
-    log.warning(
-        "a trainer names a database in %s, and is refused. To allow that, start the server with --data-dir", folder
-    )
+    """Warn once for each folder: only the model reads the refusal, and every trajectory of a run may get it."""
+    log.warning("refused a trainer a database in %s. To allow that, start the server with --data-dir", folder)
 
 
 def _is_file(path: str) -> bool:
@@ -183,7 +184,7 @@ def _is_file(path: str) -> bool:
 
 
 def observed(query: str, database: Database) -> str:
-    """What the query comes to, as the model reads it."""
+    """The result of the query, for the model."""
     if not query:
         return EMPTY_QUERY
     try:
@@ -210,14 +211,14 @@ def shown(rows: Rows) -> str:
 
 @dataclass(slots=True)
 class Rows:
-    """What a query found: as much of it as can be shown, and of which types all of it is."""
+    """The result of a query: as many rows as can be shown, and the types of all rows."""
 
     kept: list[Sequence[Value]] = field(default_factory=list)
     kinds: list[set[type]] = field(default_factory=list)
     whole: bool = True
-    """Nothing was left out."""
+    """No row was left out."""
     _size: int = 0
-    """Characters that the kept rows take at least."""
+    """The kept rows take at least this many characters."""
 
     def add(self, row: Sequence[Value]) -> None:
         self.kinds = self.kinds or [set() for _ in row]
@@ -232,7 +233,7 @@ class Rows:
 
 
 def _beginning(row: Sequence[Value]) -> Sequence[Value]:
-    """As much of it as can be shown: one row may have 500 values of a megabyte each."""
+    """Cut a row to what can be shown: one row may have 500 values of a megabyte each."""
     kept: list[Value] = []
     room = TEXT_MOST
     for value in row:
@@ -255,9 +256,9 @@ def ask(query: str, path: str) -> Rows:
 
 @contextmanager
 def opened(path: str) -> Iterator[sqlite3.Connection]:
-    """A connection that can only read this one file, and only for so long."""
-    # Of processor time: a query must not pay for what else the server has to do meanwhile. A row is a chance for
-    # every other thread to take Python's lock, so one with many rows would pay for each.
+    """A connection that can only read this one file, for a limited time."""
+    # Limit processor time: a query must not pay for the server's other work. At each row another thread may take
+    # Python's lock, so a query of many rows would pay for each.
     worked, passed = time.thread_time() + SECONDS, time.monotonic() + 12 * SECONDS
     uri = f"file:{quote(path)}?mode=ro&immutable=1"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
@@ -265,7 +266,7 @@ def opened(path: str) -> Iterator[sqlite3.Connection]:
         for limit, most in _LIMITS.items():
             connection.setlimit(limit, most)
         connection.execute("PRAGMA query_only = ON")
-        connection.execute(f"PRAGMA hard_heap_limit = {HEAP_BYTES}")  # of the whole process; it can only be lowered
+        connection.execute(f"PRAGMA hard_heap_limit = {HEAP_BYTES}")  # for the whole process; it can only be lowered
         connection.set_authorizer(_allowed)
         connection.set_progress_handler(lambda: time.thread_time() > worked or time.monotonic() > passed, 20_000)
         yield connection
@@ -292,7 +293,7 @@ _PRAGMAS = {
     *("table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list"),
     *("collation_list", "function_list", "compile_options"),
 }
-"""They tell of tables; others change something, or name files."""
+"""Pragmas that only describe tables; others change something, or name files."""
 
 _FUNCTIONS_REFUSED = {"load_extension", "fts3_tokenizer"}
 
@@ -303,7 +304,7 @@ def _allowed(action: int, first: str | None, second: str | None, database: str |
     elif action == sqlite3.SQLITE_FUNCTION:
         allowed = second is not None and second.lower() not in _FUNCTIONS_REFUSED
     elif action in _WRITES:
-        allowed = database == "main"  # which SQLite itself refuses, in words that a model knows
+        allowed = database == "main"  # SQLite itself refuses others, with a message that models know
     else:
         allowed = action in _READS
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY

@@ -1,4 +1,4 @@
-"""Rows of a query as text, exactly as pandas 2 prints a frame of them without its index. pandas itself is not needed.
+"""Writes rows of a query as text, exactly as pandas 2 prints a frame without its index. It does not need pandas.
 
 Models were trained on tables of that form, so it matters how a column of floats is rounded, or a missing value named.
 """
@@ -10,13 +10,13 @@ from collections.abc import Sequence, Set
 from typing import TypeAlias
 
 Value: TypeAlias = int | float | str | bytes | None
-"""What SQLite has."""
+"""The values of SQLite."""
 
 EMPTY = "Empty DataFrame\nColumns: []\nIndex: []"
 
 _DIGITS = 6
 _WIDEST = _DIGITS + 6
-"""Floats that are wider than this, and large, are written with an exponent."""
+"""Large floats that are wider than this get an exponent."""
 _ESCAPED = str.maketrans({"\t": r"\t", "\r": r"\r", "\n": r"\n"})
 _DECIMAL = re.compile(r"-?[0-9]+\.[0-9]*")
 
@@ -33,7 +33,7 @@ def table_text(rows: Sequence[Sequence[Value]], kinds: Sequence[Set[type]] = ())
 
 
 def _column(header: str, values: Sequence[Value], kinds: Set[type]) -> Sequence[str]:
-    """Its cells under its number; numbers leave room for a sign there."""
+    """The cells of a column, with its header; numbers leave room for a sign."""
     if kinds == {int}:
         header, cells = f" {header}", [str(value) for value in values]
     elif kinds <= {int, float, type(None)} and kinds != {type(None)}:
@@ -46,18 +46,18 @@ def _column(header: str, values: Sequence[Value], kinds: Set[type]) -> Sequence[
 
 
 def _mixed(values: Sequence[Value]) -> list[str]:
-    """Anything beside text: each value for itself."""
+    """A column with values other than text: each value for itself."""
     return [_lone_float(value) if isinstance(value, float) else str(value).translate(_ESCAPED) for value in values]
 
 
 def _lone_float(value: float) -> str:
-    """With room for a sign."""
+    """A float with room for a sign."""
     text = f"{value: .{_DIGITS}f}".rstrip("0")
     return text + "0" if text.endswith(".") else text
 
 
 def _floats(values: Sequence[float | None]) -> list[str]:
-    """As many decimals as the longest of them needs, or all of them with exponents."""
+    """A column of floats: as many decimals as the longest needs, or all with exponents."""
     fixed = _trimmed([_float(value, "f") for value in values])
     sizes = [abs(value) for value in values if value is not None]
     too_small = any(0 < size < 10**-_DIGITS for size in sizes)
@@ -70,7 +70,7 @@ def _float(value: float | None, notation: str) -> str:
 
 
 def _trimmed(texts: Sequence[str]) -> list[str]:
-    """Without the zeros at the end that all of them have, except for the first after the point."""
+    """Remove the final zeros that all have in common, except for the first after the point."""
     decimals = [text for text in texts if _DECIMAL.fullmatch(text)]
     zeros = min((len(text) - len(text.rstrip("0")) for text in decimals), default=0)
     cut = min(zeros, _DIGITS - 1)

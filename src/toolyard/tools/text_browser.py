@@ -1,4 +1,4 @@
-"""`text_browser`: look at web pages as text in a real Chromium, and act on them. One window for each session."""
+"""`text_browser`: shows web pages as text in a real Chromium, and acts on them. One window for each session."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from toolyard.core.forms import TOOL_CALL_END
 from toolyard.core.output import JsonObject, TextBlock, ToolOutput
 from toolyard.core.tool import Given, tool
 
-with suppress(ImportError):  # an extra, without which missing() keeps it from being served
+with suppress(ImportError):  # an extra; without it, missing() says so
     from toolyard.browser.shared import Visit, open_visit
 
 STEPS = 10
-"""Actions in plain text until the episode ends by itself."""
+"""An episode in plain text ends after this many actions."""
 INVALID = "The action is invalid, please retry"
 
 _ACTION = re.compile(r"\A(?>.*?<think>)(?>.*?</think>\s```)(.*?)```", re.DOTALL)
-"""From the first of each on, and no other way: a text of thousands of them must not be slow to read."""
+"""Atomic groups, so that a text with thousands of these tags is not slow to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrowserForm:
-    """Thoughts, one white space, and an action in a fence. No text at all asks for the page."""
+    """Reads thoughts, one white space, and an action in a fence. An empty text asks for the page."""
 
     shown: Sequence[str] = ()
 
@@ -48,7 +48,7 @@ class BrowserForm:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What the trainer says that a session is about."""
+    """The task of a session, from the trainer."""
 
     question: str = ""
     truth: Sequence[str] = ()
@@ -57,7 +57,7 @@ class Episode:
 
     @classmethod
     def of(cls, said: JsonObject) -> Episode:
-        """From its extra fields, or from those that some trainers put inside of them."""
+        """Read it from the extra fields, or from fields that some trainers nest in them."""
         inner = said.get("extra_fields")
         said = {**said, **inner} if isinstance(inner, Mapping) else said
         truth, url, steps = said.get("gt"), said.get("url"), said.get("max_steps")
@@ -69,19 +69,19 @@ class Episode:
         )
 
     def reward(self, answer: str) -> float | None:
-        """Whether the answer is one of the true ones, if those are known."""
+        """1 if the answer is right, 0 if not, None if the right answers are unknown."""
         return float(_plain(answer) in map(_plain, self.truth)) if self.truth else None
 
 
 class TextBrowser(Toolset):
-    """A window that is opened when first needed. Its tools all look at the same page."""
+    """Opens a window when first needed. All its tools work on the same page."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self._visit: Visit | None = None
         self._steps = 0
         self._said = "None"
-        """The action before, as the page is headed with it."""
+        """The last action, for the head of the page."""
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -165,7 +165,7 @@ class TextBrowser(Toolset):
             return (await visit.perform(action)).told()
 
     async def _step(self, episode: Episode, written: str) -> ToolOutput:
-        """One action of an episode in plain text, which ends when the model says so or when it has had its steps."""
+        """Perform one action of an episode in plain text, which ends on the model's `stop` or after its last step."""
         try:
             action = parse(written)
         except ValueError as error:
@@ -193,7 +193,7 @@ class TextBrowser(Toolset):
         return _told(self._page(episode, view), valid=valid)
 
     async def _look(self, url: str) -> PageView:
-        """The page as it is; at first that is the one that the task is about."""
+        """The current page; at first the task's start page."""
         if self._visit is not None:
             return await self._visit.perform(Look())
         visit = await self._window()
@@ -218,7 +218,7 @@ class TextBrowser(Toolset):
             await visit.close()
 
     def _page(self, episode: Episode, view: PageView) -> str:
-        """In the frame that prompts for verl-tool describe."""
+        """The page in the frame that verl-tool's prompts describe."""
         return (
             f"Objective: {episode.question}\n\nURL: {view.url}\nObservation:\nTitle: {view.title}\n{view.body}\n"
             f"Parsed Previous Action:\n{self._said}\n"
@@ -230,6 +230,6 @@ def _told(text: str, *, valid: bool) -> ToolOutput:
 
 
 def _plain(answer: str) -> str:
-    """Without case, outer quotes and superfluous space."""
+    """Normalise an answer: no case, outer quotes or superfluous space."""
     text = " ".join(answer.casefold().split())
     return text[1:-1].strip() if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text

@@ -1,6 +1,6 @@
-"""`register_new_tool`: an agent writes a tool of its own. Its code runs in the session's sandbox, and nowhere else.
+"""`register_new_tool`: lets an agent write a tool of its own. Its code runs only in the session's sandbox.
 
-The code is kept in the workspace, so that the tool is there again wherever the files of the session are.
+The workspace keeps the code, so that the tool goes wherever the files of the session go.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ NOT_FOUND = "Failed to find tool, please verify the tool_name!"
 
 @dataclass(frozen=True, slots=True)
 class MadeTool:
-    """A tool that was written in this session."""
+    """A tool that an agent wrote in this session."""
 
     spec: ToolSpec
     code: str
 
 
 class MadeTools:
-    """Those of one session, by name. Other toolsets of the session can look at them."""
+    """The made tools of one session, by name. Other toolsets of the session can read them."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, MadeTool] = {}
@@ -60,7 +60,7 @@ class MadeTools:
 
 
 class ToolMaker(SandboxedToolset):
-    """Makes tools of code that an agent writes."""
+    """Makes tools from an agent's code."""
 
     @tool
     async def register_new_tool(self, tool_name: str, code: str) -> JsonObject:
@@ -106,7 +106,7 @@ class ToolMaker(SandboxedToolset):
         return value_of(answer.get("value"))
 
     async def _load(self, sandbox: Sandbox, made: MadeTools) -> None:
-        """Tools that the workspace came with. A file that is no tool, or no longer one, is left alone."""
+        """Load the tools in the workspace. Ignores files that are no tools."""
         if made.are_loaded:
             return
         for name, code in await _kept(sandbox):
@@ -128,7 +128,7 @@ class ToolMaker(SandboxedToolset):
             raise ToolError(f"Failed to execute new tool code: it is longer than {CODE_MOST} characters")
 
     async def _taken(self) -> set[str]:
-        """Every name that something else in this session goes by, on any wire."""
+        """Every name that something else in this session has, on any wire."""
         definition = type(self.env)._definition
         taken = {*definition.tools, *definition.catalogue}
         taken |= {full_name(known.owner, known.name) for known in definition.tools.values()}
@@ -160,14 +160,14 @@ async def _kept(sandbox: Sandbox) -> Sequence[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     try:
         entries = await sandbox.list(FOLDER)
-    except WorkspaceError:  # there is no such folder, or it is none
+    except WorkspaceError:  # there is no such folder
         return found
     for entry in entries:
         name, dot, ending = entry.name.rpartition(".")
         if entry.kind == "file" and entry.size <= 4 * CODE_MOST and (dot, ending) == (".", "py"):
             try:
                 found.append((name, (await sandbox.read(f"{FOLDER}/{entry.name}")).decode(errors="replace")))
-            except WorkspaceError:  # it is gone meanwhile
+            except WorkspaceError:  # the file has vanished
                 continue
         if len(found) == TOOLS_MOST:
             break

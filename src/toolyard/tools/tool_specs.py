@@ -1,4 +1,4 @@
-"""Describe a tool that was written in a session: by its docstring, or else by its type hints."""
+"""Describes a tool that an agent wrote, by its docstring, or else by its type hints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolyard.core.tool import ToolSpec
 DOC_MOST = 20_000
 PARAMETERS_MOST = 100
 TEXT_MOST = 200
-"""Characters of a parameter's name, or of its default."""
+"""The most characters of a parameter's name or default."""
 
 _TYPES: Mapping[str, str] = {
     **dict.fromkeys(("str", "string", "text"), "string"),
@@ -28,7 +28,7 @@ _TYPE = re.compile(r"(?:typing\.)?(?:optional\[)?(?:typing\.)?(\w+)", re.IGNOREC
 
 
 def described(name: str, doc: str, signature: Sequence[JsonObject]) -> ToolSpec:
-    """`:param TYPE[?] NAME: text` lines are its parameters; if there are none, those that the function has."""
+    """Make the spec. Lines `:param TYPE[?] NAME: text` are the parameters; without any, the function's own."""
     doc = doc[:DOC_MOST]
     parsed = _parsed(doc)
     known = {parameter["name"]: parameter for parameter in signature[:PARAMETERS_MOST]}
@@ -48,7 +48,7 @@ def described(name: str, doc: str, signature: Sequence[JsonObject]) -> ToolSpec:
 
 
 def parameters(described: object) -> Sequence[JsonObject]:
-    """Those of a function, as untrusted code tells of them: what has another form is left out."""
+    """The parameters of a function, as untrusted code reports them; leaves out malformed ones."""
     items = described if isinstance(described, list) else []
     named = (one for one in items if isinstance(one, dict) and isinstance(one.get("name"), str))
     return [one for one in named if len(one["name"]) <= TEXT_MOST]
@@ -73,7 +73,7 @@ def _property(type_name: object, description: str | None, default: object) -> Js
 
 
 def _read(text: str, type_name: object) -> object:
-    """What a docstring says of a default, as a value of its type."""
+    """A docstring's default, as a value of its type."""
     try:
         match type_name:
             case "integer":
@@ -82,6 +82,6 @@ def _read(text: str, type_name: object) -> object:
                 return float(text)
             case "boolean":
                 return {"true": True, "false": False}.get(text.lower(), text)
-    except ValueError:  # it is said in words
+    except ValueError:  # the default is described in words
         return text
     return text

@@ -1,6 +1,6 @@
-"""`WebEnv`: web pages as text, and searches whose results are opened at once. `WebSearch`: only the search.
+"""`WebEnv`: reads web pages as text, and searches and opens the results at once. `WebSearch`: only the search.
 
-Pages are shown by a real Chromium where there is one, or else read over plain HTTP; $TOOLYARD_WEB_READER says which.
+It reads pages with Chromium if there is one, or else over plain HTTP; $TOOLYARD_WEB_READER overrides this.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ with suppress(ImportError):  # an extra
 READER = "TOOLYARD_WEB_READER"
 CHROMIUM, HTTP = "chromium", "http"
 FEW = 3
-"""Results of a search, if the call names no number."""
+"""How many results a search returns by default."""
 
 
 class WebEnv(SearchToolset):
-    """Reads pages of the web, and searches it. It keeps nothing from one call to the next."""
+    """Reads and searches the web. It keeps no state."""
 
     prefixed = True
 
@@ -80,14 +80,14 @@ class WebEnv(SearchToolset):
             num_results: How many pages to open.
         """
         found = await self.find_anywhere(search_query, region, num_results)
-        if not found:  # clients rely on there being something
+        if not found:  # clients rely on a result
             return [_item("No results", "", f"No page was found for {search_query!r}.")]
-        opened = await asyncio.gather(*map(_opened, found), return_exceptions=True)  # all end, also when one fails
+        opened = await asyncio.gather(*map(_opened, found), return_exceptions=True)  # all end, even if one fails
         return [_outcome(one) for one in opened]
 
 
 class WebSearch(SearchToolset):
-    """The ToolServer's, which asks the engine that there is a key for."""
+    """The ToolServer's search, with any engine that has a key."""
 
     @classmethod
     def missing(cls) -> str:
@@ -124,7 +124,7 @@ def _item(name: str, snippet: str, page: str) -> Mapping[str, str]:
 
 
 async def read_page(url: str) -> WebPage:
-    """Raises `ToolError` for what the agent should read, and `BrowserError` when the browser fails."""
+    """Read a page. Raises `ToolError` for the agent, and `BrowserError` if the browser fails."""
     if reader() == HTTP:
         return await load_page(url, BrowserSettings.read())
     visit = await open_visit()

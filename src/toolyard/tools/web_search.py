@@ -1,4 +1,4 @@
-"""`google_search` and `bing_search`: what the web says, as verl-tool shows it."""
+"""`google_search` and `bing_search`: web searches, with results in verl-tool's form."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _FOUND_NOTHING = "No search results found."
 
 @dataclass(frozen=True, slots=True)
 class QueryForm:
-    """The first `<search>` tag, or else a fence marked search, or else what follows `search:` on a line."""
+    """Reads the first `<search>` tag, or else a fence marked search, or else the text after `search:` on a line."""
 
     patterns: Sequence[re.Pattern[str]]
-    """Those with a closing look for it from the first opening only: a model may write openings by the thousand."""
+    """Patterns with a closing search for it from the first opening only: a model may write thousands of openings."""
     shown: Sequence[str] = ()
 
     def read(self, text: str) -> JsonObject | None:

@@ -33,12 +33,10 @@ TOOLSETS: Sequence[type[Toolset]] = (
 
 
 class Workspace(ToolsEnvironment):
-    """A machine of one's own: what one tool writes, another can read."""
+    """A machine for each session: one tool can read what another writes."""
 
     uses_sandbox = True
-    toolsets = [toolset for toolset in TOOLSETS if not toolset.missing()]
-    missing = {toolset.__name__: toolset.missing() for toolset in TOOLSETS if toolset.missing()}
-    """The tools that are left out on this host, and why."""
+    toolsets = TOOLSETS
 
     @classmethod
     def name(cls) -> str:

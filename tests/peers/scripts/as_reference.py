@@ -1,6 +1,6 @@
-"""A pytest plugin: a package's own tests find our server where theirs was.
+"""A pytest plugin: a package's own tests use our server in place of theirs.
 
-Only tests that have to do with a server are run. How each ended is written to the file that SUITE_RESULTS names.
+It runs only tests that use a server, and writes their outcomes to the file that SUITE_RESULTS names.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Of set-up, call and tear-down the worst counts."""
+    """The worst of set-up, call and tear-down counts."""
     name = report.nodeid.rpartition("/")[2]
     outcomes[name] = max(outcomes.get(name, "passed"), report.outcome, key=_RANK.__getitem__)
 

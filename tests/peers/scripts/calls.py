@@ -1,4 +1,4 @@
-"""Calls, each in a session of its own, all at once: the tasks and arguments come from the test."""
+"""Concurrent calls, each in its own session: the tasks and arguments come from the test."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def main(script: Callable[..., object]) -> None:
-    """Run a script with the arguments it was given as JSON; the last line it prints is the result."""
+    """Run a script with its JSON arguments; the last line that it prints is the result."""
     answer = script(**json.loads(sys.argv[1]))
     print(json.dumps(answer, default=dataclasses.asdict))
 

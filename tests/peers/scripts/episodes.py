@@ -1,4 +1,4 @@
-"""Many whole episodes at once in one process, each with a task and a state of its own."""
+"""Many concurrent episodes in one process, each with its own task and state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong, as a client sees it: which error, what it says, and whether the session goes on."""
+"""Failures as a client sees them: which error, its message, and whether the session goes on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def failures(sdk: str, mode: str, url: str, locked_url: str) -> dict[str, Any]:
             seen["after_late"] = error(session.call_tool, "draw", {"count": 1})
     with driver.session(math, task=task(sdk, "mathenv", {"setup_boom": True})) as session:
         seen["setup_prompt"] = error(session.get_prompt)
-        if sdk == "openreward":  # ors-sdk asks five more times after a 500, for a quarter of a minute
+        if sdk == "openreward":  # ors-sdk retries five times after a 500, for a quarter of a minute
             seen["setup_call"] = error(session.call_tool, "noparam", {})
     seen["unknown_split"] = error(math.list_tasks, "nope")
     seen["unknown_environment"] = error(driver.environment("nowhere").list_tools)

@@ -1,4 +1,4 @@
-"""SandboxFusion's own client, led through what it can ask of a sandbox."""
+"""SandboxFusion's own client, with every request that it can make."""
 
 from __future__ import annotations
 

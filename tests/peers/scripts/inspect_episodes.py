@@ -1,4 +1,4 @@
-"""Inspect's evaluation of our environments, with the model that Inspect tests itself with: it says what it is given."""
+"""Inspect's evaluation of our environments, with the model that Inspect uses in its own tests: it repeats its input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def episode(client: OpenReward, logs: str, env: str, index: int, calls: list[lis
         scorer=openreward_scorer(),
     )
     for output in said:
-        output.usage = ModelUsage()  # to count tokens would fetch a table from the internet
+        output.usage = ModelUsage()  # counting tokens would fetch a table from the internet
     model = get_model("mockllm/model", custom_outputs=said)
     (log,) = eval(task, model=model, log_dir=logs, display="none")
     (sample,) = log.samples

@@ -1,4 +1,4 @@
-"""What an agent does with MCP, by the clients of `mcp` 1, `mcp` 2 and `fastmcp`, each in its own words."""
+"""An agent's use of MCP, with the clients of `mcp` 1, `mcp` 2 and `fastmcp`, each by its own API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common import main
 
 
 class Shown(Exception):
-    """The client raised instead of handing over a result."""
+    """The client raised instead of returning a result."""
 
 
 class Sdk2:
@@ -63,7 +63,7 @@ class Sdk1(Sdk2):
 
 
 class FastMcp(Sdk2):
-    """`fastmcp.Client` of either version; only the newer one can do without handshakes."""
+    """`fastmcp.Client` of either version; only the newer one works without handshakes."""
 
     @asynccontextmanager
     async def at(self, url: str) -> Any:

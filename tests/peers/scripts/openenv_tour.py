@@ -1,4 +1,4 @@
-"""An episode by OpenEnv's clients, as its documents write it: generic, with and without asyncio, and by tools."""
+"""An episode with OpenEnv's clients, as its documents show it: generic, with and without asyncio, and by tools."""
 
 from __future__ import annotations
 

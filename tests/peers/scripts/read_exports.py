@@ -1,4 +1,4 @@
-"""Exported episodes as their readers check them: with Harbor's models of trajectories, and OpenAI's of messages."""
+"""Checks exported episodes with their readers: Harbor's models of trajectories, and OpenAI's of messages."""
 
 from __future__ import annotations
 

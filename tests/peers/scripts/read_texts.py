@@ -1,4 +1,4 @@
-"""Ask for many texts by number and compare each with what it should be."""
+"""Request many texts by number and compare each with the expected one."""
 
 from __future__ import annotations
 

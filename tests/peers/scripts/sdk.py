@@ -1,4 +1,4 @@
-"""The two SDKs, each with its plain and its async client, behind the little that differs between them."""
+"""The two SDKs, each with its plain and its async client, behind the few differences between them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def close(client: Any) -> None:
 
 
 class Driver:
-    """Makes the async client look like the plain one, so that one script is about both."""
+    """Makes the async client look like the plain one, so that one script covers both."""
 
     def __init__(self, sdk: str, mode: str, url: str, api_key: str | None = None) -> None:
         self.sdk = sdk
@@ -69,7 +69,7 @@ class Driver:
         return self._loop.run_until_complete(value) if inspect.isawaitable(value) else value
 
     def error(self, function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The error that a call ends in."""
+        """The error that a call raises."""
         try:
             answer = self.do(function(*args, **kwargs))
         except Exception as error:
@@ -77,7 +77,7 @@ class Driver:
         raise AssertionError(f"no error, but {answer!r}")
 
     def environment(self, name: str, variant: bool = True) -> Any:
-        async def get() -> Any:  # the async clients want a running loop here
+        async def get() -> Any:  # the async clients need a running loop here
             return environment(self.client, self.sdk, self.url, name, variant)
 
         return self.do(get()) if self._async else environment(self.client, self.sdk, self.url, name, variant)

@@ -1,4 +1,4 @@
-"""MCP as its own packages serve it: `lowlevel` with handlers of one's own, or `fastmcp`."""
+"""MCP as its own packages serve it: `lowlevel` with custom handlers, or `fastmcp`."""
 
 import json
 import sys

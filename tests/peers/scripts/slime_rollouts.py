@@ -1,7 +1,7 @@
-"""What the recipe for slime in OpenReward's cookbook asks of a server, with a model that says what it is given.
+"""What the recipe for slime in OpenReward's cookbook requests of a server, with a model that repeats its input.
 
-The recipe is no package and needs GPUs, so this is its loop told again: rows of a dataset made from the tasks, tools
-before the prompt, tool calls as text between tags, errors of calls as text for the model, rewards added up.
+The recipe is no package and needs GPUs, so this rewrites its loop: rows of a dataset made from the tasks, tools before
+the prompt, tool calls as text between tags, errors of calls as text for the model, rewards added up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from openreward.api.environments.types import ToolCallError
 
 
 async def rows(client: AsyncOpenReward, name: str) -> list[dict[str, Any]]:
-    """A dataset that is written to a file and read again by the trainer: only JSON survives."""
+    """A dataset that the trainer writes to a file and reads back: only JSON survives."""
     environment = client.environments.get(name)
     tasks = await environment.list_tasks("train")
     return [
@@ -44,7 +44,7 @@ async def rollout(client: AsyncOpenReward, row: dict[str, Any], said: list[str],
                 if await turn(session, text, seen):
                     seen["stop"] = "reached_terminal_state"
                     break
-    except Exception as error:  # the recipe ends the rollout, whatever it was
+    except Exception as error:  # the recipe ends the rollout on any error
         seen["stop"] = f"error: {type(error).__name__}"
     ended = seen["stop"] == "reached_terminal_state"
     seen["reward"] = sum(seen["rewards"]) + (0 if ended else nonterminal)
@@ -52,7 +52,7 @@ async def rollout(client: AsyncOpenReward, row: dict[str, Any], said: list[str],
 
 
 async def turn(session: Any, text: str, seen: dict[str, Any]) -> bool:
-    """One thing that the model said, and whether the episode is over."""
+    """One message of the model, and whether the episode is over."""
     _, opened, call = text.partition("<tool_call>")
     if not opened:
         seen["read"].append("no tool call")

@@ -1,4 +1,4 @@
-"""Texts that are hard to carry, each known by its number, so that server and client make the same one."""
+"""Texts that are hard to transfer, each with a number, so that server and client make the same one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 SLICE = 4086
 WHOLE = 4096
 LIMIT = 20_000
-"""How much of a text stands in the detail of its block once more."""
+"""The length of text that the detail of its block repeats."""
 
 FIXED = [
     "",
@@ -49,7 +49,7 @@ _ALPHABETS = [
 
 
 def _length(chance: random.Random) -> int:
-    """Short, long, or near a multiple of what fits into a piece, so that edges of pieces fall everywhere."""
+    """Short, long, or near a multiple of a piece's size, so that edges of pieces fall everywhere."""
     kind = chance.randrange(4)
     if kind == 0:
         return chance.randrange(64)
@@ -63,7 +63,7 @@ def _any_character(chance: random.Random) -> str:
 
 
 def _joined(text: str) -> str:
-    """Two halves of a character that stand side by side are that character: JSON knows no difference."""
+    """Two adjacent surrogates form one character: JSON does not distinguish them."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 

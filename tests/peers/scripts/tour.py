@@ -24,7 +24,7 @@ def tour(sdk: str, mode: str, url: str, api_key: str | None = None) -> dict[str,
         "tools": names(do(math.list_tools())),
         "formats": {format: do(math.list_tools(format=format)) for format in FORMATS},
     }
-    # For secrets that it does not know, openreward's client wants to be told which sites may see them.
+    # openreward's client must know which sites may see secrets that it does not know.
     secret: Any = "v é" if sdk == "ors" else ("v é", ["example.org"])
     with driver.session(math, split="train", index=2, secrets={"k": secret}) as session:
         seen |= {
@@ -62,7 +62,7 @@ def tour(sdk: str, mode: str, url: str, api_key: str | None = None) -> dict[str,
 
 
 def chat(driver: Driver, session: Any) -> dict[str, Any]:
-    """Conversations, group scores and a terminal tool: only openreward's client knows of them."""
+    """Conversations, group scores and a terminal tool: only openreward's client supports them."""
     from openreward import GroupCandidate, Message, ReasoningBlock, ToolCallBlock, ToolResultBlock
     from openreward.api.environments.types import TextBlock
 

@@ -20,7 +20,7 @@ def rollouts(url: str, num_tasks: int) -> dict[str, Any]:
     for index, env in enumerate(environments):
         added = env.add(number=index)
         env.add(number=10)
-        # The last one is never finished: its reward is that of the last step.
+        # The last one never finishes: its reward is that of the last step.
         answers.append([added, env.finish() if index < num_tasks - 1 else ""])
     first = environments[0]
     again = {"refused": first.add(number=1), "reset": first.reset(task_index=3), "reward": first.reward}

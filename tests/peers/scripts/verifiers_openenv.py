@@ -1,4 +1,4 @@
-"""The loop of verifiers' tasks of OpenEnv. A script stands where its model would: it answers what it is shown."""
+"""The loop of verifiers' tasks of OpenEnv. A script replaces its model: it answers by its prompt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verifiers.v1.types import AssistantMessage
 
 
 class Scripted:
-    """An agent that says its lines, one in each turn. It keeps what it was shown, and its rewards."""
+    """An agent with scripted lines, one for each turn. It keeps its prompts and its rewards."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines = iter(lines)

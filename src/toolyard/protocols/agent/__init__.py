@@ -1,6 +1,6 @@
-"""The agent's door. A trainer asks for a token of a session; with that, and nothing else, an agent uses its tools.
+"""The agent's door. A trainer asks for a token of a session; an agent with that token uses the session's tools.
 
-`tokens` is the trainer's side, `door` the agent's, `answers` what an agent is told.
+`tokens` is the trainer's side, `door` the agent's, `answers` writes what an agent reads.
 """
 
 from __future__ import annotations

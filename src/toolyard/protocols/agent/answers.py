@@ -1,7 +1,7 @@
-"""What an agent is told: blocks, or why there are none. Nothing here is for trainers, unless the operator says so.
+"""What an agent reads: blocks, or why there are none. It contains nothing for trainers, unless the operator allows it.
 
-What agents did wrong they read in the tool's own words. What broke on our side they read in fixed words: those of an
-exception may hold the answer of the task.
+An agent reads about its own mistakes in the tool's words, and about the server's failures in fixed words: those of an
+exception may contain the answer of the task.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RPC_CODES = {404: -32600, 405: -32600}
 
 
 class Trouble(NamedTuple):
-    """A failure that is not the agent's."""
+    """A failure that the agent did not cause."""
 
     status: int
     message: str
@@ -46,7 +46,7 @@ _TROUBLE: Mapping[Reason, Trouble] = {
 
 
 class Refusal(HttpError):
-    """An answer without blocks, as `HttpError`."""
+    """An `HttpError` whose answer has no blocks."""
 
     def __init__(
         self, status: int, reason: str, message: str, *, retryable: bool = False, headers: Headers = ()
@@ -60,7 +60,7 @@ class Refusal(HttpError):
         }
 
     def as_rpc(self) -> Refusal:
-        """The same for a client that speaks JSON-RPC."""
+        """The refusal for a client that speaks JSON-RPC."""
         self.body = {"jsonrpc": "2.0", "id": None, "error": self._rpc}
         return self
 
@@ -70,7 +70,7 @@ def failed(reason: str, message: str, *, retryable: bool = False) -> dict[str, A
 
 
 def told(result: Returned) -> dict[str, Any]:
-    """A call that went well, or that failed for what the agent did. Raises `Refusal` for all that it did not do."""
+    """The answer to a call that succeeded, or failed through the agent. Raises `Refusal` for other failures."""
     if not isinstance(result, ToolFailure):
         return {"ok": True, "blocks": shown(as_output(result).blocks), "error": None}
     if (trouble := _TROUBLE.get(result.reason)) is None:
@@ -80,7 +80,7 @@ def told(result: Returned) -> dict[str, Any]:
 
 
 def with_reward(answer: dict[str, Any], result: Returned) -> dict[str, Any]:
-    """The same answer with what the operator lets agents see."""
+    """The answer with the reward and the end of the episode, if the operator lets agents see them."""
     if isinstance(result, ToolFailure):
         return {**answer, "reward": None, "finished": result.finished or result.reason == "episode_finished"}
     output = as_output(result)
@@ -103,7 +103,7 @@ def described(tools: Iterable[ToolSpec]) -> dict[str, Any]:
 
 
 def unknown() -> Refusal:
-    """Of every token that opens nothing, and of every path that is none."""
+    """The answer to every invalid token and every wrong path."""
     return Refusal(404, "not_found", "there is nothing here: the token is not valid, or the path is wrong")
 
 
@@ -113,12 +113,12 @@ def busy(most: int) -> Refusal:
 
 
 def lost() -> Refusal:
-    """The gateway that had the session is gone."""
+    """The answer if the gateway with the session has ended."""
     return Refusal(502, "lost", "the session was lost through no fault of yours", retryable=True)
 
 
 def refusal(error: Exception) -> Refusal:
-    """What an agent is told of an error that came up outside of a tool."""
+    """The answer to an error outside of a tool."""
     match error:
         case SessionClosed() | GrantNotFound():
             return unknown()

@@ -1,7 +1,7 @@
 """The agent's side: `/agent/{token}/…` lists the tools of one session, calls them, and reads its prompt.
 
-A path is taken as it is. Nothing is normalised, no header and no query is read, and what is not exactly one of these
-paths with a valid token is answered as if it did not exist.
+It takes each path literally, without normalising it, and reads no header and no query. It answers everything but these
+exact paths with a valid token as if it did not exist.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from toolyard.runtime.session import Session
 log = logging.getLogger("toolyard.agent")
 
 MOST = 64
-"""Requests of one session's agents that are answered at once, and calls that run in it when one more is made."""
+"""The most requests of one session's agents at once, and the most running calls in it before one more."""
 _MOST_OF_MCP = 2 * MOST
-"""Requests of clients of MCP that come in at once. Those beyond `MOST` are told so in its words, under their ids: some
-clients give up a connection for any other refusal. Or they cancel what runs."""
+"""The most requests of MCP clients at once. The door refuses those beyond `MOST` in MCP's words, under their ids: some
+clients give up a connection for any other refusal. It still accepts requests that cancel a call."""
 MCP = "mcp"
-"""The endpoint that speaks it."""
+"""The endpoint for MCP."""
 _LARGE = 64 * 1024
-"""Bytes of a body that are read in a thread, so that nobody else waits for it."""
+"""A body of more bytes than this is read in a thread, so that no other request waits for it."""
 _SAID_MOST = 2000
-"""Characters about what is wrong with a body."""
+"""The most characters about what is wrong with a body."""
 OWN = "agent:"
-"""Before an agent's own name for a call: a trainer's names for calls in the same session are out of its reach."""
+"""The prefix of an agent's names of calls, so that it cannot reach a trainer's calls in the same session."""
 
 
 class Asked(BaseModel):
@@ -58,14 +58,14 @@ class Visit(NamedTuple):
     session: Session
     token: str
     in_crowd: bool
-    """Whether so many requests of its session are being answered that this one can only be told so."""
+    """Whether the session has so many requests that this one can only be refused."""
 
 
 T = TypeVar("T")
 
 
 class McpFace(Protocol):
-    """Answers requests in the words of MCP."""
+    """Answers requests over MCP."""
 
     async def handle(self, request: Request, session: Session, token: str, *, in_crowd: bool) -> None: ...
     async def answer_lost(self, request: Request, body: bytes, why: str) -> None: ...
@@ -116,7 +116,7 @@ class AgentDoor(BaseRoute):
             raise answers.refusal(error) from error
 
     async def answer_lost(self, request: Request, body: bytes, why: str) -> None:
-        """Nobody knows any more whether the token was valid, so every token is answered like this."""
+        """The token cannot be checked any more, so every token gets this answer."""
         if self.face is None or not request.scope["path"].endswith(f"/{MCP}"):
             raise answers.lost()
         await self.face.answer_lost(request, body, why)
@@ -129,7 +129,7 @@ class AgentDoor(BaseRoute):
 
     @contextmanager
     def _admitted(self, request: Request, token: str, most: int) -> Iterator[Visit]:
-        """Count the request among those of its session, which is in use."""
+        """Count the request among those of its session, which keeps the session in use."""
         try:
             granted = self._runtime.grants.find(token)
         except GrantNotFound:
@@ -172,14 +172,14 @@ class AgentDoor(BaseRoute):
             answer = answers.with_reward(answer, call.result)
         await visit.request.answer_json(answer, headers=answers.NOT_KEPT)
 
-    # How.
+    # Steps.
 
     def _start(self, session: Session, asked: Asked) -> Call[Any]:
         """Start the call, or find the one that began under the same id."""
         if asked.call_id is None:
             if session.running >= MOST:
                 raise answers.busy(MOST)
-            return session.start(asked.name, asked.input, kept=False)  # nobody can come back for it
+            return session.start(asked.name, asked.input, kept=False)  # no client can come back for it
         call_id = OWN + asked.call_id
         if session.running >= MOST and not _has(session, call_id):
             raise answers.busy(MOST)
@@ -208,7 +208,7 @@ class AgentDoor(BaseRoute):
             raise answers.Refusal(503, "starting", message, retryable=True, headers=headers) from None
 
     async def _asked(self, visit: Visit, what: str, answer: Awaitable[Any]) -> Any:  # what the hook returns
-        """What a hook of the author's answers. An agent does not read what it raises."""
+        """The answer of an author's hook. Hides from the agent what the hook raises."""
         try:
             return await answer
         except ToolyardError:
@@ -219,7 +219,7 @@ class AgentDoor(BaseRoute):
 
 
 async def while_there(request: Request, awaited: asyncio.Future[T]) -> T:
-    """The result, unless the client hangs up first: an agent must not make us hold requests that nobody waits for."""
+    """The result, unless the client hangs up first: the server must not hold requests without a reader."""
     leaving = asyncio.ensure_future(request.until_gone())
     try:
         await asyncio.wait((awaited, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -243,7 +243,7 @@ def _has(session: Session, call_id: str) -> bool:
 def parse(body: bytes) -> Asked:
     try:
         return Asked.model_validate(decode(body))
-    except HttpError as error:  # it is no JSON
+    except HttpError as error:  # the body is no JSON
         raise answers.Refusal(422, "bad_request", "the body is not JSON") from error
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)

@@ -1,4 +1,4 @@
-"""What the agent's door is told. Settings say what each is for."""
+"""The options of the agent's door. `settings.py` explains each."""
 
 from __future__ import annotations
 

@@ -55,9 +55,9 @@ class Tokens(BaseRoute):
         if _OWN in runtime.environments:
             raise DefinitionError(f"an environment cannot be called {_OWN!r}: agents' paths begin with it")
         self.door = AgentDoor(runtime, options)
-        """What the tokens open."""
+        """The door that the tokens open."""
         self.port: int | None = None
-        """The port that is for agents alone, if there is one."""
+        """The agents' own port, if there is one."""
         self.paths: Collection[str] = [f"/{name}/{_OWN}" for name in runtime.environments]
         self._runtime = runtime
         self._options = options
@@ -111,7 +111,7 @@ class Tokens(BaseRoute):
         return await self._runtime.decide(self._runtime.session(sid), name)
 
     def _beginning(self, request: Request) -> str:
-        """Of the URL: what the operator says; else the agents' port; else as the trainer reached this server."""
+        """The base of the URL: from the operator, else the agents' port, else the address by which the trainer came."""
         options = self._options
         if options.agent_url:
             return options.agent_url.rstrip("/")

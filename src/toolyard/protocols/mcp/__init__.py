@@ -28,7 +28,7 @@ _TAKEN = ("s", "mcp")
 
 @dataclass(frozen=True, slots=True)
 class Options(HttpOptions):
-    """Settings say what each is for."""
+    """`settings.py` explains each."""
 
     agent_sees_rewards: bool
     mcp_instructions: bool
@@ -39,9 +39,9 @@ def routes(runtime: Runtime, options: Options) -> list[BaseRoute]:
 
 
 class ForAgents:
-    """MCP at the agent's door, where an agent reads no words of an exception: they may hold the answer of its task.
+    """MCP at the agent's door, which hides the words of exceptions: they may contain the answer of the task.
 
-    `own` comes before its names for calls, and `most` calls may run in its session when it makes one more.
+    `own` is the prefix of its names of calls. It may make a call while fewer than `most` run in its session.
     """
 
     def __init__(self, runtime: Runtime, options: Options, *, own: str, most: int) -> None:
@@ -77,7 +77,7 @@ class Mcp(BaseRoute):
         return (Match.FULL if path == _ROOT or path.startswith("/mcp/") else Match.NONE), {}
 
     def session_of(self, scope: Scope) -> str:
-        """The session that a request is for, as its URL says, or else a header."""
+        """The session that a request is for, from its URL, or else from a header."""
         path: str = scope["path"].rstrip("/")
         if path.startswith(_OF_SESSIONS):
             return path[len(_OF_SESSIONS) :]
@@ -108,7 +108,7 @@ class Mcp(BaseRoute):
         await answer_lost(request, body, why)
 
     def worded(self, error: HttpError) -> HttpError:
-        """Clients show their users no other words than those of a JSON-RPC error."""
+        """The error as JSON-RPC, because clients show their users nothing else."""
         if error.body is None or "jsonrpc" in error.body:
             return error
         return refused(error.status, INVALID_REQUEST, f"{error.status}: {error.body['detail']}", error.headers)

@@ -1,6 +1,6 @@
 """MCP over lines, for hosts that start a program and talk to it: each message goes to a server over HTTP, and back.
 
-The server may be of this very process. So there is one MCP, and lines are a way to it.
+The server may run in this process. So there is one implementation of MCP, and lines only lead to it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from toolyard.protocols.mcp.messages import (
 log = logging.getLogger("toolyard.mcp")
 
 _BEFORE = ("initialize", "ping", "server/discover")
-"""Methods that need no session. Hosts ask them of programs that they then never use."""
+"""Methods that need no session. Hosts also send them to programs that they never use."""
 _LAST_SECONDS = 1.0
 """Hosts wait for about two before they end the program by force."""
 _TYPES = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
@@ -54,7 +54,7 @@ class Bridge:
         self._open = opens
         self._write = write
         self._path = before
-        """Where requests go that need no session; where all go, once there is one."""
+        """The path for requests without a session; then, once there is a session, for all requests."""
         self._opening: asyncio.Task[str] | None = None
         self._waiting: dict[str | int, asyncio.Task[None] | None] = {}
         """Requests that wait for the session, by id."""
@@ -62,7 +62,7 @@ class Bridge:
         """The era, once it is known."""
 
     async def run(self, lines: AsyncIterator[bytes]) -> None:
-        """Until there are no more. What is under way then has a moment to end, and then is given up."""
+        """Handle all lines. At their end, running requests have a moment to finish, then they are given up."""
         async with asyncio.TaskGroup() as group:
             running = set()
             async for line in lines:
@@ -119,7 +119,7 @@ class Bridge:
         assert not isinstance(message, Posted)
         if isinstance(message, Asked) and message.method not in _BEFORE:
             await self._ensure_open(message.id)
-        # There is no stream to close over lines, so what cancels a call goes to the era that can.
+        # Lines have no stream to close, so a notice goes without modern headers, to the era that can cancel.
         headers = {**_TYPES, **_headers(message, modern and isinstance(message, Asked))}
         async with self._http.post(self._path, data=line, headers=headers) as answer:
             if answer.content_type == "text/event-stream":
@@ -131,7 +131,7 @@ class Bridge:
             self._write(_as_message(body, answer.status, message))
 
     async def _ensure_open(self, request_id: str | int) -> None:
-        """Open the session, once for all requests that wait for it. One that is cancelled does not stop the others."""
+        """Open the session, once for all requests that wait for it. Cancelling one does not stop the others."""
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
             self._opening = asyncio.create_task(self._open())
         if not self._opening.done():
@@ -159,7 +159,7 @@ def _meta(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _headers(message: Message, modern: bool) -> Mapping[str, str]:
-    """What a client over HTTP would say beside the message."""
+    """The headers that a client over HTTP would send with the message."""
     assert not isinstance(message, Posted)
     if not modern:
         return {"MCP-Protocol-Version": HANDSHAKE_VERSIONS[-1]}
@@ -179,7 +179,7 @@ def _written(value: object) -> str:
 
 
 async def _events(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The data of each event. Ours has one line, but a proxy may have cut it differently."""
+    """The data of each event. The server writes one line, but a proxy may have split it."""
     data: list[bytearray] = []
     left = bytearray()
     async for chunk in stream.iter_any():
@@ -196,7 +196,7 @@ async def _events(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _as_message(body: bytes, status: int, asked: Asked) -> bytes:
-    """The answer as one line. What is no message of MCP comes from the server's door, or from a proxy before it."""
+    """The answer as one line. Any other answer comes from the server's door or from a proxy."""
     try:
         said = json.loads(body)
     except ValueError:

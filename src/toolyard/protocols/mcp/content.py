@@ -1,4 +1,4 @@
-"""Tools, blocks and outcomes as MCP writes them."""
+"""Writes tools, blocks and outcomes for MCP."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolyard.asgi import Verbosity
+from toolyard.core.mistakes import advice
 from toolyard.core.output import Blocks, ImageBlock, JsonObject, Returned, TextBlock, ToolFailure, ToolOutput
 from toolyard.core.tool import ToolSpec
 from toolyard.protocols.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, UNAVAILABLE, RpcError
 
 LATER = 2
-"""After so many seconds it may be worth asking again, where nobody knows better."""
+"""The default of seconds after which a client should try again."""
 
+FAILURE = "toolyard/failure"
+"""The key in `_meta` of what a program may read of a mistake in a call."""
 _NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 
 
@@ -39,9 +42,9 @@ def words(text: str, *, is_error: bool = False) -> dict[str, Any]:
 
 
 def told(outcome: Returned, tool: str, errors: Verbosity) -> dict[str, Any]:
-    """What came of a call, for the agent to read; without reward, metadata or the end of the episode.
+    """The result of a call for the agent, without reward, metadata or the end of the episode.
 
-    Raises `RpcError` for what the agent did not do: clients keep that from the model.
+    Raises `RpcError` for failures that the agent did not cause: clients hide those from the model.
     """
     match outcome:
         case str():
@@ -55,7 +58,8 @@ def told(outcome: Returned, tool: str, errors: Verbosity) -> dict[str, Any]:
 def _failed(failure: ToolFailure, tool: str, errors: Verbosity) -> dict[str, Any]:
     match failure.reason:
         case "no_such_tool":
-            raise RpcError(INVALID_PARAMS, f"Unknown tool: {tool}")
+            told = advice(failure.metadata) if failure.metadata else ""
+            raise RpcError(INVALID_PARAMS, f"Unknown tool: {tool}{told}", failure.metadata)
         case "tool_raised":
             text = failure.message if errors == "stacktrace" else f"the tool {tool!r} raised an exception"
             raise RpcError(INTERNAL_ERROR, f"Internal error: {text}")
@@ -65,7 +69,8 @@ def _failed(failure: ToolFailure, tool: str, errors: Verbosity) -> dict[str, Any
         case "timed_out" if errors == "none":
             return words(f"the tool {tool!r} took too long and was stopped", is_error=True)
         case _:
-            return words(failure.message, is_error=True)
+            told_too = {"_meta": {FAILURE: failure.metadata}} if failure.metadata else {}
+            return {**words(failure.message, is_error=True), **told_too}
 
 
 def unavailable(message: str, reason: str, retry_after: int = LATER) -> RpcError:

@@ -52,11 +52,11 @@ log = logging.getLogger("toolyard.mcp")
 Method: TypeAlias = Callable[[Asked, Place], Awaitable[dict[str, Any]]]
 
 CALL_ID = "toolyard/callId"
-"""In `_meta` of a call: a name that the client gives it. The same name again finds the same call."""
+"""The key in `_meta` of a client's own name for a call. The same name again finds the same call."""
 REWARD, REWARDS, FINISHED = "toolyard/reward", "toolyard/rewards", "toolyard/finished"
 
 _PAGE = 1000
-"""Tools in one answer."""
+"""The most tools in one answer."""
 _ID_MOST = 256
 _TOKEN_MOST = 1000
 """Each notice of progress repeats the token."""
@@ -76,7 +76,7 @@ _NO_SESSION = (
 
 @dataclass(frozen=True, slots=True)
 class Shows:
-    """What clients get to see."""
+    """What clients see."""
 
     rewards: bool = False
     """Reward and end of the episode, in `_meta` of results."""
@@ -92,7 +92,7 @@ class Core:
         self._runtime = runtime
         self._shows = shows
         self._own = own
-        """Before the names that clients give to calls: those of another door are out of their reach."""
+        """The prefix of the clients' names of calls, so that they cannot reach calls of another door."""
         self._running: dict[tuple[str, str | int], Following] = {}
         """Calls that did not end at once, by place and request id, for clients that cancel them."""
         both: Mapping[str, Method] = {
@@ -107,7 +107,7 @@ class Core:
         self._handshake = {**both, "initialize": self._initialize, "ping": self._ping}
 
     async def answer(self, asked: Asked, place: Place) -> Answer | Following:
-        """What to say to a request; for a call that goes on, a ticket for its end. Never raises what a client did."""
+        """Answer a request; for a call that goes on, return a ticket for its end. A client's mistake raises nothing."""
         try:
             if place.needs_handshake and asked.modern:
                 raise RpcError(METHOD_NOT_FOUND, "Sessions of this URL begin with initialize", asked.method)
@@ -129,7 +129,7 @@ class Core:
             return RpcError(INTERNAL_ERROR, f"Internal error: {text}").answer(asked.id)
 
     async def hear(self, notice: Notice, place: Place) -> None:
-        """Take a notification of a client that shook hands."""
+        """Handle a notification of a client of the era of handshakes."""
         if notice.method == "notifications/cancelled":
             request_id = notice.params.get("requestId")
             if isinstance(request_id, str | int) and (found := self._running.get((place.key, request_id))) is not None:
@@ -161,7 +161,7 @@ class Core:
             case _:
                 return unavailable(str(error), "lost")
 
-    # Who is here.
+    # The server.
 
     async def _ping(self, asked: Asked, place: Place) -> dict[str, Any]:
         await place.session(asked.method)
@@ -236,7 +236,7 @@ class Core:
         return following
 
     def outcome(self, asked: Asked, session: Session, outcome: Returned) -> Answer:
-        """What came of a call."""
+        """Answer with the result of a call."""
         try:
             value = told(outcome, asked.params["name"], self._shows.errors)
         except RpcError as error:
@@ -286,7 +286,7 @@ class Core:
 
 
 class Following:
-    """A call that goes on. Its transport waits for it, and then asks for the answer."""
+    """A call that goes on. Its transport waits for it, and then calls `answer`."""
 
     __slots__ = ("_core", "_session", "asked", "call", "cancelled", "key", "token")
 
@@ -298,26 +298,26 @@ class Following:
         self.asked = asked
         self.call = call
         self.token = token
-        """What the client calls the progress of this call, if it wants to hear of it."""
+        """The client's name of the progress of this call, if it wants notices."""
         self.cancelled = False
         self.key: tuple[str, str | int] = ("", "")
 
     def cancel(self) -> None:
-        """The client no longer wants it."""
+        """Stop the call: the client no longer wants it."""
         self.cancelled = True
         self.call.stop("cancelled")
 
     def leave(self) -> None:
-        """Nobody waits for it here any more. Leaving twice is fine."""
+        """Stop following the call. Leaving twice is fine."""
         self._core.forget(self)
 
     def progress(self, seconds: float) -> bytes:
-        """A notification that the call still runs. Tools do not say how far they are, so it counts seconds."""
+        """A notification that the call still runs. It counts seconds, because tools do not report progress."""
         assert self.token is not None
         return progress(self.token, round(seconds, 3), f"{self.call.name[:200]} is running")
 
     def answer(self) -> Answer:
-        """To be asked once, when the call is done."""
+        """The answer to the call. Call it once, when the call is done."""
         self.leave()
         if self.cancelled:
             return RpcError(CANCELLED, "Request cancelled").answer(self.asked.id)
@@ -329,7 +329,7 @@ def _server_info(environment: type[Environment]) -> JsonObject:
 
 
 def _start_of(cursor: object, count: int) -> int:
-    """Where a page begins. A cursor is where the one before it ended."""
+    """The start of a page. A cursor is the end of the page before."""
     if cursor is None:
         return 0
     if isinstance(cursor, str) and cursor.isascii() and cursor.isdigit() and len(cursor) < 10:

@@ -38,9 +38,9 @@ _EVENTS = (
 )
 _PING = b": ping\r\n\r\n"
 _PROGRESS_SECONDS = 1.0
-"""Between two notices of progress."""
+"""Seconds between two notices of progress."""
 _USUAL = "application/json, text/event-stream"
-"""What every client's library accepts."""
+"""The header that every client's library sends."""
 
 _MODERN_STATUS: Mapping[int, int] = {
     METHOD_NOT_FOUND: 404,
@@ -54,7 +54,7 @@ _MODERN_STATUS: Mapping[int, int] = {
 
 
 class Face:
-    """Answers requests at any URL whose session somebody else finds.
+    """Answers requests at any URL; the caller finds the session.
 
     To serve MCP at another path, make a `Face(Core(runtime, Shows(…)), options)` there. For each request find the
     session, and `await face.handle(request, InSession(session))`. `Shows` decides whether rewards are visible. Raise
@@ -109,9 +109,9 @@ class Face:
         await request.answer(202, _repeated(place), b"")
 
     async def _follow(self, request: Request, following: Following, place: Place) -> None:
-        """Answer with JSON if the call is over soon, and else with events: then its client hears that we are alive.
+        """Answer with JSON if the call is over soon, and else with events, which show the client that the server lives.
 
-        A client that hangs up does not stop its call, and is not waited for.
+        If the client hangs up, this returns, and the call goes on.
         """
         call, began, started = following.call, time.monotonic(), False
         tick = self._ping_seconds if following.token is None else min(_PROGRESS_SECONDS, self._ping_seconds)
@@ -137,13 +137,13 @@ class Face:
 
 
 async def _first(*awaited: asyncio.Future[None], seconds: float) -> bool:
-    """Whether one of these comes about in so many seconds."""
+    """Whether one of these futures is done within `seconds`."""
     done, _ = await asyncio.wait(awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     return bool(done)
 
 
 def refused(status: int, code: int, message: str, headers: Headers = ()) -> HttpError:
-    """An answer to a request that is not even read."""
+    """An answer to a request that is refused unread."""
     error = HttpError(status, None, headers)
     error.body = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
     return error
@@ -163,7 +163,7 @@ async def answer_lost(request: Request, body: bytes, why: str) -> None:
 
 
 async def _take_modern(request: Request, message: object, version: str) -> None:
-    """Notifications of the modern era say nothing that we need: to cancel, a client hangs up."""
+    """Accept and ignore a notification of the modern era: to cancel, a client hangs up."""
     try:
         if not isinstance(message, Notice):
             raise RpcError(INVALID_REQUEST, "Invalid Request: the server asked for no response")

@@ -19,8 +19,8 @@ _TASK = ("split", "index")
 class ByHandshake:
     """The `Mcp-Session-Id` names the session; without one, `initialize` opens it.
 
-    The id is the session's own, so a trainer finds the session under it. It begins with a digest of the URL: at another
-    URL it is worth nothing.
+    The id is the session's own, so a trainer finds the session by it. It begins with a digest of the URL, and is
+    invalid at any other URL.
     """
 
     __slots__ = ("_digest", "_origin", "_query", "_runtime", "environment", "repeats")
@@ -54,7 +54,7 @@ class ByHandshake:
         return session
 
     async def _open(self, spec: SessionSpec) -> Session:
-        """A session that is set up."""
+        """Open a session, and wait until it is set up."""
         try:
             session = await self._runtime.open(spec)
             await session.ready()
@@ -66,7 +66,7 @@ class ByHandshake:
         return session
 
     def found(self) -> Session:
-        """The session that was opened here and is not over."""
+        """The session, if it was opened here and is not over."""
         session = self._runtime.sessions.get(self.repeats)
         if session is None or not self.repeats.startswith(f"{self._digest}-"):
             self.repeats = ""

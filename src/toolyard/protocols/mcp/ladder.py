@@ -1,4 +1,4 @@
-"""What a request of the modern era must say in its headers: the same as in its body. The first difference counts."""
+"""Checks that the headers of a request of the modern era match its body. The first difference counts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from toolyard.protocols.mcp.messages import (
 _VERSION, _METHOD, _NAME = b"mcp-protocol-version", b"mcp-method", b"mcp-name"
 _ROUTING = frozenset((_VERSION, _METHOD, _NAME))
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-"""The parameter that the name repeats, of methods that have one."""
+"""The parameter that the name header repeats, for methods that have one."""
 BEGIN, END = "=?base64?", "?="
 
 
 def climb(asked: Asked, headers: Headers) -> None:
-    """Raise `RpcError` for the first rung that does not hold."""
+    """Raise `RpcError` for the first check that fails."""
     given = routing(headers)
     version = check_meta(asked.params)
     if version != given.get(_VERSION):
@@ -42,7 +42,7 @@ def climb(asked: Asked, headers: Headers) -> None:
 
 
 def routing(headers: Headers) -> dict[bytes, str]:
-    """The headers by which proxies route a request. None may stand there twice."""
+    """The headers by which proxies route a request. Raises if one occurs twice."""
     found: dict[bytes, str] = {}
     for name, value in headers:
         if name in _ROUTING:

@@ -1,4 +1,4 @@
-"""JSON-RPC messages of MCP, read and written. Knows neither HTTP nor sessions."""
+"""Reads and writes JSON-RPC messages of MCP. Knows neither HTTP nor sessions."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ PROTOCOL_VERSION, CLIENT_CAPABILITIES, SERVER_INFO = (
 )
 
 _HEAVY = 2**18
-"""A longer message is decoded in a thread: the event loop would stand still."""
+"""A longer message is decoded in a thread, so that the event loop does not stand still."""
 
 
 class RpcError(Exception):
-    """A request is answered with an error. `status` is the HTTP status where the code alone does not decide it."""
+    """A request gets an error. `status` is the HTTP status where the code alone does not decide it."""
 
     def __init__(self, code: int, message: str, data: object = None, *, status: int = 0) -> None:
         super().__init__(code, message)
@@ -98,7 +98,7 @@ class Notice:
 
 @dataclass(slots=True)
 class Posted:
-    """A client's response to a request of the server. We send none, so it means nothing."""
+    """A client's response to a request of the server. The server sends none, so it ignores responses."""
 
 
 Message: TypeAlias = Asked | Notice | Posted
@@ -142,6 +142,6 @@ def progress(token: str | int, done: float, message: str) -> bytes:
 
 
 def unsupported(requested: object) -> RpcError:
-    """For a version that is not served without a handshake."""
+    """The error for a version that is not served without a handshake."""
     data = {"supported": [MODERN_VERSION], "requested": requested}
     return RpcError(UNSUPPORTED_VERSION, f"Unsupported protocol version {str(requested)[:100]!r}", data)

@@ -1,4 +1,4 @@
-"""Where a request comes in, and so which session it is for. Other modules may bring places of their own."""
+"""Places where requests come in, each of which knows the session. Other modules may define their own places."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from toolyard.runtime.session import Session
 class Place(Protocol):
     @property
     def environment(self) -> type[Environment]:
-        """The environment whose name the server has here."""
+        """The environment that names the server here."""
 
     @property
     def key(self) -> str:
-        """What tells its clients' requests apart from those of other places: ids of requests are unique only here."""
+        """Distinguishes this place's requests from those of others: ids of requests are unique only within a place."""
 
     @property
     def repeats(self) -> str:
@@ -25,7 +25,7 @@ class Place(Protocol):
 
     @property
     def needs_handshake(self) -> bool:
-        """Whether only clients that say `initialize` can be served."""
+        """Whether clients must send `initialize` first."""
 
     async def session(self, method: str) -> Session | None:
         """The session that a request with this method is for; None if it is for none. May open it, and may raise.
@@ -58,9 +58,9 @@ class InSession:
 
 
 class OfAgent(InSession):
-    """A session as one token opens it: what other tokens' clients call is not this one's to cancel.
+    """A session as one token opens it. Its client cannot cancel calls of other tokens' clients.
 
-    While `most` calls run, or so many requests are under way that this one is `in_crowd`, it can only be told so.
+    It refuses a call while `most` calls run, or if there are so many requests that this one is `in_crowd`.
     """
 
     __slots__ = ("_grants", "_in_crowd", "_most", "_token")
@@ -85,7 +85,7 @@ class OfAgent(InSession):
 
 
 class Nowhere:
-    """There is no session, only the tools that an environment shows to everybody."""
+    """There is no session, only the tools that an environment shows to all clients."""
 
     __slots__ = ("environment",)
     key = ""

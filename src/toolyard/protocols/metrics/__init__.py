@@ -12,7 +12,7 @@ import platform
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from starlette.routing import BaseRoute, Match
@@ -134,6 +134,14 @@ class Metrics(BaseRoute):
         texts = {number: one.decode() for number, one in answers.items() if isinstance(one, bytes)}
         return merged(dict(sorted({owners.number: text, **texts}.items())))
 
+    @property
+    def counted(self) -> Mapping[str, Counts]:
+        """By environment: what was counted since the server started."""
+        named = {name: self._counts[environment] for name, environment in self._runtime.environments.items()}
+        for counts in named.values():
+            counts.count_quick()
+        return named
+
     # What the journal calls.
 
     def _opened(self, spec: SessionSpec) -> None:
@@ -224,9 +232,7 @@ class Metrics(BaseRoute):
         )
 
     def _since_the_start(self) -> Iterator[str]:
-        named = {name: self._counts[environment] for name, environment in self._runtime.environments.items()}
-        for counts in named.values():
-            counts.count_quick()
+        named = self.counted
         for what, about in (
             ("sessions_opened", "Sessions opened."),
             ("sessions_rebuilt", "Sessions whose environment was lost and made again."),

@@ -32,6 +32,15 @@ class Histogram:
         self._counts[0] += count
         self._sum += total
 
+    @property
+    def counts(self) -> Sequence[int]:
+        """How many values are in each bucket; the last has no upper bound."""
+        return self._counts
+
+    @property
+    def sum(self) -> float:
+        return self._sum
+
     def samples(self, labels: Labels) -> Iterator[Sample]:
         total = 0
         for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):

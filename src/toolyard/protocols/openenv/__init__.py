@@ -36,7 +36,7 @@ def routes(runtime: Runtime, options: Options) -> list[BaseRoute]:
 
 
 class AnswersTasks(Protocol):
-    """Answers requests for splits and tasks, as both wires have them."""
+    """Answers requests for splits and tasks, the same on both wires."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
@@ -177,11 +177,11 @@ class OpenEnv(BaseRoute):
         await request.answer_json([environment.name()])
 
     async def state(self, request: Request, environment: type[Environment]) -> None:
-        """Of no episode: over HTTP there is none."""
+        """The state without an episode: over HTTP there is none."""
         await request.answer_json(self._seats.new(environment).state)
 
     async def reset(self, request: Request, environment: type[Environment]) -> None:
-        """A look at the first observation of a task. Its session is closed at once."""
+        """Show the first observation of a task, and close its session at once."""
         body = await request.body()
         try:
             wanted = Preview.model_validate(decode(body) if body else {})

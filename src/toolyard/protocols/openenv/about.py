@@ -1,4 +1,4 @@
-"""What an environment says of itself to OpenEnv's tools: schemas, metadata, and the document of its routes."""
+"""Describes an environment to OpenEnv's tools: schemas, metadata, and the document of its routes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class State(BaseModel):
 
 
 def schema() -> JsonObject:
-    """Harnesses look at the title of the action's schema: by its name they know that they can ask for tools."""
+    """The schemas. Harnesses recognise by the title of the action's schema that they can ask for tools."""
     return {
         "action": CallToolAction.model_json_schema(),
         "observation": CallToolObservation.model_json_schema(),

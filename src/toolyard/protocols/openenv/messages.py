@@ -17,13 +17,13 @@ Code: TypeAlias = Literal[
 ]
 
 _HEAVY = 2**18
-"""A longer message is decoded in a thread: the event loop would stand still."""
+"""A longer message is decoded in a thread, so that the event loop does not stand still."""
 _ERRORS_MOST = 20
 _SHOWN_MOST = 200
 
 
 class Trouble(Exception):
-    """A message is answered with an error. The socket goes on."""
+    """A message gets an error. The socket goes on."""
 
     def __init__(self, code: Code, message: str, **more: object) -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ _KINDS: Mapping[str, type[Said]] = {
 
 
 class Reset(BaseModel):
-    """Which task to begin. Keys that OpenEnv's environments may know, and ours do not, mean nothing."""
+    """The task to begin. Unknown keys, which environments of OpenEnv may know, are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -87,7 +87,7 @@ class Reset(BaseModel):
 
 
 class Preview(Reset):
-    """As OpenEnv reads it over HTTP."""
+    """A reset as OpenEnv reads it over HTTP."""
 
     seed: Annotated[int, Field(ge=0)] | None = None
 
@@ -150,7 +150,7 @@ def reset(data: JsonObject) -> Reset:
 
 
 def invalid(error: ValidationError) -> Trouble:
-    """OpenEnv's client shows nothing but the message, so that names the first problem."""
+    """An error whose message names the first problem, because OpenEnv's client shows nothing else."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     first = ".".join(map(str, problems[0]["loc"]))[:_SHOWN_MOST]
     message = f"Invalid message: {first}: {problems[0]['msg'][:_SHOWN_MOST]}"

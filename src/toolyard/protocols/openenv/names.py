@@ -1,4 +1,4 @@
-"""Names of tools as OpenEnv has them: it keeps four for itself."""
+"""Translates names of tools for OpenEnv, which reserves four."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def theirs(name: str) -> str:
 
 
 def ours(name: str, environment: type[Environment]) -> str:
-    """The tool that a client means. One that is really called `env_reset` is meant by that name."""
+    """The tool that a client means. If a tool is really called `env_reset`, the name means that tool."""
     without = name.removeprefix(_PREFIX)
     return without if without in _KEPT and name not in environment._definition.tools else name

@@ -1,4 +1,4 @@
-"""Prompts, tools and results of calls as observations. No observation holds the task."""
+"""Writes prompts, tools and results of calls as observations. No observation contains the task."""
 
 from __future__ import annotations
 
@@ -48,11 +48,14 @@ def of_tools(tools: Sequence[ToolSpec], done: bool) -> dict[str, Any]:
 
 
 def of_call(name: str, returned: Returned, seat: Seat, runtime: Runtime) -> dict[str, Any]:
-    """What came of a call. Raises `Trouble` for what the infrastructure did: it is no observation, and no reward."""
+    """The observation of a call. Raises `Trouble` for a failure of the infrastructure, which must never become a
+    reward."""
     done = seat.session is not None and seat.session.finished
     if isinstance(returned, ToolFailure):
         error = failed(returned, runtime)
-        return observation({"metadata": {}, "tool_name": name, "result": None, "error": error}, done=done)
+        told = dict(returned.metadata or {})
+        seen = {"metadata": told, "tool_name": name, "result": None, "error": error}
+        return observation(seen, done=done, metadata=told)
     output = as_output(returned)
     return observation(
         {"metadata": {}, "tool_name": name, "result": result(output), "error": None},
@@ -63,7 +66,7 @@ def of_call(name: str, returned: Returned, seat: Seat, runtime: Runtime) -> dict
 
 
 def failed(failure: ToolFailure, runtime: Runtime) -> JsonObject:
-    """The error of an observation. Raises `Trouble` for what the infrastructure did."""
+    """The error of an observation. Raises `Trouble` for a failure of the infrastructure."""
     if failure.reason == "overloaded":
         raise full(runtime, failure.message)
     if failure.reason in _OURS:
@@ -83,7 +86,7 @@ def described(tools: Sequence[ToolSpec], schema: str = "input_schema") -> Sequen
 
 
 def as_text(blocks: Blocks) -> str:
-    """The text of the blocks; a line about them if they are nothing but pictures."""
+    """The text of the blocks; a line about them if there are only pictures."""
     text = "\n".join([block.text for block in blocks if not isinstance(block, ImageBlock)])
     return text or named_images(blocks)
 

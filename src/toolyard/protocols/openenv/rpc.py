@@ -1,4 +1,4 @@
-"""OpenEnv's own JSON-RPC, which is not MCP: tools of a seat, without rewards, and seats that are asked for by name."""
+"""OpenEnv's own JSON-RPC, which is not MCP: tools of a seat, without rewards, and seats by name."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Rpc:
             raise _unknown(asked.params.get("session_id"))
         if seat is asked.own:
             raise RpcError(INVALID_REQUEST, "this WebSocket uses the session: close the WebSocket, or ask over HTTP")
-        if seat.attached:  # clients ask as soon as they have closed their socket, which may not have arrived
+        if seat.attached:  # a client may ask before the close of its socket has arrived
             seat.closing = True
             return {"session_id": seat.id, "closed": False, "closing": True}
         await self._seats.drop(seat)
@@ -146,7 +146,7 @@ def _read(body: object) -> tuple[str, Mapping[str, Any]]:
 
 
 def _content(content: list[JsonObject], data: str, *, is_error: bool = False) -> JsonObject:
-    """As OpenEnv's environments with MCP tools answer: nothing of it is the trainer's."""
+    """The answer as OpenEnv's environments with MCP tools give it, without anything for the trainer."""
     return {"content": content, "structured_content": None, "meta": None, "data": data, "is_error": is_error}
 
 

@@ -24,7 +24,8 @@ _OVER = "the session of this episode is over: send a reset"
 
 
 class Seat:
-    """Each reset opens a session with an id of its own, by which a trainer finds it over other wires."""
+    """A client's seat. Each reset opens a session with an id of its own, by which a trainer finds it over other
+    wires."""
 
     def __init__(
         self, runtime: Runtime, environment: type[Environment], errors: Verbosity, origin: Origin = NOBODY
@@ -36,7 +37,7 @@ class Seat:
         self.episode_id: str | None = None
         self.steps = 0
         self.attached = False
-        """A WebSocket has it. Its client is there as long as it answers pings, so the session is no idle one."""
+        """A WebSocket uses it. The client answers pings, so the session is not idle."""
         self.closing = False
         """Its client wants it closed when the WebSocket is gone."""
         self.seen = time.monotonic()
@@ -64,7 +65,7 @@ class Seat:
         }
 
     async def reset(self, wanted: Reset) -> Blocks:
-        """Close the session that is there, and open one for the wanted task. Return its prompt. Raises `Trouble`."""
+        """Close the old session, and open one for the wanted task. Return its prompt. Raises `Trouble`."""
         async with self._resetting:  # a socket and requests of JSON-RPC may share the seat
             return await self._reset(wanted)
 
@@ -107,18 +108,18 @@ class Seat:
         return await tasks.at(wanted.split, wanted.index)
 
     async def tools(self) -> Sequence[ToolSpec]:
-        """Those of the session; before there is one, those that every task has. Raises `Trouble`."""
+        """The session's tools; before there is one, the tools that every task has. Raises `Trouble`."""
         self.seen = time.monotonic()
         try:
             if self.session is None:
                 return (await list_tools(self.environment, self._runtime.placement)).tools
             found = await self.session.tools_before_setup()
             return (found or await (await self.session.ready()).list_tools()).tools
-        except Exception as error:  # ours, or the author's list_tools()
+        except Exception as error:  # the server's, or the author's list_tools()
             raise self.trouble(error) from error
 
     async def call(self, name: str, arguments: JsonObject) -> Returned:
-        """Raises `Trouble` if there is no session to call a tool in."""
+        """Call a tool. Raises `Trouble` if there is no session."""
         session = self.playing()
         try:
             if session.state is State.FAILED:
@@ -143,7 +144,7 @@ class Seat:
             await asyncio.shield(self._runtime.close(session.id, "failed" if failed else "deleted"))
 
     async def end(self) -> None:
-        """Close the session, also one that a reset is about to open, and open none any more."""
+        """Close the session, also one that a reset is about to open, and open no more."""
         self._is_over = True
         await self.leave()
         async with self._resetting:
@@ -154,7 +155,7 @@ class Seat:
             await self.leave()
 
     def trouble(self, error: Exception) -> Trouble:
-        """What a client is told of an error that came up outside of a tool."""
+        """The error for a client, of an exception outside of a tool."""
         match error:
             case Trouble():
                 return error
@@ -172,7 +173,7 @@ class Seat:
 
 
 class Seats:
-    """The seats that clients have asked for over HTTP, by id. A seat that nobody uses is dropped after a while."""
+    """The seats that clients have opened over HTTP, by id. An unused seat is dropped after a while."""
 
     def __init__(self, runtime: Runtime, errors: Verbosity) -> None:
         self._runtime = runtime
@@ -181,11 +182,11 @@ class Seats:
         runtime.journal.swept.append(self._sweep)
 
     def new(self, environment: type[Environment], origin: Origin = NOBODY) -> Seat:
-        """A seat that nobody else can find."""
+        """A seat that no other client can find."""
         return Seat(self._runtime, environment, self._errors, origin)
 
     def take(self, environment: type[Environment]) -> Seat:
-        """Raises `Trouble` if there are too many."""
+        """Make a seat with an id. Raises `Trouble` if there are too many."""
         if len(self._seats) >= self._runtime.limits.max_sessions or self._runtime.draining:
             raise full(self._runtime)
         seat = self.new(environment)

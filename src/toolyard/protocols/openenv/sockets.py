@@ -39,7 +39,7 @@ Answer: TypeAlias = Callable[[str], Awaitable[bytes | None]]
 
 
 _AHEAD_MOST, _AHEAD_BYTES = 16, 2**18
-"""Messages, and bytes of them, that are read ahead. A client that sends more while it waits may go unnoticed."""
+"""The most messages, and bytes of them, to read ahead. Beyond that, a client's end may go unnoticed."""
 
 
 class Hung(Exception):
@@ -65,16 +65,16 @@ class Socket:
         self._send = send
         self._coming: asyncio.Future[Message] | None = None
         self._ahead: deque[Message] = deque()
-        """Messages that were read while another was answered, to notice if the client goes."""
+        """Messages that were read during an answer, to notice if the client goes."""
         self._busy = 0.0
-        """Seconds since others had their turn on the loop, if no answer has waited."""
+        """Seconds of work since the last yield to the event loop."""
 
     async def accept(self) -> None:
         await self._receive()  # websocket.connect
         await self._send({"type": "websocket.accept"})
 
     async def refuse(self, trouble: Trouble) -> None:
-        """Say why, as OpenEnv's clients read it, and close."""
+        """Send the reason in OpenEnv's form, and close."""
         await self.accept()
         await self.say(trouble.frame)
         await self.close()
@@ -86,10 +86,10 @@ class Socket:
         await self._send({"type": "websocket.close", "code": 1000})
 
     async def converse(self, answer: Answer) -> bool:
-        """True if the client has asked for its end and waits for it; False if it has gone."""
+        """Answer messages until the end. True if the client asked to close and waits for that; False if it has gone."""
         try:
             while await self._take_turn(answer):
-                if self._busy > BREATH:  # messages that are here already must not keep the loop from all others
+                if self._busy > BREATH:  # messages that have arrived must not block the loop for others
                     self._busy = 0.0
                     await breathe()
             return True
@@ -100,7 +100,8 @@ class Socket:
                 self._coming.cancel()
 
     async def _take_turn(self, answer: Answer) -> bool:
-        """Whether there will be another one. Between them nothing holds a message, which may be large."""
+        """Answer one message. Return whether there may be more. Nothing holds a message in between, because it may be
+        large."""
         heard = await self._next()
         began = time.monotonic()
         said = await self._while_there(answer(heard))
@@ -122,7 +123,7 @@ class Socket:
         """The answer. Raises `Hung`, and gives the work up, if the client goes meanwhile."""
         done = Done()
         working = eagerly(done.by(work))
-        if done.is_done:  # most work never waits: then nobody has to listen meanwhile
+        if done.is_done:  # most work never waits, so there is no need to listen meanwhile
             return done.answer
         try:
             while not working.done() and self._has_room():
@@ -154,7 +155,7 @@ def _size(message: Message) -> int:
 
 
 class Play:
-    """Answers what is said on a socket that has a seat."""
+    """Answers the messages on a socket with a seat."""
 
     def __init__(self, seat: Seat, runtime: Runtime, rpc: Rpc) -> None:
         self._seat = seat
@@ -179,7 +180,7 @@ class Play:
             return self._seat.trouble(error).frame
 
     async def answer_rpc(self, text: str) -> bytes | None:
-        """On the path of JSON-RPC, messages have no envelope."""
+        """Answer a message on the path of JSON-RPC, where messages have no envelope."""
         try:
             body = await decoded(text)
         except Trouble:

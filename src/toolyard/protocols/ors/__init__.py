@@ -33,6 +33,7 @@ from toolyard.core.errors import (
     TaskNotFound,
     ToolsetUnavailable,
     ToolyardError,
+    WorkspaceError,
 )
 from toolyard.core.messages import GroupScore
 from toolyard.core.output import CallResult, Returned, ToolFailure
@@ -96,6 +97,8 @@ class Ors(BaseRoute):
             "get_task_range": ("POST", self.task_range),
             "score_group": ("POST", self.score_group),
             "fork": ("POST", self.fork),
+            "download_files": ("POST", self.download_files),
+            "upload_files": ("POST", self.upload_files),
         }
         self._paths: dict[str, tuple[str, Endpoint, str]] = {
             **{f"/{name}": (*found, "") for name, found in self._root.items()},
@@ -190,7 +193,7 @@ class Ors(BaseRoute):
         await request.answer_json(listed.model_dump())
 
     async def search_tools(self, request: Request, env: str) -> None:
-        """Our extension of ORS: the tools that fit a question, including those that are not listed."""
+        """Toolyard's extension of ORS: the tools that fit a question, including those that are not listed."""
         body = bodies.parse(bodies.Search, await request.body())
         found = await asyncio.to_thread(search, self._runtime.environment(env), body.question, body.top_k)
         await request.answer_json({"tools": [spec.model_dump() for spec in found]})
@@ -307,7 +310,7 @@ class Ors(BaseRoute):
         await self._follow(request, call, result)
 
     async def fork(self, request: Request, env: str) -> None:
-        """Our extension of ORS: open more sessions that continue from where this one is."""
+        """Toolyard's extension of ORS: open more sessions that continue from this one."""
         session = await self._session(session_id(request), env)
         body = bodies.parse(bodies.Fork, await request.body() or b"{}")
         family = session.id.partition(".")[0]  # by which a balancer finds that they are on the same server
@@ -317,6 +320,22 @@ class Ors(BaseRoute):
             await asyncio.gather(*map(self._runtime.close, ids))
             raise Disconnected
         await request.answer_json({"sids": ids, "strategy": strategy})
+
+    async def download_files(self, request: Request, env: str) -> None:
+        """Our extension of ORS: a file or a folder of the session's workspace, as a tar archive."""
+        body = bodies.parse(bodies.FilesAt, await request.body() or b"{}")
+        workspace = await (await self._ready(request, env)).workspace()
+        data = await workspace.pack(body.path)
+        await request.answer(200, [(b"content-type", b"application/x-tar")], data)
+
+    async def upload_files(self, request: Request, env: str) -> None:
+        """Our extension of ORS: unpack a tar archive into a folder of the session's workspace."""
+        sid = session_id(request)
+        body = bodies.parse(bodies.Archive, await request.body())
+        workspace = await (await self._ready(request, env)).workspace()
+        (await self._session(sid, env)).cannot_be_repeated()
+        await workspace.unpack(body.archive, body.path)
+        await request.answer_json({})
 
     async def score_group(self, request: Request, env: str) -> None:
         sid = session_id(request)
@@ -406,11 +425,11 @@ def as_http(error: ToolyardError, verbosity: Verbosity) -> HttpError:
             return HttpError(410, str(error))
         case Overloaded() | NoRoom():
             return HttpError(503, str(error), [(b"retry-after", b"%d" % error.retry_after)])
-        case NotSupported():
+        case NotSupported() | WorkspaceError():
             return HttpError(400, str(error))
         case CannotFork():
             return HttpError(409, str(error))
-        case SessionFailed() if verbosity == "none":
+        case SessionFailed() | DefinitionError() if verbosity == "none":
             return HttpError(500, explain(error, verbosity))
         case _:
             return HttpError(500, str(error))

@@ -26,7 +26,7 @@ _WHOLE = 4096
 _PIECE = _WHOLE - 10  # room for two escapes in place of two spaces
 
 _WIRE_REASON = {"no_such_tool": "not_found", "bad_arguments": "input_validation"}
-"""Our reasons under the names that OpenReward's clients know; the others keep ours."""
+"""Reasons that OpenReward's clients know by other names."""
 
 _LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 """Every line end that some client knows: text must not be able to end its event and begin another."""
@@ -63,7 +63,8 @@ def result(outcome: CallResult | Sequence[GroupScore]) -> bytes:
             return _events({"ok": False, "error": outcome.message})
         case ToolFailure():
             reason = _WIRE_REASON.get(outcome.reason, outcome.reason)
-            return _events({"ok": False, "error": outcome.message, "reason": reason})
+            failure = {"ok": False, "error": outcome.message, "reason": reason}
+            return _events(failure if outcome.metadata is None else {**failure, "metadata": outcome.metadata})
         case _:
             return _events({"scores": [vars(score) for score in outcome]})
 

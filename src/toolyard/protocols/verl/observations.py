@@ -41,13 +41,13 @@ def observe(result: CallResult, form: Form, text: str, *, with_images: bool) -> 
 
 
 def refused(problem: str) -> Observed:
-    """The observation of an action that could not be tried, through a fault of the trainer or of ours."""
+    """The observation of an action that could not be tried, through a fault of the trainer or of the server."""
     return Observed({"obs": "", "error": problem, "invalid_reason": problem}, done=True, valid=False)
 
 
 def lost(message: str, reason: str = "lost") -> Observed:
-    """The observation of a failure that is ours, not the agent's. It has no reward and ends the trajectory, as the
-    trainer itself ends one that it lost."""
+    """The observation of a failure of the infrastructure. It has no reward and ends the trajectory, as the trainer
+    itself ends one that it lost."""
     observation = {"obs": message, "error": message, "reason": reason, "retryable": True, "reward": None}
     return Observed(observation, done=True, valid=False)
 

@@ -1,6 +1,6 @@
-"""What can be changed in a test so that no honest program passes both the test and the changed one.
+"""Changes to a test, such that no honest program passes both the test and the changed one.
 
-Only what is sure to run is changed: not what stands in a branch, after a `return`, or in a loop over who knows what.
+Only code that certainly runs is changed: not code in a branch, after a `return`, or in a loop over unknown values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from toolyard.sandboxes.grading.finding import Function, called, case_key, param
 from toolyard.sandboxes.grading.literals import is_literal, other
 
 Change: TypeAlias = Callable[[random.Random], Set[str]]
-"""Makes one change in the tree that it was found in. Gives the keys of the cases that it leaves as they are."""
+"""Makes one change in the tree that it was found in. Returns the keys of the cases that it leaves unchanged."""
 
 _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     **{ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.NotIn: ast.In},
@@ -37,15 +37,15 @@ _PAIRS = [
 _ASSERTIONS = {**dict(_PAIRS), **{second: first for first, second in _PAIRS}}
 _RAISES = {"raises", "assertRaises", "assertRaisesRegex"}
 _RARE = ("BufferError", "ChildProcessError", "FloatingPointError")
-"""Exceptions that code under test hardly raises, nor anything made from them."""
+"""Exceptions that code under test hardly ever raises; neither does it derive from them."""
 _LENIENT = {"suppress", "subTest", "test", "warns", "assertWarns", "assertWarnsRegex"}
-"""What may go on after a failure inside, or has one of its own."""
+"""Blocks that may go on after a failure inside, or fail by themselves."""
 _LEAVES = (ast.Return, ast.Break, ast.Continue)
 _NONE: frozenset[str] = frozenset()
 
 
 def find_changes(function: Function) -> Sequence[Change]:
-    """Those of comparisons come first: they are what an object that equals everything is after."""
+    """Changes of comparisons come first: they catch an object that equals everything."""
     found = list(_in_body(function.body, function))
     return [change for _, change in sorted(found, key=lambda one: one[0])]
 
@@ -120,7 +120,8 @@ def _expect_another_in(call: ast.Call, function: Function, dice: random.Random) 
 
 
 def _expect_another(pair: ast.Compare, function: Function, dice: random.Random) -> Set[str]:
-    """Another literal, where the test has one; or else what was expected, inside of something that it cannot equal."""
+    """Expect another literal if the test has one; otherwise wrap the expected value in something that it cannot
+    equal."""
     left, right = pair.left, pair.comparators[0]
     if not any(isinstance(node, ast.Call) and called(node) == "approx" for node in ast.walk(pair)):
         if (changed := other(right, dice)) is not None:
@@ -144,7 +145,7 @@ def _wrap_membership(test: ast.Compare) -> Set[str]:
 
 
 def _change_at_home(side: ast.expr, function: Function, dice: random.Random) -> Set[str] | None:
-    """Change a variable where it gets its value, if that is a literal and the variable is used nowhere else."""
+    """Change a variable where it is assigned, if the value is a literal and the variable is used nowhere else."""
     if not isinstance(side, ast.Name):
         return None
     uses = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == side.id]
@@ -168,8 +169,8 @@ def _change_at_home(side: ast.expr, function: Function, dice: random.Random) -> 
 
 
 def _change_column(values: ast.expr, at: int, names: Sequence[str], dice: random.Random | None) -> Set[str] | None:
-    """One of the values of each case; with `dice`, of some of them: one case that runs in the place of another is then
-    seen. Nothing, unless it could be done to all of them."""
+    """Change one value of every case. With `dice`, spare some cases: that detects code that runs one case in place of
+    another. Changes nothing unless it can change every case."""
     if not isinstance(values, ast.List | ast.Tuple) or not values.elts:
         return None
     changed = [_change_cell(case, at, len(names), dice or random.SystemRandom()) for case in values.elts]
@@ -208,5 +209,5 @@ def _is_full(values: ast.expr) -> bool:
 
 
 def _wrapped(node: ast.expr) -> ast.expr:
-    """In a dict: a number of numpy's equals a tuple that holds it."""
+    """Wrap in a dict: a number of numpy equals a tuple that holds it."""
     return ast.Dict([ast.Constant("value")], [node])

@@ -1,4 +1,4 @@
-"""The tests of a file, found on the host by reading it: what has to be reported, whatever the code under test does."""
+"""Finds the tests of a file on the host by reading it: these must be reported, whatever the code under test does."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _NOT_COUNTED = {"skip", "skipif", "xfail", "skipIf", "skipUnless", "expectedFail
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One function of a test file, under one name: a class may inherit it from another."""
+    """One function of a test file, under one name: several classes may inherit it."""
 
     name: str
     """`test_that`, `TestIt::test_that` or `TestIt::TestPart::test_that`."""
     node: Function
     cases: int
-    """How often it runs, as far as its decorators say; more may be reported, and not fewer."""
+    """How many cases its decorators list. The report may have more, but not fewer."""
     ids: Mapping[str, str]
-    """`[1-2]`, by the key of a case: what pytest calls them, where that can be told."""
+    """pytest's names of the cases, such as `[1-2]`, by the key of a case, where reading the file tells them."""
     counts: bool
-    """The author did not mark it as one that may be skipped, or that fails."""
+    """Whether it must pass: the author did not mark it as one that may be skipped or fail."""
 
 
 def find_tests(tree: ast.Module) -> Sequence[Test]:
-    """As pytest finds them without any configuration. Those that only exist while the file runs are not among them."""
+    """Finds tests as pytest does without configuration. Tests that only exist at run time are not among them."""
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     file_counts = not any(_marks_off(node.value) for node in tree.body if _is_pytestmark(node))
     found: dict[str, Test] = {}
@@ -44,7 +44,7 @@ def find_tests(tree: ast.Module) -> Sequence[Test]:
 def _in_class(
     node: ast.ClassDef, around: str, above: Sequence[ast.expr], classes: Mapping[str, ast.ClassDef], counts: bool
 ) -> Iterator[Test]:
-    """Its own tests and inherited ones, and those of classes that stand in it."""
+    """Its own and inherited tests, and those of classes nested in it."""
     if not _is_collected(node, classes):
         return
     path, above, counts = f"{around}{node.name}::", [*above, *node.decorator_list], counts and _class_counts(node)
@@ -62,7 +62,7 @@ def is_test_file(path: str) -> bool:
 
 
 def parameters(decorator: ast.expr) -> tuple[Sequence[str], ast.expr] | None:
-    """Names and values of a `@pytest.mark.parametrize(…)`, if it is one whose names can be read."""
+    """Names and values of a `@pytest.mark.parametrize(…)`, if its names can be read."""
     if not (isinstance(decorator, ast.Call) and called(decorator) == "parametrize" and len(decorator.args) > 1):
         return None
     names, values = decorator.args[:2]
@@ -74,7 +74,7 @@ def parameters(decorator: ast.expr) -> tuple[Sequence[str], ast.expr] | None:
 
 
 def called(node: ast.expr) -> str:
-    """`raises` for `pytest.raises(…)`, and the like; nothing for what has no name."""
+    """`raises` for `pytest.raises(…)`, and the like; empty for an expression without a name."""
     if isinstance(node, ast.Call):
         node = node.func
     if isinstance(node, ast.Attribute):
@@ -91,12 +91,12 @@ def _test(name: str, node: Function, above: Sequence[ast.expr], counts: bool) ->
 
 
 def case_key(names: Sequence[str], number: int) -> str:
-    """How `pytest_runner` names the case of that number, of a test with one `parametrize`."""
+    """The key that `pytest_runner` gives to this case of a test with one `parametrize`."""
     return ",".join(f"{name}={number}" for name in sorted(names))
 
 
 def _ids(decorator: ast.expr) -> Mapping[str, str]:
-    """Those of plain values, if no two are the same and the author gives no others."""
+    """The ids of plain values, if they are unique and the author sets no others."""
     found = parameters(decorator)
     if found is None or not isinstance(decorator, ast.Call) or decorator.keywords or len(decorator.args) != 2:
         return {}
@@ -119,7 +119,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _cases(decorator: ast.expr) -> int:
-    """At least: what is computed, or has marks of its own, may be one only."""
+    """The least number of cases: computed values, or cases with marks, may be only one."""
     if (found := parameters(decorator)) is None or not isinstance(found[1], ast.List | ast.Tuple):
         return 1
     elements = found[1].elts
@@ -142,7 +142,7 @@ def _methods(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Mapping
 
 
 def _is_test(node: ast.stmt) -> TypeGuard[Function]:
-    """A fixture may be called `test_client`."""
+    """Whether pytest collects it. A fixture may be called `test_client`."""
     if not (isinstance(node, Function) and node.name.startswith("test")):
         return False
     return not any(called(decorator) == "fixture" for decorator in node.decorator_list)
@@ -168,7 +168,7 @@ def _is_unittest(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> boo
 
 
 def _is_untested(node: ast.ClassDef) -> bool:
-    """`__test__ = False`."""
+    """Whether it has `__test__ = False`."""
     return any(isinstance(item, ast.Assign) and ast.unparse(item) == "__test__ = False" for item in node.body)
 
 

@@ -1,4 +1,4 @@
-"""A fresh sandbox for grading: with the agent's files, taken when none of its programs runs, and hidden ones on top."""
+"""A fresh sandbox for grading: the agent's files, copied while none of its programs runs, with hidden ones on top."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def open_grader(
 
 
 class WorkspaceGrader:
-    """`hidden` are the files that lie in it already."""
+    """`hidden` are the hidden files that it already contains."""
 
     def __init__(self, sandbox: Sandbox, hidden: Mapping[str, bytes], left_out: Sequence[str]) -> None:
         self.sandbox = sandbox

@@ -1,4 +1,4 @@
-"""From what the real file and its twins came to, to what counts. Only the host knows which was which."""
+"""Turns the results of the real file and its twins into a report. Only the host knows which file was which."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Tally:
     notes: list[str] = field(default_factory=list)
 
     def report(self, expected: Sequence[str] | None) -> TestReport:
-        """Of these tests only, if the author named them. `test_x.py::test_that` names all cases of a test."""
+        """A report of the expected tests only, if the author named any. `test_x.py::test_that` names all of its
+        cases."""
         ids = [*self.passed, *self.failed, *self.missing]
         if expected is not None:
             self.passed = [id for id in self.passed if _is_named(id, expected)]
@@ -43,7 +44,7 @@ def judge(written: Written, real: Records, twins: Sequence[Records], tally: Tall
             _count(f"{written.path}::{test.name}", test, real.tests, tally)
     known = {test.name for test in written.tests}
     for (name, _), record in real.tests.items():
-        if name not in known and record.outcome == "failed":  # one that is made while the file runs
+        if name not in known and record.outcome == "failed":  # a test made at run time
             tally.failed[record.id] = record.text
     tally.voided += _reasons(written, real, twins)
     tally.notes += [f"{written.path}: {text}" for text in real.broken]
@@ -52,7 +53,7 @@ def judge(written: Written, real: Records, twins: Sequence[Records], tally: Tall
 
 
 def _count(name: str, test: Test, real: Mapping[Key, Record], tally: Tally) -> None:
-    """What a case is called is taken from the file, where that says so, and not from the report."""
+    """The names of cases come from the file, where it has them, and not from the report."""
     found = {case: record for (base, case), record in real.items() if base == test.name}
     for case, record in found.items():
         id = name + test.ids[case] if case in test.ids else record.id
@@ -78,8 +79,8 @@ def _reasons(written: Written, real: Records, twins: Sequence[Records]) -> Itera
 
 
 def _contradictions(twin: Twin, real: Mapping[Key, Record], records: Records) -> Iterator[tuple[Key, str]]:
-    """A test of a twin that expects something else may pass, if the real one does not: the program is wrong. Both may
-    be missing. A twin that ended early says nothing of the tests that it did not come to."""
+    """If the real test fails, its changed twin may pass: the program is wrong. Both may be missing. A twin that ended
+    early says nothing about the tests that it did not reach."""
     for key, record in records.tests.items():
         if record.outcome == "passed" and twin.kinds.get(key[0]) == "plain":
             yield key, "an assertion that cannot hold was passed"

@@ -1,4 +1,4 @@
-"""Files from one sandbox to another, by way of the host: no program in either of them has a part in it."""
+"""Copies files between sandboxes by way of the host: no program in either sandbox takes part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolyard.sandboxes.base import Sandbox
 from toolyard.sandboxes.paths import inside
 
 Hidden: TypeAlias = Mapping[str, str | bytes | Path] | Path
-"""Files by their path in the workspace: text, bytes, or where the host has a file or a folder of them."""
+"""Files by their path in the workspace: text, bytes, or the host's path of a file or a folder."""
 
 BYTES_MOST = 32 * 2**20
 FILES_MOST = 4096
@@ -29,13 +29,13 @@ class Snapshot:
 
     files: dict[str, bytes] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
-    """Links, pipes, sockets, and what cannot be read."""
+    """Links, pipes, sockets, and unreadable files."""
 
 
 async def take(sandbox: Sandbox, wanted: Sequence[str] | None = None) -> Snapshot:
-    """What is there now, or those of it that a path or a pattern names. Links are not followed.
+    """Copy the workspace, or what paths and patterns in `wanted` select. Does not follow links.
 
-    Raises `WorkspaceError` if it is more than may be copied, before anything is read.
+    Raises `WorkspaceError`, before it reads any file, if that is more than may be copied.
     """
     snapshot = Snapshot()
     names = None if wanted is None else [inside(one) for one in wanted]
@@ -45,13 +45,13 @@ async def take(sandbox: Sandbox, wanted: Sequence[str] | None = None) -> Snapsho
     for path in sizes:
         try:
             snapshot.files[path] = await sandbox.read(path)
-        except WorkspaceError:  # whoever works in there has made it unreadable
+        except WorkspaceError:  # a program has made it unreadable
             snapshot.left_out.append(path)
     return snapshot
 
 
 async def _survey(sandbox: Sandbox, wanted: Sequence[str] | None, left_out: list[str]) -> dict[str, int]:
-    """The size of every file that is to be copied."""
+    """The size of every file to copy."""
     sizes: dict[str, int] = {}
     folders, seen = ["."], 0
     while folders:
@@ -88,7 +88,7 @@ def _too_much(what: str) -> WorkspaceError:
 
 
 async def lay(sandbox: Sandbox, files: Mapping[str, bytes], hidden: Mapping[str, bytes]) -> None:
-    """Write files into a fresh sandbox, the hidden ones last, and nothing that would stand in their way."""
+    """Write files into a fresh sandbox, the hidden ones last. Files that would stand in their way are left out."""
     for path in beside(files, hidden):
         await sandbox.write(path, files[path])
     for path, data in hidden.items():
@@ -96,7 +96,7 @@ async def lay(sandbox: Sandbox, files: Mapping[str, bytes], hidden: Mapping[str,
 
 
 def beside(files: Collection[str], hidden: Collection[str]) -> Sequence[str]:
-    """Those that neither have the place of a hidden file, nor are a folder there, nor would be imported instead."""
+    """The files that have no hidden file's path, are no folder of one, and would not be imported instead of one."""
     taken = {*hidden}
     folders = {folder for path in hidden for folder in _folders(path)}
     modules = {path.removesuffix(".py") for path in hidden if path.endswith(".py")}
@@ -114,13 +114,13 @@ def beside(files: Collection[str], hidden: Collection[str]) -> Sequence[str]:
 
 
 def _folders(path: str) -> Sequence[str]:
-    """All that a path lies in."""
+    """All folders that a path lies in."""
     names = path.split("/")
     return ["/".join(names[:depth]) for depth in range(1, len(names))]
 
 
 async def gather(hidden: Hidden) -> Mapping[str, bytes]:
-    """Read what the author named, by path in the workspace."""
+    """Read the hidden files, by path in the workspace."""
     return await asyncio.to_thread(_gather, hidden)
 
 

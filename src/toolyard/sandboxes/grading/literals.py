@@ -1,5 +1,4 @@
-"""Another value of the same kind, for what a test expects: one that looks as likely, and that nothing equals which
-equals the first."""
+"""Replaces an expected literal by another of the same kind: it looks as likely, and no value equals both."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ def is_literal(node: ast.expr) -> bool:
 
 
 def other(node: ast.expr, dice: random.Random) -> ast.expr | None:
-    """Another literal in the place of this one; None if it is no literal."""
+    """A different literal in place of this one; None if the node is no literal."""
     if not is_literal(node):
         return None
     value = ast.literal_eval(node)
@@ -58,7 +57,7 @@ def _changed(value: Any, dice: random.Random) -> Any:  # what a literal can be
 
 
 def _number(value: int, dice: random.Random) -> int:
-    """Of about as many digits."""
+    """A number with about as many digits."""
     far = max(9, abs(value) // 4)
     return value + dice.choice([-1, 1] if value > far else [1]) * dice.randint(1, far)
 

@@ -1,7 +1,7 @@
 """Runs inside a sandbox, as the text of `python3 -I -B -c`: one file of tests under pytest, with results as JSON lines.
 
-The first line is written before anything of the code under test is loaded. All later ones could be forged by that code,
-which shares this process: the host believes none of them by itself.
+It writes the first line before it loads any code under test. That code shares this process and could forge all later
+lines: the host checks them against the twins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TEXT_MOST = 4000
 
 
 class Reporter:
-    """A pytest plugin that sends how each test ended. Imports find the workspace only after all of pytest is loaded."""
+    """A pytest plugin that sends each test's outcome. The workspace joins sys.path after all of pytest is loaded."""
 
     def __init__(self, send: Callable[[Mapping[str, Any]], None], path: Sequence[str]) -> None:
         self._send = send
@@ -26,8 +26,8 @@ class Reporter:
         self._passed: set[str] = set()
 
     def pytest_load_initial_conftests(self) -> None:
-        """The standard library comes first, so that no file of the workspace takes the place of a part of it. What is
-        installed comes last: the code under test may be a newer copy of that."""
+        """Put the workspace after the standard library, so that its files cannot replace parts of that, and before
+        installed packages: the code under test may be a newer copy of one."""
         installed = [at for at, path in enumerate(sys.path) if path.endswith("-packages")]
         at = installed[0] if installed else len(sys.path)
         sys.path[at:at] = [path for path in self._path if path not in sys.path]
@@ -74,7 +74,7 @@ def main() -> None:
 
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     try:
-        import pytest  # noqa: PLC0415  # that it may not be there is for the host to hear
+        import pytest  # noqa: PLC0415  # the host reports a missing pytest
     except ImportError as error:
         send({"lacks": str(error)})
         return
@@ -84,7 +84,7 @@ def main() -> None:
     reporter = Reporter(send, [os.path.normpath(os.path.join(here, path)) for path in told["path"]])
     code = pytest.main(["--rootdir", here, *told["arguments"]], plugins=[reporter])
     send({"end": int(code)})
-    os._exit(0)  # nothing that was left for the end of the interpreter runs any more
+    os._exit(0)  # skip exit handlers
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the process that ran a file of tests said of them, read on the host: bounded, and believed by nobody yet."""
+"""Reads the report of the process that ran a file of tests. Bounds it, and does not believe it yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolyard.sandboxes.output import ended_by
 
 Outcome: TypeAlias = Literal["passed", "failed", "skipped"]
 Key: TypeAlias = tuple[str, str]
-"""A test's name, and which of its cases."""
+"""A test's name, and the key of one of its cases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +29,22 @@ class Records:
     broken: list[str] = field(default_factory=list)
     """Why the file could not be loaded."""
     complete: bool = False
-    """The process says that it came to its end."""
+    """Whether the process reported its end."""
     ended: str = ""
-    """Why it did not, as far as that is known."""
+    """Why the process did not end properly, as far as known."""
     tampered: str = ""
-    """What no process writes that is left alone."""
+    """Evidence that the program tampered with the report; empty if there is none."""
 
 
 def read(finished: Finished, path: str) -> Records:
-    """Raises `SandboxError` if the tests never began: nothing of the code under test had run by then."""
+    """Raises `SandboxError` if the tests never began: then no code under test has run."""
     lines = finished.stdout.split(b"\n")
     first = _message(lines[0])
     if first is not None and isinstance(lacks := first.get("lacks"), str):
         raise SandboxUnavailable(f"the Python of the sandbox cannot run tests: {lacks}. Install pytest in it")
     if first is None or "ready" not in first:
         said = finished.stderr.decode(errors="replace").strip()[-500:]
-        raise SandboxError(f"the tests did not begin (exit code {finished.exit_code}): {said or 'nothing was said'}")
+        raise SandboxError(f"the tests did not begin (exit code {finished.exit_code}): {said or 'no error message'}")
     records = Records()
     for line in lines[1:-1]:
         if records.complete or not _add(records, _message(line), f"{path}::"):

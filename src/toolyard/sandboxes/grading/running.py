@@ -1,4 +1,4 @@
-"""Runs hidden tests on what an agent wrote, each file and each of its twins in a fresh sandbox."""
+"""Runs hidden tests on an agent's code, each file and each of its twins in a fresh sandbox."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORD = re.compile(rb"\w+")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run of tests is, beside the tests."""
+    """The settings of a test run, and its hidden files."""
 
     timeout: float
     path: Sequence[str]
@@ -39,8 +39,8 @@ class Plan:
     open: Callable[[Limits], Awaitable[Sandbox]]
 
     def beside(self, file: str) -> Mapping[str, bytes]:
-        """The hidden files that a test file may need. Other test files are none of these, unless one imports them:
-        they could tell what is really expected."""
+        """The hidden files that a test file may need. Other test files are left out unless one imports them: they could
+        reveal what is really expected."""
         lines = [line for path, data in self.hidden.items() if path.endswith(".py") for line in _IMPORT.findall(data)]
         imported = {word for line in lines for word in _WORD.findall(line)}
         return {
@@ -63,7 +63,7 @@ class Plan:
 async def run_tests(
     source: Sandbox, plan: Plan, wanted: Sequence[str] | None, expected: Sequence[str] | None, number_of_twins: int
 ) -> TestReport:
-    """On the files that the source has now. Whatever is in the way of that, and is not the agent's, raises."""
+    """Run the tests on the source's current files. Any trouble that is not the agent's raises."""
     files = _chosen(plan.hidden, wanted)
     dice = random.SystemRandom()
     written = await asyncio.to_thread(_written, {path: plan.hidden[path] for path in files}, number_of_twins, dice)
@@ -107,7 +107,7 @@ async def _run(plan: Plan, path: str, text: str, workspace: Mapping[str, bytes])
 
 
 async def _changed(sandbox: Sandbox, hidden: Mapping[str, bytes]) -> str:
-    """A hidden file of Python that is no longer what it was. Tests may write to their data."""
+    """A hidden Python file that was changed; empty if none was. Tests may write to their data."""
     for path in hidden:
         if path.endswith(".py") and not await _is_still(sandbox, path, hidden[path]):
             return path
@@ -122,7 +122,7 @@ async def _is_still(sandbox: Sandbox, path: str, data: bytes) -> bool:
 
 
 def _chosen(hidden: Mapping[str, bytes], wanted: Sequence[str] | None) -> Sequence[str]:
-    """The hidden test files that were asked for: nothing that the agent wrote is run as a test."""
+    """The selected hidden test files. The agent's own files never run as tests."""
     tests = sorted(path for path in hidden if is_test_file(path))
     if wanted is None:
         chosen = tests
@@ -159,7 +159,7 @@ def _check_expected(written: Sequence[twins.Written], expected: Sequence[str] | 
         if name not in names:
             raise DefinitionError(f"no test {name!r} is found by reading the hidden files; there are {_listed(names)}")
         if bracket and f"[{case}" not in names[name].ids.values():
-            raise DefinitionError(f"{id!r}: which cases {name!r} has cannot be told by reading it; expect all of it")
+            raise DefinitionError(f"{id!r}: the cases of {name!r} cannot be found by reading it; expect all of it")
 
 
 def _stem(path: str) -> str:

@@ -1,7 +1,7 @@
-"""A file of tests as the host sends it into sandboxes: as it is, and as twins that no honest program passes beside it.
+"""The files of tests that the host sends into sandboxes: each as it is, and as twins that contradict it.
 
-Each has the same name, the same tests in the same order and the same shape, and each runs in a sandbox of its own. So
-code under test that wants to know which of them it is in has only the values to go by that are expected of it.
+All have the same name, the same tests in the same order and the same shape, and each runs in its own sandbox. So code
+under test can tell them apart only by the values that they expect.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from toolyard.sandboxes.grading.changes import find_changes
 from toolyard.sandboxes.grading.finding import Function, Test, find_tests, parameters
 
 Kind: TypeAlias = Literal["changed", "plain", "same"]
-"""Of a test in a twin: it expects something else than the real one, it ends in an assertion that cannot hold, or it is
-as the real one. The last is for code that runs one test in the place of another, which then passes a changed one."""
+"""A test in a twin is changed (it expects something else), plain (it ends in an assertion that cannot hold), or the
+same. The last catches code that runs one test in place of another, because the other one then passes changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Twin:
     kinds: Mapping[str, Kind]
     """By name of a test."""
     same_cases: Set[tuple[str, str]]
-    """Of changed tests, by name and key: cases that are as the real ones."""
+    """Unchanged cases of changed tests, by name and key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One file, ready to be run."""
+    """One file, ready to run."""
 
     path: str
     tests: Sequence[Test]
@@ -56,8 +56,8 @@ def write(path: str, source: str, twins: int, dice: random.Random) -> Written:
 
 
 def _twin(tree: ast.Module, number: int, spared: Sequence[int], closes: bool, dice: random.Random) -> Twin:
-    """Twins of a file change different things in a test, as long as there are others to be changed. Each test is
-    spared in one of them."""
+    """Twins of a file change different things in a test, as long as there are more to change. Each test stays the same
+    in one of them."""
     tree = copy.deepcopy(tree)
     tests = find_tests(tree)
     kinds: dict[int, Kind] = {}
@@ -79,12 +79,12 @@ def _twin(tree: ast.Module, number: int, spared: Sequence[int], closes: bool, di
 
 
 def _nodes(tests: Sequence[Test]) -> Sequence[Function]:
-    """Each once: classes may share them."""
+    """Each function once: classes may share them."""
     return list({id(test.node): test.node for test in tests}.values())
 
 
 def _close(function: Function, *, holds: bool, dice: random.Random) -> None:
-    """Let it end in a comparison of two numbers, however it is left."""
+    """Make it end in a comparison of two numbers, whichever way it is left."""
     first = dice.randint(1000, 99999)
     second = first if holds else first + dice.randint(1, 999)
     closing = ast.Assert(ast.Compare(ast.Constant(first), [ast.Eq()], [ast.Constant(second)]))
@@ -92,7 +92,7 @@ def _close(function: Function, *, holds: bool, dice: random.Random) -> None:
 
 
 def _inline_cases(tree: ast.Module) -> None:
-    """Put lists of cases that have a name where they are used, so that those of one test can be changed alone."""
+    """Copy named lists of cases to where they are used, so that those of one test can change alone."""
     assigned: dict[str, list[ast.expr]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
@@ -110,7 +110,7 @@ def _inline_cases(tree: ast.Module) -> None:
 
 
 def _assigns(statement: ast.stmt, names: Set[str]) -> bool:
-    """Nothing but one of these. Nobody uses it any more, and it would tell what the real test expects."""
+    """Whether it only assigns one of these. Nothing uses it any more, and it would reveal the expected values."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     return len(targets) == 1 and isinstance(targets[0], ast.Name) and targets[0].id in names
 

@@ -1,7 +1,6 @@
-"""Process 1 of a sandbox: starts programs in it, reads and writes its files, and ends things, as the host asks.
+"""Process 1 of a sandbox: for the host, it starts and ends programs and reads and writes files.
 
-It runs no untrusted code and holds nothing worth stealing. Should it be taken over all the same, the one who did it is
-still inside the namespaces that it lives in.
+It runs no untrusted code and holds no secret. An attacker who takes it over is still inside its namespaces.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ _KIN = 4
 """File descriptors of the interpreter: to the host, and to its agent."""
 _BIRTHS_MOST = 16
 _REHEARSALS = 12
-"""More than it takes Python to see what is done often."""
+"""Enough for Python to specialise hot code."""
 _INTERPRETER_FILES = 5
 _LONE_FILES = 4
 _PROGRAM_FILES = 3
 
 (_READY,), (_READY_ALONE,) = (wire.packets({"ready": True, "interpreter": there}) for there in (True, False))
-"""Put into words here, for JSON takes a new process longer than a system call."""
+"""Encoded in advance: in a new process, JSON takes longer than a system call."""
 
 _CLOCK_SECONDS = 0.02
-"""How wrong the kernel's notes of when a process was started can be."""
+"""The most by which the kernel's start time of a process can be wrong."""
 
 
 @dataclass(slots=True)
@@ -60,14 +59,14 @@ class AgentProgram:
     id: int
     started: float
     report: int = -1
-    """Where the init of a program writes how that ended; -1 for others."""
+    """The pipe on which a program's init reports how the program ended; -1 for other children."""
     apart: bool = True
-    """Lives in a pid namespace of its own."""
+    """Whether it lives in its own pid namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the agent is born with."""
+    """What the template prepares for the agent."""
 
     limits: Mapping[str, Any]
     rules: Rules
@@ -75,26 +74,26 @@ class Setup:
     interpreter: Any
     """The interpreter of the template, warm and unused."""
     lasting: Mapping[str, Any]
-    """Limits of the interpreter, and of programs for which no others were asked."""
+    """Limits of the interpreter, and of programs that were requested without limits."""
     interpreting: Syscalls
     alone: Syscalls
     running: Syscalls
-    """What confines them to those."""
+    """Confinement of an interpreter with an agent, of a lone interpreter, and of a program."""
     births: dict[tuple[int, ...], Syscalls] = field(default_factory=dict)
     moves: dict[tuple[int, ...], Syscalls] = field(default_factory=dict)
     branchings: dict[tuple[int, ...], Branching] = field(default_factory=dict)
-    """By the numbers of the files that they are about. These are nearly always the same."""
+    """These three are keyed by the numbers of the files that they act on, which rarely vary."""
 
     @classmethod
     def prepare(cls, limits: Mapping[str, Any], rules: Rules, path: str, interpreter: Any) -> Setup:
-        lasting = {**limits, "cpu_seconds": None}  # which is for each piece of code, and the host's to watch
+        lasting = {**limits, "cpu_seconds": None}  # that limit is for each piece of code; the host watches it
         interpreting = confinement(rules, lasting, files=_INTERPRETER_FILES)
         alone = confinement(rules, lasting, files=_LONE_FILES, alone=True)
         running = confinement(rules, lasting, files=_PROGRAM_FILES)
         return cls(limits, rules, path, interpreter, lasting, interpreting, alone, running)
 
     def birth(self, host: int, files: Sequence[int], waits: int, doors: Sequence[int]) -> Syscalls:
-        """For an agent that has these, or for a lone interpreter: `host` is -1 then."""
+        """The calls that set up an agent, or a lone interpreter (then `host` is -1), with these files."""
         numbers = (host, *files, waits, *doors)
         if numbers not in self.births:
             if len(self.births) == _BIRTHS_MOST:
@@ -102,10 +101,10 @@ class Setup:
                 self.moves.clear()
             kept = {0, 1, 2, host, *files, self.rules.landlock} - {-1}
             self.births[numbers] = birth(self.limits, waits, doors, kept)
-            *_, kin = islice(free_numbers(kept), 4)  # it comes after a pipe, and the other end of its pair
+            *_, kin = islice(free_numbers(kept), 4)  # opened after a pipe and the other end of its pair
             moved = tuple(files) if host < 0 else (*files, kin)
             self.moves[moved] = move_files(moved, self.rules)
-            gc.freeze()  # they are here to stay
+            gc.freeze()  # they live as long as this process
         return self.births[numbers]
 
     def branching(self, host: int, kin: int, old_kin: int, new_kin: int) -> Branching:
@@ -118,7 +117,7 @@ class Setup:
         return self.branchings[numbers]
 
     def interpret(self) -> None:
-        """In the process of a session's interpreter: be that."""
+        """Become the session's interpreter, in its process."""
         session.live(_CONTROL, _KIN, self.interpreter)
 
     def confinement_with(self, limits: Mapping[str, Any]) -> Syscalls:
@@ -129,8 +128,8 @@ class Setup:
 
 
 def rehearse(interpreter: Any) -> None:
-    """In the template: do what every copy of it will begin with. What has been done before is done with fewer steps,
-    and most of the memory that a copy has to itself is what these steps have touched."""
+    """In the template: do what every copy will do first. Repeated work takes fewer steps, and those steps touch most of
+    the memory that a copy must copy."""
     dry, end = Syscalls(), Syscalls()
     dry.add("getpid", gives=None)
     end.add("exit_group", 0)
@@ -144,17 +143,17 @@ def rehearse(interpreter: Any) -> None:
 
 
 class Newborn(Protocol):
-    """Process 1 of a sandbox. Made by who is about to be copied, so that the copy need not do it."""
+    """Process 1 of a sandbox. The process that is about to fork makes it, so that the copy need not."""
 
     def live(self, prepare: Callable[[], None]) -> NoReturn:
-        """As the copy. `prepare` finishes what makes this process a sandbox."""
+        """Run in the copy. `prepare` finishes setting up the sandbox."""
 
     def let_go(self) -> None:
-        """As who was copied."""
+        """Run in the original: release it."""
 
 
 class Lone:
-    """An interpreter that has a sandbox to itself, with nothing of ours beside it."""
+    """An interpreter alone in its sandbox, without an agent."""
 
     def __init__(self, setup: Setup, files: Sequence[int]) -> None:
         self._setup = setup
@@ -170,12 +169,12 @@ class Lone:
                 self._setup.move_files(self._files).make()
                 control = _CONTROL
                 self._setup.alone.make()
-            except Exception as error:  # whatever it is: no sandbox without all of its walls
+            except Exception as error:  # any error: never run a sandbox without all of its walls
                 wire.send(wire.at(control), {"failed": f"{type(error).__name__}: {error}"})
                 os._exit(1)
             os.write(control, _READY)
             session.live(control, -1, self._setup.interpreter)
-        except BaseException as error:  # nobody is left to be told but the code's own standard error
+        except BaseException as error:  # only the code's standard error can take the report
             os.write(2, f"toolyard: {type(error).__name__}: {error}\n".encode())
             os._exit(126)
         finally:
@@ -186,7 +185,7 @@ class Lone:
 
 
 class Agent:
-    """`host` is the number of the socket that it has to the host, and belongs to whoever makes it."""
+    """`host` is the number of its socket to the host; the caller owns it."""
 
     def __init__(
         self,
@@ -198,28 +197,28 @@ class Agent:
         kin: _socket.socket | None = None,
         branching: Branching | None = None,
     ) -> None:
-        """`first` is the number of an interpreter that is to be there from the beginning, with these files. The agent
-        of a branch has `kin` to one that will come, and what it is made with."""
+        """`first` numbers an interpreter to start at once, with these `files`. The agent of a branch has `kin`, a
+        socket to an interpreter that will come, and the `branching` that makes the branch."""
         self._host = wire.at(host)
         self._setup = setup
         self._first = AgentProgram(first, time.monotonic(), apart=False) if first else None
         self._files_of_first = files
         self._kin = kin
-        """To the interpreter: only for what it needs to branch."""
+        """A socket to the interpreter, used only for forks."""
         self._branching = branching
         self._programs: dict[int, AgentProgram] = {}  # by pid
         self._orphans_cpu = 0.0
-        """Of what the interpreter started, and nobody else has waited for."""
+        """Processor time of orphans that the interpreter left and that this agent has reaped."""
         self._woken = self._wakes = -1
         self._waiting = select.poll()
 
     def live(self, prepare: Callable[[], None]) -> NoReturn:
-        """Be the agent until the host hangs up."""
+        """Be the agent until the host disconnects."""
         try:
             try:
                 prepare()
                 self._listen()
-            except Exception as error:  # as above
+            except Exception as error:  # any error, as above
                 wire.send(self._host, {"failed": f"{type(error).__name__}: {error}"})
                 os._exit(1)
             self._host.send(_READY if self._begin() else _READY_ALONE)
@@ -231,7 +230,7 @@ class Agent:
         self._host.detach()
 
     def rehearse(self, dry: Syscalls) -> None:
-        """All of that but being it: no message comes, and children that have ended are no concern."""
+        """Do the same without serving: no message comes, and children that end are not reported."""
         self._listen()
         self._begin()
         for pid in self._programs:
@@ -241,7 +240,7 @@ class Agent:
         os.close(self._wakes)
 
     def _listen(self) -> None:
-        """To children that end, and then to the host. The handler of that signal comes from the template."""
+        """Listen to the signal of a child's end, and to the host. The template has set the signal's handler."""
         self._woken, self._wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._waiting.register(self._woken, select.POLLIN)
         self._waiting.register(self._host, select.POLLIN)
@@ -306,7 +305,7 @@ class Agent:
     # Programs.
 
     def _begin(self) -> bool:
-        """Start the interpreter before it is asked for. False if it is not to be, or there is no room for one."""
+        """Start the interpreter before it is requested. False if none was ordered, or if there is no room for one."""
         if self._first is None:
             return False
         try:
@@ -319,7 +318,7 @@ class Agent:
         return True
 
     def _interpret(self, program: AgentProgram, fds: Sequence[int]) -> None:
-        """Start the session's interpreter: a copy of the template's, among our own processes."""
+        """Start the session's interpreter: a copy of the template's, in this namespace."""
         ours, theirs = wire.pair()
         pid = forking.fork()
         if pid == 0:
@@ -329,7 +328,7 @@ class Agent:
         self._programs[pid] = program
 
     def _run(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
-        """Start a program in a pid namespace of its own: when its init goes, everything that it started goes."""
+        """Start a program in its own pid namespace: when its init ends, the kernel ends everything that it started."""
         told, tells = os.pipe2(os.O_CLOEXEC)
         try:
             pid, pidfd = forking.clone(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS)
@@ -362,7 +361,7 @@ class Agent:
                 if ended == pid:
                     os.write(3, json.dumps(ending_of(status, usage)).encode())
                     os._exit(0)
-        except BaseException as error:  # it was not even begun, and must not pass for a program that did well
+        except BaseException as error:  # it never began, so do not report a success
             number = error.errno or 0 if isinstance(error, OSError) else 0
             os.write(tells, json.dumps({"code": 126, "cpu": 0.0, "peak": 0, "unstarted": number}).encode())
             os.write(fds[2], f"toolyard: the program could not be started: {error}\n".encode())
@@ -370,11 +369,11 @@ class Agent:
             os._exit(126)
 
     def _become(self, work: Callable[[], None], fds: Sequence[int], confinement: Syscalls) -> NoReturn:
-        """In a child: do untrusted work instead of the agent's. It has just these files, from 0 on."""
+        """In a child: run untrusted code instead of the agent. It has only these files, numbered from 0."""
         try:
             self._quit(fds, confinement)
             work()
-        except BaseException as error:  # nobody is left to be told but the program's own standard error
+        except BaseException as error:  # only the program's standard error can take the report
             os.write(2, f"toolyard: {type(error).__name__}: {error}\n".encode())
             os._exit(126)
         finally:
@@ -397,8 +396,8 @@ class Agent:
             os._exit(126 if isinstance(error, PermissionError) else 127)
 
     def _branch(self, id: int, fds: Sequence[int]) -> None:
-        """Make a place that the interpreter can fork itself into: namespaces within ours, with an agent of their own
-        and a copy of the workspace."""
+        """Make a place for a fork of the interpreter: nested namespaces with their own agent and a copy of the
+        workspace."""
         if self._kin is None:
             raise OSError(0, "there is no interpreter to fork")
         kin, new_kin = wire.pair()
@@ -422,7 +421,7 @@ class Agent:
                     self._end_strays()
 
     def _adopt(self, id: int) -> None:
-        """Know the interpreter that has just been forked into this branch: our only child that we did not make."""
+        """Register the interpreter that was just forked into this branch: our only child that we did not make."""
         unknown = children() - self._programs.keys()
         if len(unknown) != 1:
             raise OSError(0, "the forked interpreter is not there")
@@ -440,12 +439,12 @@ class Agent:
         return {"cpu": ended + sum(cpu for cpu, _ in used), "memory": sum(memory for _, memory in used)}
 
     def _end_since(self, id: int, moment: float, first: int) -> None:
-        """End what a program has started since then, but not itself: the command that a shell hangs in, or the
-        processes of a piece of code. Should they be quicker than we are, it goes with them. `first` is a signal that
-        a program apart gets before, or 0."""
+        """End what a program has started since then, but not the program: the command that hangs a shell, or the
+        processes of a piece of code. If they fork faster than we kill, the program ends too. A program apart first gets
+        the signal `first`, unless that is 0."""
         root, apart = next(((pid, known.apart) for pid, known in self._programs.items() if known.id == id), (0, True))
         spared = {root}
-        if apart:  # and its init's first child; the other children of that have lost the parent that they had
+        if apart:  # spare the init's first child, too; its other children are orphans
             children = [pid for pid, parent in parents_of_all().items() if parent == root]
             spared.add(itself := min(children, key=lambda pid: (start_of(pid), pid), default=root))
             if first and itself != root:
@@ -461,12 +460,12 @@ class Agent:
             self._signal(id, signal.SIGKILL)
 
     def _strays(self, parents: Mapping[int, int]) -> Sequence[int]:
-        """The interpreter, and what it started: all that is in our own namespace."""
+        """The interpreter and what it started: every process in our own namespace."""
         apart = {pid for pid, program in self._programs.items() if program.apart}
         return [pid for pid in parents if not is_below(pid, apart, parents)]
 
     def _end_strays(self) -> None:
-        """End what the interpreter started, wherever it went. Should it be quicker than we are, everything goes."""
+        """End what the interpreter started, wherever it went. If it forks faster than we kill, end everything."""
         if not end_all(lambda: self._strays(parents_of_all())):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)

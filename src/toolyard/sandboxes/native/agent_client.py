@@ -1,4 +1,4 @@
-"""The server's handle on the agent inside a sandbox: programs started and ended, and what they write, as pipes."""
+"""The server's handle on the agent inside a sandbox: it starts and ends programs, and holds their pipes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from toolyard.sandboxes.pipes import Capture, nobody
 
 _FILE_MOST = wire.LIST_MOST
 _INTERPRETER_MOST = 1024 * 1024
-"""What an agent and an interpreter may send with one message."""
+"""The longest messages of an agent and of an interpreter."""
 _FORK_SECONDS = 10.0
 _GOING_SECONDS = 1.0
-"""For the agent of a branch to go by itself."""
+"""Time for the agent of a branch to exit by itself."""
 SECONDS = 30.0
-"""For an answer of the agent, and for the kernel to end what was killed. A sandbox that takes longer is given up."""
+"""Time for an answer of the agent, and for the kernel to end a killed process. After that, the sandbox is lost."""
 
 
 @contextlib.asynccontextmanager
 async def within(seconds: float, otherwise: str) -> AsyncIterator[None]:
-    """Something of ours takes no longer, or the sandbox is lost: a TimeoutError would look like its user's own."""
+    """Turn a timeout of our own into SandboxLost: a TimeoutError would look like the caller's."""
     try:
         async with deadline(seconds):
             yield
@@ -44,13 +44,13 @@ async def within(seconds: float, otherwise: str) -> AsyncIterator[None]:
 
 @functools.lru_cache(64)
 def told_of(limits: Limits, *, memory_enforced: bool) -> Mapping[str, Any]:
-    """Limits as those inside are told of them."""
+    """Limits in the form that processes inside take them."""
     return {**dataclasses.asdict(limits), "memory_enforced": memory_enforced}
 
 
 @dataclass(slots=True)
 class RemoteProgram:
-    """Something that runs inside. Who uses it closes it."""
+    """A program inside. Its user closes it."""
 
     number: int
     ended: asyncio.Future[Mapping[str, Any]]
@@ -58,22 +58,22 @@ class RemoteProgram:
     stdout: Capture
     stderr: Capture
     channel: Channel | None = None
-    """To the interpreter, if it is one."""
+    """The channel to the interpreter, if it is one."""
     on_full: Callable[[], None] = nobody
-    """Is told when it writes more than is kept."""
+    """Called when it writes more than is kept."""
 
     @property
     def cut(self) -> Limit | None:
-        """The limit of its output, if something of that was dropped. To be asked when it has been taken."""
+        """The output limit, if output was dropped. Read this after taking the output."""
         return "output" if self.stdout.full or self.stderr.full else None
 
     def take_stdin(self) -> int:
-        """Its standard input, for somebody who will close it."""
+        """Give its standard input to a caller who will close it."""
         fd, self.stdin = self.stdin, -1
         return fd
 
     def rest(self) -> None:
-        """Nothing is asked of it until the next command."""
+        """Between commands: stop reading when the buffer is full, instead of dropping output."""
         self.stdout.idle = self.stderr.idle = True
 
     def close(self) -> None:
@@ -82,14 +82,14 @@ class RemoteProgram:
             self.stdin = -1
         self.stdout.leave()
         self.stderr.leave()
-        self.on_full = nobody  # who is told may hold us
+        self.on_full = nobody  # the callback may hold a reference to us
         if self.channel is not None:
             self.channel.close()
 
 
 @dataclass(slots=True)
 class Expected:
-    """A program that is still to be started: its descriptors on both sides, until each side has its own."""
+    """A program about to start: its descriptors for both sides, until each side has its own."""
 
     number: int
     ended: asyncio.Future[Mapping[str, Any]]
@@ -117,7 +117,7 @@ class Expected:
         self.ours.append(writes if inwards else reads)
         self.theirs.append(reads if inwards else writes)
         if owner >= 0:
-            os.fchown(self.theirs[-1], owner, owner)  # or the program could not open /dev/stdout
+            os.fchown(self.theirs[-1], owner, owner)  # otherwise the program could not open /dev/stdout
 
     def pair(self) -> None:
         ours, theirs = pair()
@@ -130,7 +130,7 @@ class Expected:
         self.theirs.clear()
 
     def take(self) -> Sequence[int]:
-        """Ours, for somebody who will close them."""
+        """Our descriptors, for a caller who will close them."""
         self.close_theirs()
         taken, self.ours = self.ours, []
         return taken
@@ -141,7 +141,7 @@ class Expected:
 
 
 async def agreed(asked: Awaitable[Answer]) -> None:
-    """Raises OSError with what an interpreter says against it."""
+    """Raise OSError with the interpreter's reason if it refuses."""
     try:
         async with deadline(_FORK_SECONDS):
             answer = await asked
@@ -160,7 +160,7 @@ def _unasked(event: Mapping[str, Any]) -> None:
 
 
 class Keeper(Protocol):
-    """Who starts and ends the programs of a sandbox, and looks after them."""
+    """Starts, watches and ends the programs of a sandbox."""
 
     @property
     def lost(self) -> str: ...
@@ -183,7 +183,7 @@ class AgentClient:
         self._ready: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._on_lost = on_lost
         self.failure = ""
-        """Why it could not be furnished, if its agent has said so."""
+        """Why setup failed, if the agent reported it."""
         self._channel = Channel(sock, on_event=self._event, on_lost=self._lost, payload_most=_FILE_MOST)
 
     @property
@@ -191,13 +191,13 @@ class AgentClient:
         return self._channel.lost
 
     async def ready(self, seconds: float | None = None) -> bool:
-        """Until the sandbox is furnished, and whether the interpreter that was to be started with it was. Raises
-        SandboxLost if it could not be furnished."""
+        """Wait until the sandbox is set up. Returns whether its first interpreter started. Raises SandboxLost if setup
+        failed."""
         async with within(SECONDS if seconds is None else seconds, "it does not get ready"):
             return bool((await self._ready).get("interpreter"))
 
     async def ask(self, op: str, /, **more: Any) -> Answer:
-        """Raises OSError with the agent's words if it could not do it."""
+        """Raises OSError with the agent's reason if the operation fails."""
         try:
             async with deadline(SECONDS):
                 answer = await self._channel.ask(op, **more)
@@ -212,7 +212,7 @@ class AgentClient:
     async def run(
         self, argv: Sequence[str], env: Mapping[str, str], limits: Limits, *, memory_enforced: bool
     ) -> RemoteProgram:
-        """Start a program in a pid namespace of its own. Raises OSError if there can be no more."""
+        """Start a program in its own pid namespace. Raises OSError if the sandbox allows no more processes."""
         told = told_of(limits, memory_enforced=memory_enforced)
         program = json.dumps({"argv": list(argv), "env": dict(env)}).encode()
         return await self._start("run", limits.output_bytes, payload=program, limits=told)
@@ -222,12 +222,12 @@ class AgentClient:
         return await self._start("interpret", output, interpreter=True)
 
     def expect_interpreter(self) -> Expected:
-        """For a sandbox that is to be born with it."""
+        """Prepare the interpreter that the sandbox is made with."""
         return self._expected(interpreter=True)
 
     async def fork(self, interpreter: RemoteProgram, output: int, seconds: float) -> RemoteProgram:
-        """Let another sandbox's interpreter fork itself into this one. Raises OSError with what prevents it, and
-        TimeoutError if the interpreter takes longer than this: hooks of the code's own run meanwhile."""
+        """Fork another sandbox's interpreter into this one. Raises OSError with what prevents it, and TimeoutError if
+        the interpreter takes longer than `seconds`: fork hooks of the code run meanwhile."""
         assert interpreter.channel is not None
         expected = self._expected(interpreter=True)
         try:
@@ -242,7 +242,7 @@ class AgentClient:
         return self.started(expected, output)
 
     async def branch(self, theirs: socket.socket) -> int:
-        """Make a place for a branch, whose agent speaks to that socket. Gives the number by which it is ended."""
+        """Make a place for a branch, whose agent uses that socket. Returns the number for `end_branch`."""
         number = self._channel.number()
         self._endings[number] = asyncio.get_running_loop().create_future()
         try:
@@ -253,38 +253,37 @@ class AgentClient:
         return number
 
     async def size_of_files(self) -> int:
-        """Bytes that the workspace takes."""
+        """Bytes that the workspace uses."""
         size = (await self.ask("size")).header.get("bytes")
         if not isinstance(size, int) or not 0 <= size < 2**63:
             raise OSError(0, "its size is not known")
         return size
 
     async def end_branch(self, number: int, *, patience: float = _GOING_SECONDS) -> None:
-        """Its agent goes when nobody listens to it any more. One that somebody has stopped, or that is still busy, is
-        killed."""
+        """Wait for a branch's agent, which exits once its socket is closed. Kill it if it is stopped or still busy."""
         ended = self._endings.get(number)
         if ended is None:
             return
-        with contextlib.suppress(SandboxLost):  # and the branch with it
+        with contextlib.suppress(SandboxLost):  # then the branch is lost too
             if not (await asyncio.wait((ended,), timeout=patience))[0]:
                 await self._demand("signal", program=number, sent=signal.SIGKILL)
-                async with within(SECONDS, "it does not end what it is to end"):
+                async with within(SECONDS, "it does not end its programs"):
                     await ended
 
     async def measure(self, program: RemoteProgram) -> Mapping[str, Any]:
-        """Its processor time and memory, with everything that it started."""
+        """Processor time and memory of a program with everything that it started."""
         return (await self.ask("measure", program=program.number)).header
 
     async def signal(self, program: RemoteProgram, number: int) -> None:
         await self._demand("signal", program=program.number, sent=number)
 
     async def end_since(self, program: RemoteProgram, seconds: float, first: int = 0) -> None:
-        """End what it has started in the last seconds, but not itself. It gets the signal `first` before that."""
-        moment = time.clock_gettime(time.CLOCK_BOOTTIME) - seconds  # the agent may not be heard soon
+        """End what a program has started in the last seconds, but not the program. It first gets the signal `first`."""
+        moment = time.clock_gettime(time.CLOCK_BOOTTIME) - seconds  # the answer may come late
         await self._demand("end_since", program=program.number, moment=moment, first=first)
 
     async def _demand(self, op: str, **more: Any) -> None:
-        """Ask for something that an agent can do. One that says it cannot is given up."""
+        """Request something that a working agent can always do. If it fails, give up the sandbox."""
         try:
             await self.ask(op, **more)
         except OSError as error:
@@ -292,9 +291,9 @@ class AgentClient:
             raise SandboxLost(f"the sandbox is gone: {self.lost}") from error
 
     async def kill(self, program: RemoteProgram) -> Mapping[str, Any]:
-        """End it with everything that it started."""
+        """End a program with everything that it started."""
         await self.signal(program, signal.SIGKILL)
-        async with within(SECONDS, "it does not end what it is to end"):
+        async with within(SECONDS, "it does not end its programs"):
             return await program.ended
 
     def close(self, why: str = "it was closed") -> None:
@@ -319,7 +318,7 @@ class AgentClient:
         self._endings.pop(expected.number, None)
 
     def started(self, expected: Expected, output: int) -> RemoteProgram:
-        """What was expected is there, or was: the agent will tell how it ended."""
+        """The program has started; the agent will report how it ends."""
         return program_of(expected, output)
 
     def _event(self, event: Mapping[str, Any]) -> None:
@@ -337,7 +336,7 @@ class AgentClient:
     def _lost(self, why: str) -> None:
         if not self._ready.done():
             self._ready.set_exception(SandboxLost(f"the sandbox is gone: {why}"))
-            self._ready.exception()  # whether or not anybody waits
+            self._ready.exception()  # mark as retrieved, even if no caller waits
         for ended in self._endings.values():
             if not ended.done():
                 ended.set_result({"code": -signal.SIGKILL, "cpu": 0.0, "peak": 0, "wall": 0.0})
@@ -362,17 +361,17 @@ def program_of(
     if control:
         sock = socket.socket(fileno=control[0])
         program.channel = Channel(sock, on_event=on_event, on_lost=on_lost, payload_most=_INTERPRETER_MOST)
-        os.close(program.take_stdin())  # code has no input, and is not to wait for any
+        os.close(program.take_stdin())  # code has no input, and must not wait for any
     return program
 
 
 def _words(said: object) -> str:
-    """What the agent says is wrong, as text that can be passed on; it may have said anything."""
+    """The agent's reason as printable text. It may have sent anything."""
     return said[:1000].encode(errors="replace").decode() if isinstance(said, str) else "it does not say what"
 
 
 def _check_ending(event: Mapping[str, Any]) -> None:
-    """It goes into what is told of a program, so it has to have the right form, be it true or not."""
+    """Check the form of a program's end, true or not: it goes into the program's result."""
     code, cpu, peak, wall = (event[name] for name in ("code", "cpu", "peak", "wall"))
     if type(code) is not int or type(peak) is not int or not {type(cpu), type(wall)} <= {int, float}:
         raise ValueError(event)

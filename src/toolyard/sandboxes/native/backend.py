@@ -37,17 +37,17 @@ from toolyard.sandboxes.view import View
 S = TypeVar("S", bound=RehearsedSandbox)
 
 _ENDING_SECONDS = 60.0
-"""For the broker to go."""
+"""Time for the broker to exit."""
 _UIDS_PER_SERVER = 2**16
 
 
 class NativeBackend:
-    """`limits` are the usual ones. `ready` sandboxes with those are kept for each profile that has been asked for.
+    """`limits` are the default ones. For each profile in use, it keeps `ready` spare sandboxes with these limits.
 
-    A profile has at most `templates` template processes, which are started as they are needed.
+    A profile has at most `templates` template processes, which start as they are needed.
 
-    `check_room` is told how many sandboxes there are and how many of them are being made. It raises `SandboxError` if
-    there is no room for another one.
+    `check_room` gets the number of sandboxes and how many of them are being made. It raises `SandboxError` if there is
+    no room for one more.
     """
 
     name = "native"
@@ -87,7 +87,7 @@ class NativeBackend:
             raise SandboxUnavailable(f"the native sandbox needs Linux, and this is {sys.platform}")
         try:
             await self._launch()
-            self._report = Report(self.name, "L0", {})  # until more is shown
+            self._report = Report(self.name, "L0", {})  # until the probe proves more
             async with await self._make(Limits(), "plain") as sandbox:
                 self._report = await probe(sandbox, self._support, self._landlock, self._view.words)
         except SandboxLost as error:
@@ -102,7 +102,7 @@ class NativeBackend:
         return await self._taken(self._pools, self._make, limits or self._limits, profile)
 
     async def open_interpreter(self, limits: Limits | None = None, *, profile: Profile = "plain") -> OneShotInterpreter:
-        """For one piece of code."""
+        """An interpreter for one piece of code."""
         return await self._taken(self._one_shot, self._make_one_shot, limits or self._limits, profile)
 
     async def _taken(
@@ -112,7 +112,7 @@ class NativeBackend:
         limits: Limits,
         profile: Profile,
     ) -> S:
-        """One that is ready, if it is to have the usual limits."""
+        """Take a spare one if it has the default limits; otherwise make one."""
         self._check_open()
         if not self._ready or limits != self._limits:
             return await make(limits, profile)
@@ -122,7 +122,7 @@ class NativeBackend:
         return await pools[profile].take()
 
     async def _forget_outdated(self) -> None:
-        """Sandboxes that are ready do not hide what has replaced something hidden since."""
+        """Drop spare sandboxes when a hidden path was replaced: they do not hide its replacement."""
         if (found := self._view.stamps()) != self._stamps:
             self._stamps = found
             outdated = self._all_pools()
@@ -151,12 +151,12 @@ class NativeBackend:
         self._pools.clear()
         self._one_shot.clear()
         closing = (sandbox.close_family() for sandbox in list(self._sandboxes))
-        await asyncio.gather(*closing, return_exceptions=True)  # whatever they ran into: the broker ends the rest
+        await asyncio.gather(*closing, return_exceptions=True)  # ignore failures: the broker ends the rest
         await self._forget_templates()
         if self._broker is not None:
             self._broker.channel.close()
         if self._process is not None and not await asyncio.to_thread(_has_ended_well, self._process):
-            await asyncio.to_thread(self._groups.remove)  # the broker could not
+            await asyncio.to_thread(self._groups.remove)  # the broker did not
         self._groups.close()
 
     def _all_pools(self) -> Sequence[SandboxPool[Any]]:
@@ -169,9 +169,9 @@ class NativeBackend:
     # Processes.
 
     async def _launch(self) -> None:
-        if self._process is not None:  # an earlier one, which is gone
+        if self._process is not None:  # an earlier broker, which has ended
             if not await asyncio.to_thread(_has_ended_well, self._process):
-                await asyncio.to_thread(self._groups.remove)  # the broker could not
+                await asyncio.to_thread(self._groups.remove)  # the broker did not
             self._groups.close()
         ours, theirs = pair()
         with theirs:
@@ -196,7 +196,7 @@ class NativeBackend:
         self._numbers = itertools.count(self._process.pid % 2**12 * _UIDS_PER_SERVER)
 
     def _check_support(self, support: Mapping[str, Sequence[Any]]) -> None:
-        """A broker that is started anew must enforce what its predecessor did: that is what the report says."""
+        """A restarted broker must enforce what its predecessor did: the report says so."""
         if fallen := [name for name, found in self._support.items() if found[0] and not support[name][0]]:
             raise SandboxUnavailable(f"limits can no longer be enforced: {', '.join(fallen)}")
         self._support = support
@@ -263,10 +263,11 @@ class NativeBackend:
         self._landlock, self._own_users = told["landlock"], told["own_users"]
         return template
 
-    # What other processes of ours need to make sandboxes with our templates.
+    # For other processes of ours that make sandboxes with our templates.
 
     async def lend(self, profile: Profile) -> tuple[Mapping[str, Any], Sequence[socket.socket]]:
-        """What there is to know, and lines to the templates of a profile. Who has one may ask as we do."""
+        """The settings of a profile's templates, and sockets to them. A process with such a socket may send
+        requests."""
         templates = await (await self._templates_of(profile)).all()
         lines: list[socket.socket] = []
         try:
@@ -288,7 +289,7 @@ class NativeBackend:
         }, lines
 
     async def next_number(self) -> int:
-        """Of a sandbox: no other of this server has it."""
+        """A sandbox number that this server uses once."""
         return next(self._numbers)
 
     # Sandboxes.
@@ -318,12 +319,12 @@ class NativeBackend:
             raise
 
         async def end() -> None:
-            root.signal(signal.SIGKILL)  # before its agent hears that nobody is there any more, and does more than die
+            root.signal(signal.SIGKILL)  # before its agent sees the closed socket and starts to clean up
             client.close()
             await root.end()
 
         interpreter = client.started(first, limits.output_bytes) if interprets else None
-        if interpreter is None:  # there is no room for it; who needs it will be told
+        if interpreter is None:  # no room for it; the first use raises
             client.give_up(first)
         sandbox = NativeSandbox(
             client,
@@ -363,7 +364,7 @@ class NativeBackend:
         return interpreter
 
     async def _beginning(self, profile: Profile) -> tuple[int, Helper, int]:
-        """The number of a new sandbox, its template, and the user outside that its programs run as."""
+        """The number of a new sandbox, its template, and the outside user of its programs."""
         number = await self.next_number()
         template = await self._template(profile)
         return number, template, FIRST_UID + number if self._own_users else -1
@@ -371,7 +372,7 @@ class NativeBackend:
     async def _clone(
         self, template: Helper, number: int, limits: Limits, fds: Sequence[int], *, alone: bool, interpreter: int = 0
     ) -> InitProcess:
-        """Have process 1 of a sandbox made. When it is furnished, it says so itself."""
+        """Have process 1 of a sandbox made. It reports for itself when it is set up."""
         told = told_of(limits, memory_enforced=self._memory_enforced)
         made = await template.channel.ask(
             "make", fds=fds, sandbox=number, limits=told, alone=alone, interpreter=interpreter
@@ -396,7 +397,7 @@ class NativeBackend:
 
 
 def _has_ended_well(process: subprocess.Popen[bytes]) -> bool:
-    """Wait for a broker. One that does not end by itself is killed, and its sandboxes with it."""
+    """Wait for a broker. Kill one that does not end by itself; its sandboxes end with it."""
     try:
         return process.wait(_ENDING_SECONDS) == 0
     except subprocess.TimeoutExpired:

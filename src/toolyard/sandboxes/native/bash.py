@@ -1,4 +1,4 @@
-"""The session's shell, as the server uses it."""
+"""The session's shell, on the server's side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolyard.sandboxes.native.watch import Ground, NativeWatch
 from toolyard.sandboxes.shell import ABANDON, ARGV, Shell, may_wait_for_subshell, refused
 
 _GRACE_SECONDS = 0.5
-"""For the shell to go on when the command that it hung in was ended, which saves its variables."""
+"""Time for the shell to go on after its hanging command was ended: then its variables are kept."""
 _TIMES = 5
 
 
@@ -26,12 +26,12 @@ class _Running:
     async def close(self) -> None:
         if self.command is not None:
             self.command.cancel()
-            await asyncio.gather(self.command, return_exceptions=True)  # before what it writes to is closed
+            await asyncio.gather(self.command, return_exceptions=True)  # before its pipe is closed
         self.program.close()
 
 
 class Bash:
-    """Starts the shell when it is first needed, and again when it was lost. One command at a time."""
+    """Starts the shell when it is first needed, and again after it was lost. Runs one command at a time."""
 
     def __init__(self, client: AgentClient, limits: Limits, ground: Ground) -> None:
         self._client = client
@@ -55,7 +55,7 @@ class Bash:
                 exceeded = await watch.until(self._client, program, done, program.ended)
                 if exceeded and not may_wait_for_subshell(command):
                     await self._give_up(running, done, watch)
-                if not done.done() or done.cancelled():  # the latter when everything is closed
+                if not done.done() or done.cancelled():  # cancelled when everything closes
                     return await self._executed_last(running, exceeded, watch)
             finally:
                 done.cancel()
@@ -67,13 +67,13 @@ class Bash:
             return Finished.ended(code, stdout, stderr, killed_by, usage=usage, isolation=level)
 
     async def _give_up(self, running: _Running, done: asyncio.Future[int], watch: NativeWatch) -> None:
-        """End the command whole: what it has started, more than once in case it was only about to, and the rest."""
+        """End the whole command: what it has started, repeatedly in case it starts more, and the rest of it."""
         running.shell.abandoned()
         ends = done, running.program.ended
         for turn in range(_TIMES):
             await self._client.end_since(running.program, watch.seconds, 0 if turn else ABANDON)
             if (await asyncio.wait(ends, timeout=_GRACE_SECONDS / _TIMES, return_when="FIRST_COMPLETED"))[0]:
-                await self._client.end_since(running.program, watch.seconds)  # what it has started meanwhile
+                await self._client.end_since(running.program, watch.seconds)  # what it has started since
                 return
 
     async def end(self) -> None:
@@ -87,13 +87,13 @@ class Bash:
 
     async def _started(self) -> _Running:
         if self._running is None:
-            limits = dataclasses.replace(self._limits, cpu_seconds=None)  # which is for each command, and watched
+            limits = dataclasses.replace(self._limits, cpu_seconds=None)  # for each command, and watched
             program = await self._client.run(ARGV, {}, limits, memory_enforced=self._ground.memory_enforced)
             self._running = _Running(program, Shell(program.stdin, program.stdout, program.stderr))
         return self._running
 
     async def _executed_last(self, running: _Running, exceeded: Limit | None, watch: NativeWatch) -> Finished:
-        """The shell has ended, or hangs and has to."""
+        """The shell has ended, or hangs and must end."""
         self._running, program = None, running.program
         try:
             ending = await self._client.kill(program)

@@ -1,7 +1,7 @@
-"""The place that an interpreter forks itself into: a user namespace within the sandbox's, and in it a pid, a mount, an
-IPC and a network namespace with an agent of their own and a copy of the workspace.
+"""The place that an interpreter forks itself into: a user namespace nested in the sandbox's. In it are a pid, a mount,
+an IPC and a network namespace, an agent and a copy of the workspace.
 
-The interpreter has no capabilities and may not make namespaces. But it may enter these: they belong to its own user.
+The interpreter has no capabilities and may not make namespaces. It may enter these: they belong to its own user.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS = {
     "net": syscalls.CLONE_NEWNET,
     "mnt": syscalls.CLONE_NEWNS,
 }
-"""Namespaces of a branch, in the order in which they can be entered."""
+"""Namespaces of a branch, in the order of entering them."""
 _MAPS = {
     "/proc/self/setgroups": b"deny",
     "/proc/self/uid_map": b"%d %d 1" % (UID, UID),
@@ -41,15 +41,16 @@ _OOM_SCORE = "/proc/self/oom_score_adj"
 
 
 class Branching:
-    """What makes a branch of a sandbox with these limits.
+    """Makes branches of a sandbox with these limits, for these numbers of files.
 
-    It is for these numbers of files: `kin` leads to the interpreter that is to be forked, `new_kin` is what the branch
-    will have for its own, and besides them the agent of the branch has `others`.
+    `kin` leads to the interpreter that will be forked, `new_kin` becomes the branch's own, and the agent of the branch
+    also has `others`.
     """
 
     def __init__(self, limits: Mapping[str, Any], kin: int, new_kin: int, others: Sequence[int]) -> None:
         self._kinds = {name: kind for name, kind in _KINDS.items() if name != "net" or limits["network"] != "host"}
-        """In a network of their own siblings cannot meet, and each has all ports. The host's cannot be parted."""
+        """With its own network, a branch cannot reach its siblings and has all ports. The host's network cannot be
+        split."""
         self._kin, self._new_kin = kin, new_kin
         (self._invitation,) = wire.packets({"namespaces": list(self._kinds.values())})
         kept = {0, 1, 2, kin, new_kin, *others}
@@ -82,7 +83,7 @@ class Branching:
             self._leave.add("close", fd)
 
     def clone(self) -> int:
-        """As the agent: fork into the namespaces of a branch. 0 there, and here the number of the process there."""
+        """In the agent: fork into the namespaces of a branch. Returns 0 in the child, else the child's number."""
         try:
             pid, pidfd = forking.clone(sum(self._kinds.values()))
         except OSError as error:
@@ -94,7 +95,7 @@ class Branching:
         return pid
 
     def make(self) -> None:
-        """In the new namespaces: be the same user, and copy the workspace."""
+        """In the new namespaces: become the same user, and copy the workspace."""
         self._calls.make()
         for original, copy in zip(self._originals, self._copies, strict=True):
             copy_directory(original, copy)
@@ -109,14 +110,14 @@ class Branching:
 
 
 def _map_user(calls: Syscalls, *, fd: int) -> None:
-    calls.add("prctl", syscalls.PR_SET_DUMPABLE, 1)  # or the files would not be ours
+    calls.add("prctl", syscalls.PR_SET_DUMPABLE, 1)  # otherwise we would not own the files
     for path, data in _MAPS.items():
         calls.write_file(path, data, fd=fd)
 
 
 def _go_first(calls: Syscalls, *, fd: int) -> None:
-    """If the host runs out of memory while files are copied, the copy ends before the agent of the session does. The
-    file stays open, for afterwards the agent of a branch is worth as much as any."""
+    """If the host runs out of memory during the copy, the kernel kills the copy before the session's agent. The file
+    stays open to restore the score afterwards."""
     calls.open_file(_OOM_SCORE, fd=fd, flags=os.O_WRONLY)
     calls.add("write", fd, b"1000", 4, gives=4, about=_OOM_SCORE)
     calls.add("prctl", syscalls.PR_SET_DUMPABLE, 0)
@@ -128,12 +129,12 @@ def _oom_score() -> bytes:
 
 
 def size_of_files() -> int:
-    """Bytes that the workspace takes, and so its copy."""
+    """Bytes that the workspace uses, and its copy will."""
     return sum((about.f_blocks - about.f_bfree) * about.f_frsize for about in map(os.statvfs, _PLACES))
 
 
 def copy_directory(source: int, target: int) -> None:
-    """Everything below one open directory into another. Links stay links; sockets are left."""
+    """Copy everything below one open directory into another. Links stay links; sockets are skipped."""
     for name in os.listdir(source):
         about = os.stat(name, dir_fd=source, follow_symlinks=False)
         mode = stat.S_IMODE(about.st_mode)
@@ -172,7 +173,7 @@ def _copy_file(name: str, source: int, target: int, mode: int) -> None:
 
 
 def _copy_data(original: int, copy: int) -> None:
-    """Without what was never written: holes take no space, and are none in the copy either."""
+    """Copy data but not holes, which then take no space in the copy either."""
     size = os.fstat(original).st_size
     os.truncate(copy, size)
     end = 0
@@ -180,7 +181,7 @@ def _copy_data(original: int, copy: int) -> None:
         try:
             start = os.lseek(original, end, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # there is no more
+            if error.errno == errno.ENXIO:  # no more data
                 return
             raise
         end = os.lseek(original, start, os.SEEK_HOLE)

@@ -1,5 +1,4 @@
-"""The process between the server and the templates: it starts those, and outlives the server just long enough to leave
-nothing of it behind."""
+"""The process between the server and the templates: it starts them, and outlives the server briefly to clean up."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ _CONTROL = 3
 
 
 def main(control_fd: int) -> NoReturn:
-    """Serve until the server hangs up, however that comes about, and then clean up."""
+    """Serve until the server disconnects, for whatever reason, and then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the server's end is what ends us
+        signal.signal(number, signal.SIG_IGN)  # only the server's end ends us
     session_mark.unmark()
     control = wire.at(control_fd)
     sweep()
@@ -38,7 +37,7 @@ def main(control_fd: int) -> NoReturn:
             try:
                 zygotes.add(_spawn(fds, request["python"]))
                 problem = {}
-            except OSError as error:  # there can be no more processes, or files; those that are there go on
+            except OSError as error:  # no more processes or files; the others go on
                 problem = {"failed": str(error)}
             for fd in fds:
                 os.close(fd)
@@ -54,7 +53,7 @@ def main(control_fd: int) -> NoReturn:
 
 def _spawn(fds: Sequence[int], python: str) -> int:
     if not fds:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # for there was no room for it here
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # we had no room for the descriptor
     files = [
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
         (os.POSIX_SPAWN_DUP2, 0, 1),

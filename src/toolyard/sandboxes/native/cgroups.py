@@ -1,8 +1,8 @@
 """Control groups: bound what a sandbox uses as a whole, count it, and end everything that is in it.
 
-The broker calls `sweep()` and `Groups.create()`. Server and zygotes find what it made by `Groups.at`; a zygote does so
-before it leaves the host's file system, and then works through the descriptors. Broker and zygote load this module
-without the package around it: it imports the standard library alone.
+The broker calls `sweep()` and `Groups.create()`. The server and the zygotes open the result with `Groups.at`; a zygote
+does so before it leaves the host's file system, and then uses the descriptors. Broker and zygote load this module
+without the package around it: it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -18,34 +18,33 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 CONTROLLERS = ("memory", "pids", "cpu")
-"""What is limited. cpuacct only counts, and is used only where version 2, which counts without it, is not there."""
+"""The limited resources. cpuacct only counts; it is used where there is no version 2, which counts without it."""
 
 OUTSIDE = "toolyard-outside"
-"""Version 2 wants processes in leaves only. This leaf takes those that were in the group where we make ours."""
+"""Version 2 allows processes only in leaves. This leaf takes those of the group in which we make ours."""
 
 Description: TypeAlias = list[tuple[int, list[str], str]]
-"""Of a parent group, for JSON: version, controllers and path of its directory in each hierarchy."""
+"""Describes a parent group as JSON: version, controllers and path of its directory, for each hierarchy."""
 
 _NAME = re.compile(r"toolyard-(\d+)-(\d+)-(\d+)")
 _PERIOD_US = 100_000
 _WALK = 5000
-"""How many directories of a hierarchy `sweep()` looks at."""
+"""The most directories of a hierarchy that `sweep()` visits."""
 _LEFT_BYTES = 2 * 2**20
-"""What an empty group may still have of memory. The kernel clears some of its own notes away only when it has to."""
+"""Memory that an empty group may still hold. The kernel frees some of its own records only under pressure."""
 _TRIAL_SECONDS = 0.5
-"""How long one limit may take to show that it holds. It needs some milliseconds, unless the machine is very busy."""
+"""The most time for one limit to prove itself. It needs some milliseconds, unless the machine is very busy."""
 _TRIAL_BYTES = 8 * 2**20
 _NEARLY_BYTES = 512 * 1024
-"""How much less than its limit a group may have used when there was no memory for what it asked for: the kernel asks
-for several pages at once."""
+"""A group can run out of memory this far below its limit: the kernel allocates several pages at once."""
 _STALLED_SECONDS = 0.02
-"""For want of memory, that the next who is in a group may find counted."""
+"""A stall for want of memory that the next user of a group may still see counted."""
 _HELD, _DID_NOT_HOLD = 0, 255
 _DELEGATE = "systemd-run --scope -p Delegate=yes, with --user if not root, or Delegate=yes in its unit"
 
 
 class Hierarchy(NamedTuple):
-    """One mounted tree of groups, and where this process is in it."""
+    """One mounted tree of groups, and this process's place in it."""
 
     version: int
     controllers: frozenset[str]
@@ -54,27 +53,27 @@ class Hierarchy(NamedTuple):
 
 
 class Caps(NamedTuple):
-    """Limits of a group; None leaves one as it is."""
+    """Limits of a group; None leaves one unchanged."""
 
     memory_bytes: int | None = None
-    """With swap, where the kernel counts that."""
+    """Including swap, where the kernel counts it."""
     processes: int | None = None
     cpus: float | None = None
     oom_kills_all: bool = False
-    """When the memory is used up, end everything and not only the largest process. Version 1 knows no such thing."""
+    """When memory runs out, kill everything and not only the largest process. Version 1 has no such option."""
 
 
 class CgroupUsage(NamedTuple):
-    """What a group has used so far; 0 where this host does not tell."""
+    """What a group has used so far; 0 where this host does not report it."""
 
     cpu_seconds: float
     peak_bytes: int
-    """The most memory at once, that of files in a tmpfs included."""
+    """The peak memory, including files in a tmpfs."""
     oom_kills: int
 
 
 class Support(NamedTuple):
-    """Whether a controller enforces its limit here: tried, not looked up."""
+    """Whether a controller enforces its limit here, by trial."""
 
     enforced: bool
     reason: str = ""
@@ -87,7 +86,7 @@ class Swept(NamedTuple):
 
 
 class CannotEnforce(Exception):
-    """A controller is of no use here."""
+    """A controller does not work here."""
 
     def __init__(self, reason: str, fix: str) -> None:
         super().__init__(reason)
@@ -104,35 +103,35 @@ class Tree(NamedTuple):
 
 
 class Strain(NamedTuple):
-    """How often a group got less than it asked for, since it was made; 0 where this host does not tell."""
+    """How often a group got less than it asked for, since it was made; 0 where this host does not report it."""
 
     oom_kills: int = 0
-    """Processes that the kernel ended for want of memory: the group's, that of a group above, or the host's."""
+    """Processes that the kernel killed for want of memory: the group's, a parent group's, or the host's."""
     memory_full: int = 0
-    """How often the group reached its own limit of memory."""
+    """How often the group reached its own memory limit."""
     forks_refused: int = 0
-    """By the group's own limit of processes, or that of a group above."""
+    """Forks refused by the group's own process limit, or by a parent group's."""
     processes_full: bool = False
-    """Whether the group ever had as many processes as its own limit allows."""
+    """Whether the group ever reached its own process limit."""
     memory_stalled: float = 0.0
-    """Seconds in which nothing in the group went on, for want of memory that is not its own limit's. Read only when
-    something took too long."""
+    """Seconds in which the whole group stalled for memory without having reached its own limit. Read only after a
+    timeout."""
 
     def out_of_memory(self, before: Strain) -> str:
-        """Whose memory ran out since then, if something was killed for it: "own", "host" or empty."""
+        """Whose memory ran out since `before`, if something was killed for it: "own", "host" or empty."""
         if self.oom_kills <= before.oom_kills:
             return ""
         return "own" if self.memory_full > before.memory_full else "host"
 
     def out_of_processes(self, before: Strain) -> str:
-        """The same of processes, if a fork was refused."""
+        """The same for processes, if a fork was refused."""
         if self.forks_refused <= before.forks_refused:
             return ""
         return "own" if self.processes_full else "host"
 
 
 class CgroupCount:
-    """One number of a group, read again and again through one descriptor, and parsed only when the file has changed."""
+    """One number of a group. It reads one descriptor repeatedly, and parses only when the text has changed."""
 
     def __init__(self, fd: int, key: str) -> None:
         self._fd = fd
@@ -141,7 +140,7 @@ class CgroupCount:
         self._number = 0
 
     def now(self) -> int:
-        """As it was last if the group is gone; 0 if nobody counts, for which the descriptor is -1."""
+        """The number now. If the group is gone, the last one; 0 if no controller counts (the descriptor is -1)."""
         if self._fd >= 0:
             try:
                 text = os.pread(self._fd, 4096, 0)
@@ -158,7 +157,7 @@ class CgroupCount:
 
 
 class Gauge:
-    """The strain of a group whose programs come and go. To find that nothing has happened costs two system calls."""
+    """The strain of a group while programs come and go. An unchanged group costs two system calls."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -173,12 +172,12 @@ class Gauge:
         self._closed = False
 
     def glance(self) -> Strain:
-        """To begin with: as of the last `read()`. What a program left running was short of since then counts for the
-        next one, which may need it."""
+        """The baseline for a program: the last `read()`. A shortage since then, caused by a program left running,
+        counts for the new program, which may suffer from it."""
         return self._last
 
     def read(self, *, late: bool = False) -> Strain:
-        """As it is now. A group that is gone stays as it was: another sandbox may have it by now."""
+        """The strain now. A removed group keeps its last one: another sandbox may use the group by now."""
         if self._closed:
             return self._last
         kills, refused, last = self._kills.now(), self._refused.now(), self._last
@@ -188,7 +187,7 @@ class Gauge:
         return self._last
 
     def at_last(self, kills: int, full: int) -> Strain:
-        """With what another has read when everything in the group had ended."""
+        """The strain, with final counts read by another process after everything in the group had ended."""
         more = kills > self._last.oom_kills and full > self._seen_full
         return self._last._replace(oom_kills=kills, memory_full=self._last.memory_full + more)
 
@@ -225,7 +224,7 @@ class Group:
             raise
 
     def limit(self, caps: Caps) -> None:
-        """Set those whose controllers are there; `Groups.support` says which are."""
+        """Set the limits whose controllers are there; `Groups.support` lists these."""
         for tree in self._trees:
             if caps.memory_bytes is not None and "memory" in tree.controllers:
                 self._limit_memory(tree, caps.memory_bytes)
@@ -237,17 +236,17 @@ class Group:
                 self._limit_cpu(tree, max(1000, round(caps.cpus * _PERIOD_US)))
 
     def directory(self) -> int | None:
-        """A descriptor for CLONE_INTO_CGROUP, which the caller closes; None where there is no version 2."""
+        """A descriptor for CLONE_INTO_CGROUP, which the caller closes; None without version 2."""
         for tree in self._trees:
             if tree.version == 2:
                 return os.open(self.name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=tree.fd)
         return None
 
     def doors(self, *, v2: bool = True) -> list[int]:
-        """Descriptors through which a child that has a single thread puts itself into the group with `enter()`.
+        """Descriptors with which a single-threaded child puts itself into the group by `enter()`.
 
-        For version 1 much the fastest way in: to move another process the kernel holds up every fork on the machine
-        for as long as 20 ms. Pass `v2=False` for a child that was cloned into `directory()`.
+        For version 1 this is by far the fastest way: when one process moves another, the kernel blocks every fork on
+        the machine for up to 20 ms. Pass `v2=False` for a child that was cloned into `directory()`.
         """
         opened: list[int] = []
         try:
@@ -279,14 +278,14 @@ class Group:
         return CgroupUsage(cpu_seconds, peak_bytes, self.oom_kills())
 
     def oom_kills(self) -> int:
-        """How many processes of the group the kernel ended for want of memory, its own or the host's."""
+        """How many of its processes the kernel killed for want of memory, the group's or the host's."""
         for tree in self._trees:
             if "memory" in tree.controllers:
                 return _counter(self._read(tree, _oom_file(tree)), "oom_kill")
         return 0
 
     def oom_descriptor(self) -> int:
-        """For `Gauge`, which closes it; -1 if the group is gone, or nobody counts."""
+        """A descriptor for `Gauge`, which closes it; -1 if the group is gone, or no controller counts."""
         with suppress(FileNotFoundError):
             for tree in self._trees:
                 if "memory" in tree.controllers:
@@ -294,7 +293,7 @@ class Group:
         return -1
 
     def refusals_descriptor(self) -> int:
-        """The same, for forks that were refused."""
+        """The same for refused forks."""
         with suppress(FileNotFoundError):
             for tree in self._trees:
                 if "pids" in tree.controllers:
@@ -302,13 +301,13 @@ class Group:
         return -1
 
     def strain(self, *, late: bool = False) -> Strain:
-        """Raises FileNotFoundError once the group is removed. Reads only what the answer depends on."""
+        """Raises FileNotFoundError once the group is removed. Reads only what the result depends on."""
         kills, refused = self.oom_kills(), self.forks_refused()
         full, crowded = self.memory_full() if kills else 0, bool(refused) and self.processes_full()
         return Strain(kills, full, refused, crowded, self.memory_stalled() if late else 0.0)
 
     def memory_stalled(self) -> float:
-        """As of `Strain`. Only version 2 knows, be its controllers in use or not; 0 if the own limit was reached."""
+        """As in `Strain`. Version 2 reports it even without controllers; 0 if the group reached its own limit."""
         for tree in self._trees:
             if tree.version == 2 and not self._has_reached_limit():
                 found = re.search(r"^full .*total=(\d+)", self._read_if_there(tree, "memory.pressure"), re.MULTILINE)
@@ -316,8 +315,8 @@ class Group:
         return 0.0
 
     def memory_full(self) -> int:
-        """Version 2 counts in `oom` what went wrong at this group's limit or below, never above. Version 1 only knows
-        the most that was used at once: 1 if that is the limit, until `forget_peak()`."""
+        """Version 2 counts in `oom` the failures at this group's limit or below, never above. Version 1 only keeps the
+        peak: 1 if that is the limit, until `forget_peak()`."""
         for tree in self._trees:
             if "memory" in tree.controllers and tree.version == 2:
                 return _counter(self._read(tree, "memory.events"), "oom")
@@ -327,15 +326,15 @@ class Group:
         return 0
 
     def _has_reached_limit(self) -> bool:
-        """Whether it ever had to give memory back for its own limit, killed or not: a program can make itself slow by
-        that, and would have the host blamed for it."""
+        """Whether it ever had to reclaim memory at its own limit, killed or not. A program could slow itself down that
+        way to blame the host."""
         for tree in self._trees:
             if "memory" in tree.controllers and tree.version == 2:
                 return _counter(self._read(tree, "memory.events"), "max") > 0
         return self.memory_full() > 0
 
     def forget_peak(self) -> bool:
-        """Let version 1 note anew the most memory that is used at once. False in version 2, which counts instead."""
+        """Reset version 1's peak memory. False for version 2, which counts instead."""
         for tree in self._trees:
             if "memory" in tree.controllers and tree.version == 1:
                 self._write(tree, "memory.max_usage_in_bytes", 0)
@@ -343,14 +342,14 @@ class Group:
         return False
 
     def forks_refused(self) -> int:
-        """From Linux 6.11 on, version 2 counts here only what the group's own limit refused."""
+        """From Linux 6.11 on, version 2 counts here only refusals by the group's own limit."""
         for tree in self._trees:
             if "pids" in tree.controllers:
                 return _counter(self._read_if_there(tree, "pids.events"), "max")
         return 0
 
     def processes_full(self) -> bool:
-        """Whether it ever had as many processes as it may. Where the kernel does not note that, take it for granted."""
+        """Whether it ever reached its process limit. Assume so where the kernel does not record the peak."""
         for tree in self._trees:
             if "pids" in tree.controllers:
                 most, peak = self._read(tree, "pids.max").strip(), self._read_if_there(tree, "pids.peak").strip()
@@ -358,7 +357,7 @@ class Group:
         return False
 
     def memory_left(self) -> int | None:
-        """Bytes that it may take beside what it holds and cannot give back. None where nothing limits it."""
+        """Bytes that it may use beyond what it holds and cannot reclaim. None if unlimited."""
         for tree in self._trees:
             if "memory" in tree.controllers:
                 v1 = tree.version == 1
@@ -370,7 +369,7 @@ class Group:
         return None
 
     def is_spotless(self) -> bool:
-        """Nobody who comes into the group now would notice that others were in it before."""
+        """Whether a new user of the group cannot notice earlier ones."""
         for tree in self._trees:
             if "memory" in tree.controllers:
                 file = "memory.usage_in_bytes" if tree.version == 1 else "memory.current"
@@ -380,21 +379,21 @@ class Group:
         return not refusals and self.memory_stalled() < _STALLED_SECONDS
 
     def throttled(self) -> int:
-        """In how many periods the group wanted more processor time than it was given."""
+        """In how many periods the group wanted more processor time than its limit."""
         for tree in self._trees:
             if "cpu" in tree.controllers:
                 return _counter(self._read(tree, "cpu.stat"), "nr_throttled")
         return 0
 
     def unthrottle(self) -> None:
-        """Lift the limit of processor time: what waits for its next share only dies when that has come."""
+        """Lift the limit of processor time: a throttled process dies only when its next share comes."""
         for tree in self._trees:
             if "cpu" in tree.controllers:
                 file, without = ("cpu.cfs_quota_us", "-1") if tree.version == 1 else ("cpu.max", "max")
                 self._write(tree, file, without)
 
     def kill(self) -> None:
-        """Kill everything in the group, which is then only good for being removed. It may take a moment to die."""
+        """Kill everything in the group; after that it can only be removed. Dying may take a moment."""
         with suppress(FileNotFoundError):
             self.unthrottle()
         for tree in sorted(self._trees, key=_killing_order):
@@ -402,7 +401,7 @@ class Group:
                 return
 
     def remove(self, patience: float = 0.05) -> bool:
-        """Remove the group, and kill what is left in it; False if that was not gone in so many seconds."""
+        """Remove the group and kill what is left in it; False if that takes longer than `patience` seconds."""
         deadline = time.monotonic() + patience
         left = self._trees
         while left := [tree for tree in left if not _rmdir(self.name, tree.fd)]:
@@ -423,7 +422,7 @@ class Group:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            self._write(tree, "memory.memsw.limit_in_bytes", size)  # with swap: never less, so it is raised first
+            self._write(tree, "memory.memsw.limit_in_bytes", size)  # with swap; never below memory, so first
             self._write(tree, "memory.limit_in_bytes", size)
         with suppress(FileNotFoundError):
             self._write(tree, "memory.memsw.limit_in_bytes", size)
@@ -437,7 +436,7 @@ class Group:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            self._write(tree, "cpu.cfs_quota_us", -1)  # a group above gives less, and that holds for this one too
+            self._write(tree, "cpu.cfs_quota_us", -1)  # a parent group's lower limit applies here too
 
     def _peak(self, tree: Tree) -> int:
         try:
@@ -464,18 +463,18 @@ class Group:
 
 
 class Groups:
-    """The parent of all groups of one broker, in every hierarchy that is of use."""
+    """The parent of all groups of one broker, in every useful hierarchy."""
 
     def __init__(self, trees: list[Tree], support: dict[str, Support] | None = None) -> None:
         self.trees = trees
         self.support = support or {}
-        """By controller. Only the broker has it, who tried."""
+        """By controller. Only the broker has it, which ran the trials."""
 
     @classmethod
     def create(cls, caps: Caps | None = None) -> Groups:
-        """Make the parent group, find out what can be enforced in it, and set limits for all sandboxes together.
+        """Make the parent group, find out what works in it, and set limits for all sandboxes together.
 
-        What is missing is in `support`, and no error. Forks, so there must be no threads.
+        `support` lists what does not work; that is no error. It forks, so there must be no threads.
         """
         hierarchies = sorted(own_hierarchies(), key=_killing_order)
         groups = cls([], dict.fromkeys(CONTROLLERS, _not_there(hierarchies)))
@@ -493,7 +492,7 @@ class Groups:
 
     @classmethod
     def at(cls, description: Description) -> Groups:
-        """In any other process that sees the same paths."""
+        """For any other process that sees the same paths."""
         return cls([Tree(version, frozenset(names), path, _opened(path)) for version, names, path in description])
 
     def describe(self) -> Description:
@@ -510,16 +509,16 @@ class Groups:
         return group
 
     def group(self, name: str) -> Group:
-        """One that is there already."""
+        """An existing group."""
         return Group(self.trees, name)
 
     def close(self) -> None:
-        with suppress(IndexError):  # all are closed: each once, whatever thread is at it, too
+        with suppress(IndexError):  # all are closed: each once, even by several threads
             while True:
-                close([self.trees.pop().fd])  # its groups have it no more: the number will soon mean another file
+                close([self.trees.pop().fd])  # popped first: the number will soon mean another file
 
     def remove(self, patience: float = 2.0) -> bool:
-        """End everything in every group and remove them all; False if something is left after so many seconds."""
+        """End everything in every group and remove them all; False if that takes longer than `patience` seconds."""
         deadline = time.monotonic() + patience
         for name in {entry.name for tree in self.trees for entry in os.scandir(tree.fd) if entry.is_dir()}:
             self.group(name).kill()
@@ -528,7 +527,7 @@ class Groups:
         return all(gone)
 
     def _add(self, hierarchy: Hierarchy, path: str) -> None:
-        """Make the parent group in this hierarchy, and keep it there if that is of use."""
+        """Make the parent group in this hierarchy, and keep it if it is useful."""
         if os.path.isdir(path):
             raise FileExistsError(errno.EEXIST, "this process has its parent group already", path)
         limited = hierarchy.controllers.intersection(CONTROLLERS)
@@ -548,7 +547,7 @@ class Groups:
 
 
 def enter(doors: Iterable[int]) -> None:
-    """Put this process into the group whose doors these are, and close them."""
+    """Put this process into the group of these doors, and close them."""
     for door in doors:
         os.write(door, b"0")
         os.close(door)
@@ -568,7 +567,7 @@ def own_hierarchies() -> list[Hierarchy]:
 
 
 def find_hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
-    """From the texts of /proc/self/mountinfo and /proc/self/cgroup: those mounted where they show our group."""
+    """Parse /proc/self/mountinfo and /proc/self/cgroup: the hierarchies mounted where they show our group."""
     mounts = [_mount(line) for line in mountinfo.splitlines()]
     found = []
     for line in membership.splitlines():
@@ -593,7 +592,7 @@ def _mount(line: str) -> tuple[str, str, str, frozenset[str]]:
 
 
 def _below(root: str, group: str) -> str | None:
-    """The path of the group in a mount that shows what is below `root`, if it does show it."""
+    """The path of the group in a mount that shows what is below `root`; None if it does not show the group."""
     inside = group.rstrip("/").removeprefix(root.rstrip("/"))
     if not f"{group}/".startswith(f"{root.rstrip('/')}/") or "/.." in f"{root}{inside}":
         return None
@@ -601,27 +600,27 @@ def _below(root: str, group: str) -> str | None:
 
 
 def _look_into(unified: Hierarchy) -> Hierarchy:
-    """What version 2 offers in our group, or rather in that where we were before a broker made us step aside."""
+    """The version 2 controllers of our group, or of the one that we were in before a broker moved us aside."""
     own = unified.own.removesuffix(f"/{OUTSIDE}")
     try:
         offered = _read(f"{own}/cgroup.controllers").split()
-    except OSError:  # to make a group there will fail as well, and tell
+    except OSError:  # making a group there fails too, and says why
         offered = list(CONTROLLERS)
     return unified._replace(own=own, controllers=frozenset(CONTROLLERS) & set(offered))
 
 
-# ---- Version 2: controllers are passed on from group to group, and then processes live in leaves
+# ---- Version 2: each group passes controllers on to its children; processes live in leaves
 
 
 def enable(own: str, controllers: Iterable[str]) -> None:
-    """Let the groups below this one have these controllers."""
+    """Give the groups below this one these controllers."""
     missing = set(controllers)
     if missing:
         missing.difference_update(_read(f"{own}/cgroup.subtree_control").split())
     if not missing:
         return
     try:
-        if os.path.exists(f"{own}/cgroup.type") and _processes(own):  # the root of the host has none: they may stay
+        if os.path.exists(f"{own}/cgroup.type") and _processes(own):  # the host's root has none: they may stay
             _step_aside(own)
         _write(f"{own}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(missing)))
     except BaseException:
@@ -630,7 +629,7 @@ def enable(own: str, controllers: Iterable[str]) -> None:
 
 
 def disable(own: str) -> None:
-    """Put back the processes that stepped aside, unless another broker has its groups here."""
+    """Move the processes in `OUTSIDE` back, unless another broker has its groups here."""
     outside = f"{own}/{OUTSIDE}"
     if not os.path.isdir(outside) or any(_NAME.fullmatch(name) for name in os.listdir(own)):
         return
@@ -648,7 +647,7 @@ def _step_aside(own: str) -> None:
 
 
 def _is_delegated(own: str) -> bool:
-    """Ours to arrange: given to our user, or marked by systemd, or all that our container sees."""
+    """Whether we may arrange it: our user owns it, systemd marked it, or it is all that our container sees."""
     if os.geteuid() != 0:
         return os.stat(own).st_uid == os.geteuid()
     if any(hierarchy.version == 2 and hierarchy.mount == own for hierarchy in own_hierarchies()):
@@ -669,16 +668,16 @@ def _move_all(source: str, target: str) -> None:
     raise CannotEnforce(f"new processes keep coming in {source}", f"start the server alone, by {_DELEGATE}")
 
 
-# ---- Whose a group is, and its end
+# ---- The owner of a group, and its end
 
 
 def name_of_broker(pid: int) -> str:
-    """Of its parent group. Tells whether it still lives, even if its number is now that of another process."""
+    """The name of the broker's parent group. It shows whether the broker lives, even if its pid was reused."""
     return f"toolyard-{_pid_namespace()}-{pid}-{_state_and_start(pid)[1]}"
 
 
 def sweep(hierarchies: Sequence[Hierarchy] | None = None, patience: float = 2.0) -> Swept:
-    """End and remove the groups of brokers that are dead. Of other pid namespaces that cannot be known: they stay."""
+    """End and remove the groups of dead brokers. Those of other pid namespaces stay: their brokers may be alive."""
     deadline = time.monotonic() + patience
     swept = Swept([], [])
     for hierarchy in sorted(own_hierarchies() if hierarchies is None else hierarchies, key=_killing_order):
@@ -688,7 +687,7 @@ def sweep(hierarchies: Sequence[Hierarchy] | None = None, patience: float = 2.0)
 
 
 def _orphans(hierarchy: Hierarchy) -> Iterator[str]:
-    """Anywhere in the hierarchy: a server that starts again need not be in the group where it was before."""
+    """Search the whole hierarchy: a restarted server may be in another group than before."""
     for count, (directory, names, _) in enumerate(os.walk(hierarchy.mount)):
         if count == _WALK:
             return
@@ -709,7 +708,7 @@ def _is_orphan(name: str) -> bool:
         state, start = _state_and_start(pid)
     except ProcessLookupError:
         return True
-    except OSError:  # there, but hidden from us
+    except OSError:  # it exists, but we may not look
         return False
     return state in "ZX" or start != int(match[3])
 
@@ -736,18 +735,18 @@ def _destroy(path: str, version: int, deadline: float) -> bool:
             time.sleep(0.001 if busy else 0)
         if version == 2:
             disable(os.path.dirname(path))
-    except (OSError, CannotEnforce):  # another user's, or gone read-only
+    except (OSError, CannotEnforce):  # another user's, or read-only by now
         return not os.path.isdir(path)
     return True
 
 
 def _killing_order(place: Tree | Hierarchy) -> int:
-    """Version 2 kills all at once; pids keeps a group from forking while its processes are killed one by one."""
+    """Version 2 kills all at once; pids stops a group from forking while its processes are killed one by one."""
     return 0 if place.version == 2 else 1 if "pids" in place.controllers else 2
 
 
 def _kill(group: str, dir_fd: int | None = None) -> bool:
-    """Kill the processes of this group; False if it is not there."""
+    """Kill the processes of this group; False if there is no such group."""
     try:
         _write(f"{group}/cgroup.kill", 1, dir_fd)
     except FileNotFoundError:  # version 1, or Linux before 5.14
@@ -760,7 +759,7 @@ def _kill_one_by_one(group: str, dir_fd: int | None) -> bool:
         _write(f"{group}/pids.max", 0, dir_fd)
     try:
         for pid in _processes(group, dir_fd):
-            if pid > 0:  # 0 is one of another pid namespace
+            if pid > 0:  # 0 stands for a process of another pid namespace
                 _kill_member(pid, group, dir_fd)
     except FileNotFoundError:
         return False
@@ -771,7 +770,7 @@ def _kill_member(pid: int, group: str, dir_fd: int | None) -> None:
     with suppress(ProcessLookupError):
         pidfd = os.pidfd_open(pid)
         try:
-            if pid in _processes(group, dir_fd):  # still, so that the descriptor is not for another of this number
+            if pid in _processes(group, dir_fd):  # check again: the pid may have been reused
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         finally:
             os.close(pidfd)
@@ -789,7 +788,7 @@ def _rmdir(group: str, dir_fd: int | None = None) -> bool:
     return True
 
 
-# ---- What holds here: found by running into it
+# ---- What works here, by trial
 
 
 def _make_tree(hierarchy: Hierarchy, path: str) -> Tree:
@@ -876,7 +875,7 @@ _TRIALS: dict[str, Callable[[Group], None]] = {
 
 
 def _run_in(group: Group, attempt: Callable[[], bool], until: Callable[[], bool] = lambda: False) -> int:
-    """Run it in a child in the group, until it ends or that is so, and give the child's exit code."""
+    """Run `attempt` in a child in the group until it ends or `until` is true. Returns the child's exit code."""
     doors = group.doors()
     try:
         pid = os.fork()
@@ -921,7 +920,7 @@ def _unsupported(error: OSError | CannotEnforce) -> Support:
 
 
 def _not_there(hierarchies: Sequence[Hierarchy]) -> Support:
-    """Of a controller that no hierarchy has."""
+    """The support of a controller that no hierarchy has."""
     for hierarchy in hierarchies:
         if hierarchy.version == 2:
             fix = f"start by {_DELEGATE}; boot without cgroup_disable, and where needed with cgroup_enable=memory"
@@ -947,7 +946,7 @@ def _oom_file(tree: Tree) -> str:
 
 
 def _counter(text: str, key: str) -> int:
-    """From lines of a name and a number."""
+    """A value from lines of a name and a number."""
     return next((int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{key} ")), 0)
 
 

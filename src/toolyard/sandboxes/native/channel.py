@@ -1,7 +1,7 @@
 """The server's end of a socket to a helper process or to a sandbox.
 
-A sandbox is not trusted: what it sends is bounded, it can send no file descriptors, and a message that nobody asked for
-ends the channel.
+A sandbox is not trusted: its messages are bounded and carry no file descriptors, and an unexpected message ends the
+channel.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Answer:
 
 @dataclass(slots=True)
 class _Arriving:
-    """A message of which the header is there."""
+    """A message whose header has arrived."""
 
     header: Mapping[str, Any]
     payload: bytearray
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of which the server has one."""
+    """A socket pair; the server keeps one end."""
     try:
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError as error:
@@ -48,12 +48,12 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def without_room(why: str | None) -> NoRoom:
-    """The server itself can open nothing more. That is no fault of a program, and must not look like one."""
+    """The error when the server itself can open nothing more. It must not look like a program's fault."""
     return NoRoom(f"the server has no room for what a sandbox needs: {why}")
 
 
 class Channel:
-    """Requests that are answered by their number, and events that come by themselves."""
+    """Requests, answered by number, and events."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Channel:
         self._trusted = trusted
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._forsaken: set[int] = set()
-        """Questions that nobody waits for any more."""
+        """Requests whose callers no longer wait."""
         self._arriving: _Arriving | None = None
         self._numbers = 0
         self._turn = asyncio.Lock()
@@ -79,16 +79,16 @@ class Channel:
         """Sends the rest of a message whose sender was cancelled."""
         self._room = asyncio.Event()
         self.lost = ""
+        """Why nothing more can be sent; empty while the channel is open."""
         self.hung_up = False
-        """It is lost because the other side closed it, or ended."""
-        """Why nothing can be said any more."""
+        """Whether the other side closed the socket or ended."""
         sock.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock, self._readable)
 
     @property
     def unanswered(self) -> int:
-        """How many questions wait for an answer."""
+        """How many requests wait for an answer."""
         return len(self._waiting)
 
     def number(self) -> int:
@@ -98,7 +98,7 @@ class Channel:
     async def ask(
         self, op: str, /, *, payload: bytes = b"", fds: Sequence[int] = (), number: int = 0, **more: object
     ) -> Answer:
-        """Send a request and wait for its answer. The descriptors stay the caller's."""
+        """Send a request and wait for its answer. The caller keeps the descriptors."""
         number = number or self.number()
         answer: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting[number] = answer
@@ -106,33 +106,33 @@ class Channel:
             await self._send({"op": op, "id": number, **more}, payload, fds)
             return await answer
         except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled() and answer.exception() is None:  # it has just come
+            if answer.done() and not answer.cancelled() and answer.exception() is None:  # just arrived
                 _close(answer.result().fds)
             raise
         finally:
             self._forsake(number)
 
     def _forsake(self, number: int) -> None:
-        """Nobody waits for this answer any more, if it has not come."""
+        """Stop waiting for this answer, if it has not come."""
         if self._waiting.pop(number, None) is not None:
             self._forsaken.add(number)
 
     def begin(self, op: str, payload: bytes) -> asyncio.Future[Answer]:
-        """Ask, and be given the answer as a future. A short question is sent at once, without a task that does it."""
+        """Send a request and return a future of its answer. A short request is sent at once, without a task."""
         number = self.number()
         packets = wire.packets({"op": op, "id": number}, payload, dumped)
         if len(packets) > 1 or self.lost or self._turn.locked() or self._cut_off is not None:
             return asyncio.ensure_future(self.ask(op, payload=payload, number=number))
         try:
             self._sock.send(packets[0])
-        except OSError:  # there is no room, or nobody to hear it
+        except OSError:  # the socket is full, or the other side is gone
             return asyncio.ensure_future(self.ask(op, payload=payload, number=number))
         answer = self._waiting[number] = self._loop.create_future()
         answer.add_done_callback(lambda done: self._forsake(number) if done.cancelled() else None)
         return answer
 
     async def tell(self, header: Mapping[str, object]) -> None:
-        """Say something that is not answered."""
+        """Send a message that has no answer."""
         await self._send(header, b"", ())
 
     def close(self, why: str = "it was closed") -> None:
@@ -140,14 +140,14 @@ class Channel:
             return
         self.lost = why
         self._loop.remove_reader(self._sock)
-        self._loop.remove_writer(self._sock)  # or the loop would hold it against the next of this number
+        self._loop.remove_writer(self._sock)  # otherwise the loop keeps it for the next socket of this number
         self._room.set()
         self._sock.close()
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(SandboxLost(f"the sandbox is gone: {why}"))
-                answer.exception()  # whether or not anybody waits
-        on_lost, self._on_lost, self._on_event = self._on_lost, _nobody, _nobody  # who hold us, in turn
+                answer.exception()  # mark as retrieved, even if no caller waits
+        on_lost, self._on_lost, self._on_event = self._on_lost, _nobody, _nobody  # they hold references back to us
         on_lost(why)
 
     async def _send(self, header: Mapping[str, object], payload: bytes, fds: Sequence[int]) -> None:
@@ -159,13 +159,13 @@ class Channel:
             try:
                 await self._put(packets, fds)
             except asyncio.CancelledError:
-                if packets and len(packets) < whole:  # the other side waits for the rest
+                if packets and len(packets) < whole:  # the other side would wait for the rest
                     self._cut_off = asyncio.ensure_future(self._put(packets))
                     self._cut_off.add_done_callback(lambda done: done.cancelled() or done.exception())
                 raise
 
     async def _put(self, packets: deque[bytes], fds: Sequence[int] = ()) -> None:
-        """Send packet after packet, the first with the descriptors."""
+        """Send the packets; the first carries the descriptors."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         while packets:
             if self.lost:
@@ -213,7 +213,7 @@ class Channel:
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 _close(fds)
                 self.close(f"it sent something that is not a message ({type(error).__name__})")
-            if self.lost or self._arriving is None:  # the rest of a message is there at once, the next one seldom
+            if self.lost or self._arriving is None:  # the rest of a message comes at once, the next message seldom
                 return
 
     def _take(self, packet: bytes, fds: Sequence[int]) -> None:
@@ -232,7 +232,7 @@ class Channel:
             self._arriving = None
             self._deliver(header, bytes(payload), fds)
         else:
-            _close(fds)  # only an answer that is one packet has any
+            _close(fds)  # only answers of one packet carry descriptors
 
     def _deliver(self, header: Mapping[str, Any], payload: bytes, fds: Sequence[int]) -> None:
         if "id" not in header:
@@ -250,11 +250,11 @@ class Channel:
 
 
 def _nobody(_: object) -> None:
-    """Hears of what comes after the end."""
+    """Ignores what comes after the end."""
 
 
 def loaded(text: bytes) -> Any:
-    """From JSON, fast; and if there are half characters in it, as names of files can have, all the same."""
+    """Parse JSON with the fast library; fall back for lone surrogates, which file names can contain."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -262,7 +262,7 @@ def loaded(text: bytes) -> Any:
 
 
 def dumped(value: object) -> bytes:
-    """The other way round."""
+    """Encode as JSON, with the same fallback."""
     try:
         return orjson.dumps(value)
     except TypeError:

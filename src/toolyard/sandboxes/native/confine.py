@@ -1,5 +1,5 @@
-"""What turns a process into a sandbox, and a program in it into an untrusted one. Every step fails closed: it raises,
-and the process ends before any code that is not ours has run."""
+"""Turns a process into a sandbox, and a program in it into an untrusted one. Every step fails closed: it raises, and
+the process ends before any foreign code has run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolyard.sandboxes.native import rootfs, seccomp, syscalls
 from toolyard.sandboxes.native.syscalls import Syscalls
 
 UID = 1000
-"""Who programs are inside. Outside it is a user that nobody else is, or the server's own if that is not root."""
+"""The user of programs inside. Outside, it is a user of its own, or the server's if the server is not root."""
 
 NAMESPACES = (
     syscalls.CLONE_NEWUSER
@@ -28,22 +28,22 @@ NAMESPACES = (
     | syscalls.CLONE_NEWIPC
     | syscalls.CLONE_NEWUTS
 )
-"""All but that of cgroups, which is to be made when the sandbox is in its own, and that of the network."""
+"""All but those of cgroups, made once the sandbox is in its own group, and of the network."""
 
 _TERMINALS_MOST = 16
-"""Of a sandbox with its branches. Few programs need more than one."""
+"""Terminals of a sandbox with its branches. Few programs need more than one."""
 _RULES_FROM = 16
-"""Where the descriptors of rules begin: beyond all that a program is given."""
+"""The lowest descriptor of rules: above all that a program gets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the programs of a sandbox may do; made once, before there is anything to confine."""
+    """What the programs of a sandbox may do; made once, before anything is confined."""
 
     landlock: int
     """Rules as a file descriptor, the same one in every process; -1 where the kernel has no Landlock."""
     added_filter: bytes
-    """Of seccomp, beside that which every process has from its template."""
+    """The seccomp filter to add to the one that every process has from its template."""
 
     @classmethod
     def make(cls, *, tcp: bool) -> Rules:
@@ -57,19 +57,19 @@ class Rules:
 
 
 def environment(path: str) -> dict[str, str]:
-    """What a program finds in its environment: nothing of the server's."""
+    """A program's environment: nothing of the server's."""
     return {"PATH": path, **ENVIRONMENT}
 
 
 def birth(limits: Mapping[str, Any], waits: int, doors: Sequence[int], kept: Collection[int]) -> Syscalls:
-    """What makes a new process, in namespaces over which it has all capabilities, the agent of a sandbox.
+    """The calls that turn a new process, which has all capabilities over its namespaces, into the agent of a sandbox.
 
-    All of it is prepared by the template, for these numbers of files: `waits` tells that the user is mapped, `doors`
-    are those of its control group, and `kept` is what it has open afterwards. `no_new_privs` and the agent's seccomp
-    filter are not part of it: every process here has them from its template.
+    The template prepares all of them, for these numbers of files: `waits` signals that the user is mapped, `doors` lead
+    into its control group, and `kept` stays open. They do not include `no_new_privs` and the agent's seccomp filter:
+    every process here has both from its template.
     """
     calls = Syscalls()
-    calls.add("read", waits, b"?", 1, gives=1, about="what the template says")  # nothing if it is gone
+    calls.add("read", waits, b"?", 1, gives=1, about="what the template says")  # an end of file if it is gone
     for door in doors:
         calls.add("write", door, b"0", 1, gives=1, about="the door of its control group")
     calls.close_all_but(kept)
@@ -91,12 +91,12 @@ def birth(limits: Mapping[str, Any], waits: int, doors: Sequence[int], kept: Col
 
 
 def free_numbers(taken: Collection[int]) -> Iterator[int]:
-    """Those that files get which are opened next."""
+    """The numbers that the next opened files get."""
     return (number for number in itertools.count() if number not in taken)
 
 
 def mount_processes(calls: Syscalls) -> None:
-    """A /proc that shows the processes of this namespace and no others."""
+    """Mount a /proc that shows only the processes of this namespace."""
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
     calls.add("mount", b"proc", b"/proc", b"proc", flags, about="/proc")
 
@@ -109,7 +109,7 @@ def mount_workspace(calls: Syscalls, limits: Mapping[str, Any]) -> None:
 
 
 def mount_terminals(calls: Syscalls, limits: Mapping[str, Any]) -> None:
-    """Pseudo terminals of its own, and few: the machine has `kernel.pty.max` of them for all."""
+    """Mount its own pseudo terminals, and few: `kernel.pty.max` limits them for the whole machine."""
     options = f"newinstance,ptmxmode=0666,mode=620,max={min(_TERMINALS_MOST, limits['processes'])}"
     calls.add(
         "mount",
@@ -123,17 +123,16 @@ def mount_terminals(calls: Syscalls, limits: Mapping[str, Any]) -> None:
 
 
 def settle(calls: Syscalls) -> None:
-    """As an agent: in a session of its own, where programs of its uid cannot look into it, in the workspace."""
+    """Set up an agent: its own session, hidden from programs of its uid, in the workspace."""
     calls.add("setsid", gives=None)
     calls.add("prctl", syscalls.PR_SET_DUMPABLE, 0)
     calls.add("chdir", rootfs.WORK.encode(), about=rootfs.WORK)
 
 
 def _take_few_watches(calls: Syscalls, fd: int) -> None:
-    """All sandboxes of a server, and its user, share what inotify has: often no more than 128 instances and 8192
-    watches."""
+    """Limit inotify. All sandboxes of a server share its user's supply: often only 128 instances and 8192 watches."""
     for path, most in _INOTIFY:
-        if os.path.exists(path):  # or else it is a kernel without
+        if os.path.exists(path):  # older kernels do not have it
             calls.write_file(path, most, fd=fd)
 
 
@@ -149,7 +148,7 @@ def raise_loopback(calls: Syscalls, *, fd: int) -> None:
 
 
 def move_files(fds: Sequence[int], rules: Rules) -> Syscalls:
-    """So that these are numbered from 0, and nothing else is open but the rules."""
+    """Number these files from 0, and close everything else but the rules."""
     calls = Syscalls()
     for number, fd in enumerate(fds):
         calls.add("dup3", fd, number, 0, gives=number)
@@ -158,19 +157,19 @@ def move_files(fds: Sequence[int], rules: Rules) -> Syscalls:
 
 
 def confinement(rules: Rules, limits: Mapping[str, Any], *, files: int, alone: bool = False) -> Syscalls:
-    """The last thing before untrusted code: leave the agent's session if there is one, and all power that is not needed
-    to run it.
+    """The last calls before untrusted code: leave the agent's session, if there is one, and give up all privileges that
+    running it does not need.
 
-    It is for a process that has so many files open, numbered from 0, and the rules."""
+    For a process whose open files are numbered from 0 up to `files`, besides the rules."""
     calls = Syscalls()
     if not alone:
         calls.add("setsid", gives=None)
     for name, most in _resources(limits).items():
         calls.add("prlimit64", 0, name, struct.pack("=QQ", most, most))
     syscalls.drop_capabilities(calls)
-    # a process that may look into itself; its agent may not be looked into
+    # the process may inspect itself, but not its agent
     calls.add("prctl", syscalls.PR_SET_DUMPABLE, 1)
-    # When memory runs out, here or on the whole machine: a program before its agent, and before anything else.
+    # When memory runs out, here or on the whole machine, the kernel kills programs before their agent and all else.
     calls.write_file("/proc/self/oom_score_adj", b"1000", fd=files)
     if rules.landlock >= 0:
         calls.add("landlock_restrict_self", rules.landlock, 0)
@@ -184,10 +183,10 @@ def _resources(limits: Mapping[str, Any]) -> dict[int, int]:
         resource.RLIMIT_NOFILE: limits["open_files"],
         resource.RLIMIT_FSIZE: limits["file_bytes"],
         resource.RLIMIT_NPROC: limits["processes"],
-        resource.RLIMIT_CORE: 1,  # with 0 the kernel would still hand the core to a program of the host's
+        resource.RLIMIT_CORE: 1,  # with 0 the kernel would still pipe the core to a program of the host
         resource.RLIMIT_MEMLOCK: 64 * 1024,
         resource.RLIMIT_MSGQUEUE: 64 * 1024,
-        resource.RLIMIT_SIGPENDING: 256,  # signals and timers count for the server's user too
+        resource.RLIMIT_SIGPENDING: 256,  # signals and timers count against the server's user too
         resource.RLIMIT_NICE: 0,
         resource.RLIMIT_RTPRIO: 0,
     }
@@ -200,5 +199,5 @@ def _resources(limits: Mapping[str, Any]) -> dict[int, int]:
 
 
 def _with_hard(most: dict[int, int]) -> list[tuple[int, int, int]]:
-    """Limits that are already lower than ours stay."""
+    """Keep hard limits that are lower than ours."""
     return [(name, value, resource.getrlimit(name)[1]) for name, value in most.items()]

@@ -1,4 +1,4 @@
-"""The workspace, as the agent reads and writes it for the host. No path leads out of it, whatever programs do to it."""
+"""The agent's access to the workspace, for the host. No path leads out of it, whatever programs change in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolyard.sandboxes.native import syscalls, wire
 
 
 class Files:
-    """The files below a directory. Everything raises OSError."""
+    """The files below a directory. Every method raises OSError."""
 
     def __init__(self, directory: str) -> None:
         self._directory = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -25,7 +25,7 @@ class Files:
             os.close(fd)
 
     def write(self, path: str, data: bytes, *, more: bool, mode: int | None = None) -> None:
-        """Write a file from its beginning, or with `more` at its end. It gets these permissions."""
+        """Write a file from its beginning; with `more`, append. Sets its permissions to `mode`."""
         self._make_parents(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | (os.O_APPEND if more else 0)
         fd = syscalls.open_beneath(self._directory, path, flags, 0o644)
@@ -55,7 +55,7 @@ class Files:
         found = []
         try:
             for name in sorted(os.listdir(fd)):
-                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                with contextlib.suppress(FileNotFoundError):  # removed since
                     found.append(_entry(name, os.stat(name, dir_fd=fd, follow_symlinks=False)))
         finally:
             os.close(fd)

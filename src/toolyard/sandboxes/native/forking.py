@@ -1,8 +1,7 @@
-"""Copies of this process, in namespaces of their own or in those of others. Only for a process with one thread.
+"""Forks of this process, into new or existing namespaces. Only for a process with one thread.
 
-Python is not told of a copy unless somebody does it, and hooks that libraries have for it are not called: nothing
-changes for them but the number of the process. Every page of memory that a copy writes to has to be copied for it, and
-most that a small process writes to when it is born would be for that.
+These forks call no hooks of Python or of libraries unless the caller does; for them, only the pid changes. A fork must
+copy every page that it writes to, and the hooks would write to most pages that a small new process touches.
 """
 
 from __future__ import annotations
@@ -27,28 +26,28 @@ _CLONE_INTO_CGROUP = 0x200000000
 _PR_GET_TID_ADDRESS = 40
 _CHILD = int(signal.SIGCHLD)
 _WAIT_FOR_ALL = 0x40000000
-"""Also for those who end without a signal: as our helpers do, of which code that handles it is not to hear."""
+"""Also wait for children that end without a signal, such as our helpers, which the code's handler must not see."""
 
 before_fork, after_in_child, after_in_parent = (
     ctypes.pythonapi.PyOS_BeforeFork,
     ctypes.pythonapi.PyOS_AfterFork_Child,
     ctypes.pythonapi.PyOS_AfterFork_Parent,
 )
-"""What tells Python of a fork."""
+"""These inform Python of a fork."""
 
 _own_thread = ctypes.c_ulong(0)
-"""Where the C library keeps the number of this thread, which is another one in a copy. It is the same place there."""
+"""The address where the C library keeps this thread's id, which differs in a copy. The address is the same there."""
 raw(157 if _x86 else 167, _PR_GET_TID_ADDRESS, ctypes.addressof(_own_thread), 0, 0, 0)
 _NUMBERED = _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID if _own_thread.value else 0
 
 
 def _rseq_place() -> int:
-    """Where the kernel notes the processor that this thread runs on, if the C library has asked it to; else 0."""
+    """The address where the kernel notes this thread's processor, if the C library registered one; else 0."""
     library, own = ctypes.CDLL(None), ctypes.c_ulong(0)
     try:
         size = ctypes.c_uint.in_dll(library, "__rseq_size").value
         offset = ctypes.c_ssize_t.in_dll(library, "__rseq_offset").value
-    except ValueError:  # it never does
+    except ValueError:  # the library never registers it
         return 0
     raw(158, _ARCH_GET_FS, ctypes.addressof(own), 0, 0, 0)
     return own.value + offset if size and own.value else 0
@@ -63,8 +62,8 @@ _fork_rest = (0, 0, *((_own_thread.value, 0) if _x86 else (0, _own_thread.value)
 
 
 def clone(flags: int, *, into_cgroup: int | None = None) -> tuple[int, int]:
-    """fork() into new namespaces, and into a version 2 cgroup if one is given. (0, -1) in the child; pid and pidfd in
-    the parent."""
+    """fork() into new namespaces, and optionally into a version 2 cgroup. Returns (0, -1) in the child; pid and pidfd
+    in the parent."""
     flags |= _CLONE_PIDFD | _NUMBERED
     if into_cgroup is not None:
         flags |= _CLONE_INTO_CGROUP
@@ -77,7 +76,7 @@ def clone(flags: int, *, into_cgroup: int | None = None) -> tuple[int, int]:
 
 
 def fork(ends_with: int = _CHILD) -> int:
-    """`ends_with` is the signal that the parent gets then."""
+    """`ends_with` is the signal that the parent gets when the child ends."""
     pid: int = raw(_NR_CLONE, ends_with | _NUMBERED, *_fork_rest)
     if pid < 0:
         raise _failure("clone", ctypes.get_errno())
@@ -88,15 +87,15 @@ def _failure(call: str, number: int) -> OSError:
     return OSError(number, f"{call}: {os.strerror(number)}")
 
 
-# Into namespaces of others.
+# Into existing namespaces.
 
 
 def fork_into(namespaces: Mapping[int, int]) -> int:
-    """fork() with the child in these namespaces, of which the kinds are given too. One of them is a pid namespace,
-    whose process 1 becomes the parent. 0 in the child, and here some other number.
+    """fork() with the child in these namespaces (file descriptor to kind). One of them is a pid namespace, whose
+    process 1 becomes the parent. Returns 0 in the child, otherwise another number.
 
-    Only a child enters a pid namespace, and only a child of its own gets another parent there: so there have to be
-    three. If they can be made by machine code, the first two share our memory, and it is copied once.
+    Only a child enters a pid namespace, and only a child of that child gets another parent there: so this takes three
+    processes. With the machine code below, the first two share our memory, which is then copied only once.
     """
     enter = entrance()
     return _fork_into_slowly(namespaces) if enter is None else _fork_into(enter, namespaces)
@@ -110,7 +109,7 @@ def _fork_into_slowly(namespaces: Mapping[int, int]) -> int:
         for fd, kind in namespaces.items():
             syscalls.setns(fd, kind)
         if fork():
-            os.wait()  # until then the copy is a child of one who is not its process 1
+            os.wait()  # until then the copy's parent is not its process 1
             os._exit(0)
         if fork():
             os._exit(0)
@@ -127,16 +126,16 @@ def _fork_into(enter: Callable[[int], int], namespaces: Mapping[int, int]) -> in
     pid = enter(ctypes.addressof(table))
     if pid < 0:
         raise _failure("clone", -pid)
-    if pid == 0 and _rseq:  # the kernel does not pass that on to who shares our memory, and so not to their copy
+    if pid == 0 and _rseq:  # vfork drops it, so the copy of that child lacks it
         raw(_NR_RSEQ_X86, _rseq, _RSEQ_BYTES, 0, _RSEQ_MARK, 0)
     return _helped(pid, -table[_PROBLEM]) if pid else 0
 
 
 def _helped(pid: int, problem: int = 0) -> int:
-    """When that process has ended. Raises OSError for the problem that it had."""
+    """Wait for that process to end. Raises OSError if it had a problem."""
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, _WAIT_FOR_ALL)[1])
-    except ChildProcessError:  # the code does not want to hear of its children
+    except ChildProcessError:  # the code ignores SIGCHLD
         code = 0
     if problem := problem or code:
         raise _failure("setns", abs(problem))
@@ -145,7 +144,7 @@ def _helped(pid: int, problem: int = 0) -> int:
 
 _NAMESPACES_MOST = 8
 _FLAGS, _THREAD, _PROBLEM, _WORDS = range(1 + 2 * _NAMESPACES_MOST, 5 + 2 * _NAMESPACES_MOST)
-"""Of the table that the code below is given: how many namespaces there are, their files, their kinds, and these."""
+"""Places in the table for the code below. First come the number of namespaces, their files and their kinds."""
 _ENTER_X86 = """
 f3 0f 1e fa             endbr64
 49 89 f8                mov r8, rdi             ; the table
@@ -197,7 +196,8 @@ c3                      back: ret
 
 @functools.cache
 def entrance() -> Callable[[int], int] | None:
-    """That code; None where there is none for the machine, or it may not be used. To be prepared in a template."""
+    """The code as a function; None if there is none for this machine, or if it may not run. Prepare it in a
+    template."""
     if not _x86:
         return None
     return syscalls.executable(b"".join(bytes.fromhex(line[:24]) for line in _ENTER_X86.strip().splitlines()))

@@ -1,7 +1,7 @@
-"""How the memory of a template's small objects is laid out. Whenever one of its copies writes to a page of that, if
-only to count a reference, the page is copied for it; and a large page, which a fork copies as one, is parted.
+"""Arranges the memory of a template's small objects. When a copy writes to a page of it, if only to count a reference,
+the kernel copies the page; and it splits a large page, which a fork shares as one.
 
-What is here goes by how CPython allocates. With another way of doing that it would be of no use, and do no harm.
+This depends on how CPython allocates. With another allocator it does nothing useful, and no harm.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 _ROOM = 64 * 2**20
 """More than the libraries of any profile take."""
 _ARENA, _POOL, _POOL_HEADER = 2**20, 2**14, 48
-"""What CPython gets from the kernel at once, and the part of it that holds objects of one size."""
+"""The size of CPython's requests to the kernel, and of their parts that hold objects of one size."""
 _SMALLEST, _LARGEST, _STEP = 16, 512, 16
-"""Sizes for which it has pools."""
+"""Sizes for which CPython has pools."""
 _EMPTY = sys.getsizeof(b"")
 _SMALL: Mapping[int, Callable[[], object]] = {16: object, 32: (0.0).__neg__}
-"""What makes an object of a size that bytes cannot have."""
+"""Makes objects of sizes that bytes cannot have."""
 _HOLES_MOST = 4 * 2**20
-"""For each size."""
+"""The limit for each size."""
 
 _GAP_LARGEST = 2**16
-"""Larger objects get memory of their own from the kernel, or might as well."""
+"""Larger objects get their own memory from the kernel, or might as well."""
 _GAPS_MOST = 16 * 2**20
 _malloc, _free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
 _malloc.argtypes, _malloc.restype = (ctypes.c_size_t,), ctypes.c_size_t
@@ -36,7 +36,7 @@ _filling: list[object] = []
 
 
 def reserve() -> None:
-    """Take the memory for libraries at once, before they are loaded, and their files lie in between."""
+    """Take memory for the libraries in one piece, before loading them would interleave it with their files."""
     pieces = [b""] * (_ROOM // _LARGEST)
     for at in range(len(pieces)):
         pieces[at] = bytes(_LARGEST - _EMPTY)
@@ -44,20 +44,20 @@ def reserve() -> None:
 
 
 def release() -> None:
-    """Give what was reserved and is not used back to the kernel."""
+    """Return unused reserved memory to the kernel."""
     _reserved.clear()
 
 
 def fill_holes() -> None:
-    """Use up what is free in between: what is allocated from now on lies side by side."""
-    gc.collect()  # which also gives up what Python keeps for objects to come, wherever that is
+    """Fill free gaps, so that later allocations lie side by side."""
+    gc.collect()  # this also empties Python's free lists
     for size in range(_SMALLEST, _LARGEST + 1, _STEP):
         _filling.extend(_pieces_up_to_new_pool(size))
     _fill_gaps()
 
 
 def _fill_gaps() -> None:
-    """The same for larger objects, whose memory comes from the C library: from gaps, or else from beyond all others."""
+    """The same for larger objects. The C library takes them from gaps, or from above all others."""
     highest, filled = 0, 0
     for size in range(_GAP_LARGEST, _LARGEST, -_STEP):
         while 0 < (at := _malloc(size)) < highest and filled < _GAPS_MOST:
@@ -67,7 +67,7 @@ def _fill_gaps() -> None:
 
 
 def _pieces_up_to_new_pool(size: int) -> list[object]:
-    """Objects of this size, some of the last of which are side by side, as in a pool that was empty."""
+    """Objects of this size, until the last ones lie side by side, as in a new pool."""
     make = _SMALL.get(size, lambda: bytes(size - _EMPTY))
     in_pool = (_POOL - _POOL_HEADER) // size
     pieces: list[object] = []
@@ -77,7 +77,7 @@ def _pieces_up_to_new_pool(size: int) -> list[object]:
 
 
 def _side_by_side(pieces: Sequence[object], size: int) -> int:
-    """The most of them that are, in a row. No numbers of places are kept: when they are freed, there would be holes."""
+    """The longest run side by side. It stores no addresses: freeing those would leave holes."""
     most = run = 0
     for before, after in itertools.pairwise(pieces):
         run = run + 1 if id(after) - id(before) == size else 0

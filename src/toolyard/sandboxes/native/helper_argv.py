@@ -1,5 +1,5 @@
-"""How the helper processes are started: this interpreter or that of sandboxes, nothing of our environment, and the
-modules of the sandbox without those of the server around them."""
+"""Command lines of helper processes. They run this Python or that of sandboxes, without our environment, and load the
+sandbox's modules without the server's packages around them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 TEMPLATE_ENVIRONMENT = {"LD_BIND_NOW": "1"}
-"""All that a template is started with: functions of libraries are looked up then, and not in every copy of it."""
+"""A template's whole environment. It makes the linker resolve functions now, and not in every copy."""
 _PACKAGES = {"toolyard": 2, "toolyard.sandboxes": 1}
-"""Packages whose own code is not run, and how far above this folder they lie."""
+"""Packages whose own code does not run, and how far above this folder they lie."""
 
 
 def command(entry: str, *args: int | str, python: str = sys.executable) -> list[str]:
@@ -19,7 +19,7 @@ def command(entry: str, *args: int | str, python: str = sys.executable) -> list[
     code = (
         "import os, sys, types\n"
         "register, os.register_at_fork = os.register_at_fork, lambda **_: None\n"
-        "import random\n"  # which would draw anew in every child; whether it should is for `session` to say
+        "import random\n"  # its hook would reseed in every child; `session` decides that
         "os.register_at_fork = register\n"
         f"for name, path in {stubs!r}.items():\n"
         "    sys.modules[name] = types.ModuleType(name)\n"

@@ -1,4 +1,4 @@
-"""Process 1 of a sandbox and its control group, as the server holds them: whatever is in there ends with them."""
+"""The server's handle on process 1 of a sandbox and its control group: everything inside ends with them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from toolyard.sandboxes.native.cgroups import Gauge, Group, Strain
 from toolyard.sandboxes.native.channel import Channel, without_room
 
 _PROMPTLY_SECONDS = 0.05
-"""In which what was killed is gone, unless it has to wait for a processor."""
+"""Time for a killed process to be gone, unless it waits for a processor."""
 _DYING_SECONDS = 1.0
-"""In which process 1 is gone after the last that was heard of it."""
+"""Time for process 1 to be gone after its last sign of life."""
 _SECONDS = 60.0
-"""For it to go all the same."""
+"""The longest wait for it to be gone."""
 
 
 class InitProcess:
-    """Held by a descriptor that can mean no other process. `number` is that of its sandbox, for the template."""
+    """Holds a pidfd, which cannot come to mean another process. `number` is its sandbox's, for the template."""
 
     def __init__(self, pidfd: int, group: Group, number: int, template: Channel) -> None:
         self._pidfd = pidfd
@@ -35,38 +35,38 @@ class InitProcess:
         self._ending: asyncio.Task[Mapping[str, Any]] | None = None
 
     def glance(self) -> Strain:
-        """What it is short of, to begin with."""
+        """The baseline of its shortages."""
         return (self._gauge or self._measured()).glance()
 
     def strain(self, *, late: bool = False) -> Strain:
-        """What it is short of now."""
+        """Its shortages now."""
         return (self._gauge or self._measured()).read(late=late)
 
     def strain_once(self, *, late: bool = False) -> Strain:
-        """The same, for who asks only once."""
+        """The same, for a caller that asks only once."""
         with contextlib.suppress(OSError):
             return self._group.strain(late=late)
         return Strain()
 
     async def ran_out(self, before: Strain) -> str:
-        """Whose memory ran out since then, if something in it that nobody here has ended is gone: as
-        `Strain.out_of_memory` says it."""
+        """Whose memory ran out since `before`, if a process of it was killed and not by us: as `Strain.out_of_memory`
+        returns it."""
         if self.ended or not await self.is_gone(_DYING_SECONDS):
             return self.strain().out_of_memory(before)
-        if self._ending is None:  # which is told once
+        if self._ending is None:  # the template answers only once
             self._ending = asyncio.ensure_future(self.ending())
         ending = await asyncio.shield(self._ending)
         gauge = self._gauge or self._measured()
         return gauge.at_last(ending["oom_kills"], ending["memory_full"]).out_of_memory(before)
 
     def is_full(self) -> bool:
-        """Whether it had as many processes as it may: a fork that fails is its own fault then."""
+        """Whether it ever reached its process limit: then a failed fork is its own fault."""
         with contextlib.suppress(OSError):
             return self._group.processes_full()
         return False
 
     def is_out_of_memory(self) -> bool:
-        """Whether it has reached its limit of memory."""
+        """Whether it has reached its memory limit."""
         with contextlib.suppress(OSError):
             return self._group.memory_full() > 0
         return False
@@ -79,14 +79,14 @@ class InitProcess:
         return self._gauge
 
     def memory_left(self) -> int | None:
-        """Bytes that it may take beside what it has. None where nothing limits it, or it is gone."""
+        """Bytes that it may still use. None if unlimited, or if it is gone."""
         try:
             return self._group.memory_left()
         except OSError:
             return None
 
     def pid(self) -> int:
-        """Its number outside, or -1 if it is gone."""
+        """Its pid outside, or -1 if it is gone."""
         with open(f"/proc/self/fdinfo/{self._pidfd}") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
 
@@ -100,30 +100,30 @@ class InitProcess:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     async def ending(self) -> Mapping[str, Any]:
-        """How it ended, when it has. For those without an agent that tells it."""
+        """Wait for its end and return it. For sandboxes without an agent that reports it."""
         try:
             async with deadline(_SECONDS):
                 return (await self._template.ask("ending", sandbox=self._number)).header
         except TimeoutError:
-            raise SandboxLost("the sandbox is gone: nobody can tell how it ended") from None
+            raise SandboxLost("the sandbox is gone: its template does not say how it ended") from None
 
     async def end(self) -> None:
-        """Kill it, and with it everything in its namespace; and wait until it is gone. Once only."""
+        """Kill it, which ends everything in its namespace, and wait until it is gone. Call this once."""
         self.signal(signal.SIGKILL)
         try:
-            # One that has used up its share of processor time dies only when it gets the next: it is helped, then.
+            # A process that has used up its share of processor time dies only at its next share: then lift the limit.
             if not await self.is_gone(_PROMPTLY_SECONDS):
                 await self._unthrottle()
                 if not await self.is_gone(_SECONDS):
                     raise SandboxLost("the sandbox does not end")
         finally:
             self._let_go()
-        if self._template.lost:  # who would have removed it
-            with contextlib.suppress(OSError):  # a new broker has swept
+        if self._template.lost:  # which would have removed the group
+            with contextlib.suppress(OSError):  # a new broker may have swept it
                 self._group.remove()
 
     async def is_gone(self, seconds: float) -> bool:
-        """Whether it has ended, or does so in this time."""
+        """Whether it has ended, or ends within this time."""
         if self._gone is None:
             self._gone = asyncio.get_running_loop().create_future()
             self._gone.get_loop().add_reader(self._pidfd, self._see_end)
@@ -138,13 +138,13 @@ class InitProcess:
     def _let_go(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._pidfd = -1  # and not the number of another, by now
+        self._pidfd = -1  # the number may soon mean another file
         if self._gauge is not None:
             self._gauge.close()
 
     async def _unthrottle(self) -> None:
         try:
-            await self._template.tell({"op": "unthrottle", "sandbox": self._number})  # whose group it is
+            await self._template.tell({"op": "unthrottle", "sandbox": self._number})  # the template manages the group
         except SandboxLost:
-            with contextlib.suppress(OSError):  # gone, too
+            with contextlib.suppress(OSError):  # the group may be gone too
                 self._group.unthrottle()

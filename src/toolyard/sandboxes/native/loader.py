@@ -1,7 +1,7 @@
-"""How a template begins: libraries are loaded, and then what is ours.
+"""Starts a template: it loads libraries, and then our own modules.
 
-In that order, for then all that every copy of the template uses lies together, apart from the much that few of them do.
-So modules that are used by copies are imported here when it is their turn.
+In that order, the memory that every copy uses lies together, apart from the large part that few copies use. So this
+imports modules for copies only when it is their turn.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from toolyard.sandboxes.native import heap, rootfs, syscalls, wire
 
 
 def main(control_fd: int, parent: int) -> NoReturn:
-    """Be a template for sandboxes until the server or the broker goes."""
+    """Be a template for sandboxes until the server or the broker ends."""
     syscalls.die_with_parent()
     if os.getppid() != parent:
-        os._exit(0)  # it was quicker
+        os._exit(0)  # the parent ended before the call above
     os.umask(0o022)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which process 1 of a sandbox never gets from inside
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started the server may have blocked some
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 of a sandbox never gets it from inside
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the server's parent may have blocked some
     control = wire.at(control_fd)
     try:
         config, _, _ = wire.receive(control)
         own_users = rootfs.part_from_host()
-        rootfs.cover(config["hidden"])  # so that no library that is loaded now finds it, either
+        rootfs.cover(config["hidden"])  # so that no library loaded now finds it either
         interpreter = _load(config)
         zygote = importlib.import_module("toolyard.sandboxes.native.zygote").Zygote(
             control, config, interpreter, own_users=own_users
@@ -43,7 +43,7 @@ def main(control_fd: int, parent: int) -> NoReturn:
         os._exit(1)
     syscalls.hide_arguments()
     nowhere = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    os.dup2(nowhere, 2)  # until now a mistake of ours could be read where the server writes
+    os.dup2(nowhere, 2)  # until now our errors went to the server's standard error
     zygote.serve()
     os._exit(0)
 
@@ -52,7 +52,7 @@ def _load(config: Mapping[str, Any]) -> Any:
     """The interpreter, warm and unused, with the profile's libraries."""
     sys.path[:] = config["packages"]
     os.environ.clear()
-    os.environ.update(config["environment"])  # before libraries are loaded that would start threads
+    os.environ.update(config["environment"])  # before loading libraries, some of which would start threads
     if config["large"]:
         heap.reserve()
     for module in config["preload"]:

@@ -1,6 +1,6 @@
-"""An interpreter that has a sandbox to itself, for one piece of code: process 1, with nothing of ours beside it.
+"""An interpreter alone in its sandbox, for one piece of code: it is process 1, with no process of ours beside it.
 
-That takes half the processes of a session. What code can do in it is the same, and less: there is no agent to attack.
+That takes half the processes of a session. The code can do the same as there or less: there is no agent to attack.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from toolyard.sandboxes.native.python import Python
 from toolyard.sandboxes.native.watch import Ground, NativeWatch
 
 _EXITING_SECONDS = 1.0
-"""For an interpreter that has hung up to be gone. One that only closed its files stays."""
+"""Time for a disconnected interpreter to be gone. One that only closed its files stays."""
 
 
 class OneShotInterpreter:
@@ -41,7 +41,7 @@ class OneShotInterpreter:
         return self._closing is None and not self._keeper.lost
 
     async def exec(self, code: str, *, timeout: float | None = None) -> Executed:
-        """Who stops waiting for it has to close it: that ends it."""
+        """A caller that stops waiting must close it, which ends the code."""
         if self._closing is not None:
             raise SandboxLost("the sandbox is closed")
         watch = NativeWatch(self._limits, timeout, self._ground)
@@ -68,13 +68,13 @@ class OneShotInterpreter:
 
 
 class OneShotKeeper:
-    """Ends the interpreter, and tells how it ended, without an agent that would."""
+    """Ends the interpreter and reports how it ended, in place of an agent."""
 
     def __init__(self, root: InitProcess, expected: Expected, output: int) -> None:
         self._root = root
         self._strain = self._seen = Strain()
         self._killed = False
-        """Its group may be that of another sandbox by now."""
+        """Since then its group may belong to another sandbox."""
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.program = program_of(expected, output, on_event=self._event, on_lost=self._lost)
 
@@ -84,7 +84,7 @@ class OneShotKeeper:
         return self.program.channel.lost
 
     async def ready(self) -> None:
-        """Until all walls are there. Raises SandboxLost if they could not be made."""
+        """Wait until all walls stand. Raises SandboxLost if they could not be made."""
         async with within(SECONDS, "it does not get ready"):
             await self._ready
 
@@ -96,13 +96,13 @@ class OneShotKeeper:
         return {"cpu": sum(cpu for cpu, _ in used), "memory": sum(memory for _, memory in used)}
 
     async def end_since(self, program: RemoteProgram, seconds: float) -> None:
-        """What it has started ends with it, and it is about to."""
+        """Do nothing: its processes are about to end with it."""
 
     async def signal(self, program: RemoteProgram, number: int) -> None:
         self._root.signal(number)
 
     async def kill(self, program: RemoteProgram) -> Mapping[str, Any]:
-        """Process 1 cannot be killed from inside. If somebody else did it, it is not the code that has failed."""
+        """Nothing inside can kill process 1. So if we did not kill it, the code has not failed."""
         if self._root.ended:
             raise SandboxLost("the sandbox is closed")
         self._killed = True
@@ -119,16 +119,16 @@ class OneShotKeeper:
         return ending
 
     def glance(self) -> Strain:
-        """Its group is new, or was looked at when the piece of code before this one had ended."""
+        """Its group is new, or was read after the previous piece of code."""
         return self._seen
 
     def strain(self, *, late: bool = False) -> Strain:
-        """As it was told when it ended, or as it is."""
+        """The final strain if it was killed, else the current one."""
         self._seen = self._strain if self._killed else self._root.strain_once(late=late)
         return self._seen
 
     async def ran_out(self, before: Strain) -> str:
-        """It has no agent: `kill()` finds this out."""
+        """Known only after `kill()`: it has no agent."""
         return self._strain.out_of_memory(before)
 
     def is_full(self) -> bool:
@@ -138,12 +138,12 @@ class OneShotKeeper:
         return self._root.is_out_of_memory()
 
     async def end(self) -> None:
-        self._root.signal(signal.SIGKILL)  # before it hears that nobody is there any more, and does more than to die
+        self._root.signal(signal.SIGKILL)  # before it sees the closed socket and starts to clean up
         self.program.close()
         await self._root.end()
 
     def _event(self, event: Mapping[str, Any]) -> None:
-        """The first thing that it says. Code runs only later, and has nothing to say unasked."""
+        """Handle its first message. Later it only answers requests."""
         if self._ready.done():
             raise ValueError("an interpreter only answers")
         if "failed" in event:
@@ -154,11 +154,11 @@ class OneShotKeeper:
     def _lost(self, why: str) -> None:
         if not self._ready.done():
             self._ready.set_exception(SandboxLost(f"the sandbox is gone: {why}"))
-            self._ready.exception()  # whether or not anybody waits
+            self._ready.exception()  # mark as retrieved, even if no caller waits
 
 
 def _with_all_below(pid: int) -> list[int]:
-    """All processes of a sandbox: whoever loses his parent there becomes a child of process 1."""
+    """All processes of a sandbox: orphans become children of process 1."""
     found = [pid]
     for one in found:
         try:

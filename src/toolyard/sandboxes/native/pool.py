@@ -1,4 +1,4 @@
-"""Sandboxes made in advance, so that who asks for one does not wait for it."""
+"""Sandboxes made in advance, so that callers do not wait for one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger("toolyard.sandbox")
 
 
 _LATER_SECONDS = 0.005
-"""Before another one is made in the place of one that was taken: whoever took it has the processor first."""
+"""Delay before replacing a sandbox that was taken: its new user has the processor first."""
 
 
 class RehearsedSandbox(Protocol):
@@ -20,7 +20,7 @@ class RehearsedSandbox(Protocol):
     def alive(self) -> bool: ...
 
     async def rehearse(self) -> None:
-        """Do once what it will be asked to do, and leave nothing of it."""
+        """Do once what it will be asked to do, and leave no trace."""
 
     async def close(self) -> None: ...
 
@@ -52,7 +52,7 @@ class SandboxPool(Generic[S]):
     async def close(self) -> None:
         self._filling.cancel()
         await asyncio.gather(self._filling, return_exceptions=True)
-        while self._ready:  # others may take one, or close the pool as well, while one of them ends
+        while self._ready:  # while one ends, others may take one or close the pool
             await self._ready.popleft().close()
 
     async def _fill(self) -> None:
@@ -63,7 +63,7 @@ class SandboxPool(Generic[S]):
             try:
                 while len(self._ready) < self._size:
                     self._ready.append(await self._rehearsed())
-            except Exception:  # whoever asks next makes one for himself, and is told what is wrong
+            except Exception:  # the next caller makes its own and gets the exception
                 log.exception("no sandbox could be made in advance")
 
     async def _rehearsed(self) -> S:

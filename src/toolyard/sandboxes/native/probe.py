@@ -1,4 +1,4 @@
-"""How well the sandbox holds, found out by programs in it that try to get out."""
+"""Measures how well the sandbox holds, with programs in it that try to get out."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ print(json.dumps({{
 """
 
 _FIXES = {
-    "memory": "limits of memory are kept for each process, and for all together only now and then",
-    "pids": "the number of processes is kept for each user and not for each sandbox",
+    "memory": "memory is limited for each process, and for all together only now and then",
+    "pids": "the number of processes is limited for each user and not for each sandbox",
     "cpu": "a sandbox can take all processors",
 }
 
@@ -92,8 +92,8 @@ async def probe(
 
 @contextmanager
 def _bait() -> Iterator[tuple[str, int]]:
-    """A file and a listening socket of the host's, which nobody inside may reach. The file is one that every host has:
-    one of our own would be left behind if the server were killed just now."""
+    """A file and a listening socket of the host, which programs inside must not reach. Every host has this file; a file
+    of our own would be left behind if the server were killed now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield "/sys/devices/system/cpu/online", listener.getsockname()[1]
 

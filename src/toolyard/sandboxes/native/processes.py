@@ -1,4 +1,4 @@
-"""The processes of a sandbox, as its agent sees them in /proc."""
+"""The processes of a sandbox, read by its agent from /proc."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 _SWEEPS_MOST = 50
 _QUIET_SWEEPS = 2
-"""In a row, that find nothing: what forks and ends without rest can slip through one."""
+"""Consecutive sweeps that must find nothing: a process that forks and exits incessantly can escape one sweep."""
 _DYING_SECONDS = 1.0
-"""For what is killed to go. That takes processor time, of which a sandbox may have used up its share."""
+"""Time for killed processes to go. Dying takes processor time, of which the sandbox may have none left."""
 
 
 def parents_of_all() -> dict[int, int]:
-    """The living processes of this namespace but ourselves, each with its parent."""
+    """The living processes of this namespace except ourselves, each with its parent."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and name != "1":
@@ -29,7 +29,7 @@ def parents_of_all() -> dict[int, int]:
 
 
 def children() -> set[int]:
-    """Our own, be they alive or not."""
+    """Our own children, alive or not."""
     fd = os.open("/proc/self/task/1/children", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return {int(pid) for pid in os.read(fd, 65536).split()}
@@ -38,8 +38,8 @@ def children() -> set[int]:
 
 
 def end_all(find: Callable[[], Iterable[int]]) -> bool:
-    """Kill what is found until no more is, and wait until it is gone. False if there were new ones all the time."""
-    killed: set[int] = set()  # starts nothing more, though it may take a while to go
+    """Kill what `find` returns until it returns nothing new, and wait for the end. False if new ones kept coming."""
+    killed: set[int] = set()  # these start nothing more, but may take a while to go
     quiet = 0
     for _ in range(_SWEEPS_MOST):
         fresh = [pid for pid in find() if pid not in killed]
@@ -59,7 +59,7 @@ def end_all(find: Callable[[], Iterable[int]]) -> bool:
 
 
 def used_by(pid: int) -> tuple[float, int]:
-    """Seconds of processor time, with those of children that have ended, and bytes of memory."""
+    """Seconds of processor time, including ended children, and bytes of memory."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -69,7 +69,7 @@ def used_by(pid: int) -> tuple[float, int]:
 
 
 def start_of(pid: int) -> float:
-    """When, in seconds since the machine was started."""
+    """When a process started, in seconds since boot."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")

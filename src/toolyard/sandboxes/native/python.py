@@ -1,4 +1,4 @@
-"""The session's Python interpreter, as the server uses it."""
+"""The session's Python interpreter, on the server's side."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from toolyard.sandboxes.native.channel import Answer, loaded
 from toolyard.sandboxes.native.watch import Ground, NativeWatch
 
 _GRACE_SECONDS = 0.5
-"""For code that is interrupted to stop by itself, which saves the session's variables."""
+"""Time for interrupted code to stop by itself: then the session's variables are kept."""
 _TIMES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the interpreter says of a piece of code."""
+    """The interpreter's answer to a piece of code."""
 
     value: str | None
     error: PythonError | None
@@ -35,7 +35,7 @@ class Reply:
 
 
 class Python:
-    """Starts the interpreter when it is first needed, and again when it was lost. One piece of code at a time."""
+    """Starts the interpreter when it is first needed, and again after it was lost. Runs one piece of code at a time."""
 
     def __init__(self, keeper: Keeper, limits: Limits, ground: Ground, program: RemoteProgram | None = None) -> None:
         self._keeper = keeper
@@ -43,7 +43,7 @@ class Python:
         self._ground = ground
         self._program = program
         self._rested = Strain()
-        """Of the sandbox, when the last piece of code had ended."""
+        """The sandbox's strain when the previous piece of code had ended."""
         self.turn = asyncio.Lock()
 
     async def execute(self, code: str, watch: NativeWatch) -> Executed:
@@ -51,7 +51,7 @@ class Python:
             program = await self.program()
             assert program.channel is not None
             watch.begin()
-            if program.ended.done():  # while nothing was asked of it
+            if program.ended.done():  # it ended between two pieces of code
                 watch.look_back(self._rested)
             for stream in (program.stdout, program.stderr):
                 stream.begin(self._limits.output_bytes)
@@ -99,18 +99,18 @@ class Python:
                 program.close()
 
     async def _interrupt(self, program: RemoteProgram, answer: asyncio.Future[Answer], watch: NativeWatch) -> None:
-        """End the processes that the code has started, and ask it to stop. It is given little time to do so."""
+        """End the processes that the code has started and interrupt it. It gets little time to stop."""
         with contextlib.suppress(OSError):
-            for _ in range(_TIMES):  # it may only have been about to begin
-                await self._keeper.end_since(program, watch.seconds)  # it may wait for them
+            for _ in range(_TIMES):  # it may start more meanwhile
+                await self._keeper.end_since(program, watch.seconds)  # the code may be waiting for them
                 await self._keeper.signal(program, signal.SIGINT)
                 await asyncio.wait((answer,), timeout=_GRACE_SECONDS / _TIMES)
                 if answer.done():
-                    await self._keeper.end_since(program, watch.seconds)  # what it has started meanwhile
+                    await self._keeper.end_since(program, watch.seconds)  # what it has started since
                     return
 
     async def _executed_last(self, program: RemoteProgram, exceeded: Limit | None, watch: NativeWatch) -> Executed:
-        """The interpreter did not answer, or not sensibly: see to it that it is no more."""
+        """The interpreter did not answer, or its answer was invalid: end it."""
         self._program = None
         assert program.channel is not None
         talked_nonsense = not program.channel.hung_up
@@ -132,7 +132,7 @@ def _output(program: RemoteProgram) -> tuple[str, str]:
 
 
 def _reply(answer: asyncio.Future[Answer]) -> Reply | None:
-    """What the interpreter answered, if it is an answer: it is untrusted code's own word, so its form is checked."""
+    """The interpreter's answer if it is valid. Untrusted code may have written it, so check its form."""
     if not answer.done() or answer.exception() is not None:
         return None
     header = answer.result().header
@@ -155,4 +155,4 @@ def _amount(said: object) -> float:
 def _text(said: object) -> str:
     if not isinstance(said, str):
         raise TypeError(said)
-    return said.encode(errors="replace").decode()  # half a character in JSON is no text
+    return said.encode(errors="replace").decode()  # a lone surrogate is no text

@@ -1,7 +1,7 @@
-"""The file system that every sandbox starts from: a read-only root of the host's programs, and nothing else of it.
+"""The file system that every sandbox starts from: a read-only root with the host's programs, and nothing else of it.
 
-Built once by each template process in its own mount namespace. A sandbox inherits it and mounts over it what is
-private to it.
+Each template process builds it once, in its own mount namespace. A sandbox inherits it and mounts its private parts
+over it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from toolyard.sandboxes.native import syscalls
 HOME = "/home"
 WORK = "/home/work"
 TEMPORARY = "/home/tmp"
-"""Private places are all below /home, since Landlock's rule for what may be written sits on a directory that every
+"""All private directories are below /home: Landlock's rule for writable files is attached to a directory that every
 branch of a session shares."""
 
 _FILES = {
@@ -38,17 +38,17 @@ _LINKS = {
 
 
 def place(path: str) -> str:
-    """Where a path of the host's is found inside: in the same place, unless something private covers that."""
+    """The path inside of a host path: the same, unless something private covers it."""
     return f"/opt{path}" if path.startswith(("/tmp/", f"{WORK}/", f"{TEMPORARY}/")) else path
 
 
 def part_from_host() -> bool:
-    """Have a mount namespace of our own. Whether sandboxes can each have a user of their own, too."""
+    """Get our own mount namespace. Returns whether each sandbox can have its own user, too."""
     if os.getuid() == 0:
         try:
             os.setgroups([])
             syscalls.unshare(syscalls.CLONE_NEWNS)
-        except PermissionError:  # not all of root's power, as in a container
+        except PermissionError:  # root without all capabilities, as in a container
             pass
         else:
             return True
@@ -57,27 +57,27 @@ def part_from_host() -> bool:
 
 
 def cover(paths: Sequence[str]) -> None:
-    """Let nothing of these paths be seen from here on, nor from any sandbox: what is bound below comes with what covers
-    it. Nobody inside can take it away, for the mounts of a sandbox are those of a namespace above its own."""
+    """Hide these paths from here on, in all sandboxes too: a bind mount made later takes the covers along. Nothing
+    inside can unmount them: they belong to a namespace above the sandbox's own."""
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     for path in paths:
         if os.path.isdir(path):
             flags = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV
             syscalls.mount("hidden", path, "tmpfs", flags, "mode=555,size=4k,nr_inodes=1")
         elif os.path.exists(path):
-            # not an empty file: a module would be imported from that
+            # not an empty file: it could be imported as a module
             syscalls.mount("/dev/null", path, flags=syscalls.MS_BIND)
 
 
 class Covers:
-    """What covers hidden paths of the template, renewed when somebody has replaced one of them on the host: to remove a
-    file takes away, everywhere, what is mounted over it."""
+    """The covers of hidden paths in the template. It renews one when the host has replaced a path: removing a file also
+    removes what is mounted over it."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._covered = {path: _identity(path) for path in paths}
 
     def renew(self) -> None:
-        """Before a sandbox is made. One that is there already sees what is new."""
+        """Renew covers before a sandbox is made. A running sandbox already sees the replacement."""
         for path, covered in self._covered.items():
             if (found := _identity(path)) != covered and found is not None:
                 cover([path])
@@ -105,11 +105,11 @@ def enter(prefixes: Sequence[str]) -> None:
             file.write(text)
     for name in _DEVICES:
         _bind(f"/dev/{name}", root)
-        # Devices can be written all the same, but not their time stamps, which are the host's.
+        # Programs can still write to the devices, but not change their time stamps, which are the host's.
         syscalls.set_mount_attributes(f"{root}/dev/{name}", syscalls.ATTR_RDONLY | syscalls.ATTR_NOSUID)
     for name, target in _LINKS.items():
         os.symlink(target, f"{root}/{name}")
-    # A new /proc may only be mounted by somebody who sees a whole one. Each sandbox covers it with its own.
+    # Only a process that sees a whole /proc may mount a new one. Each sandbox covers this one with its own.
     syscalls.mount("/proc", f"{root}/proc", flags=syscalls.MS_BIND | syscalls.MS_REC)
     os.chdir(root)
     syscalls.pivot_root(".", ".")
@@ -120,13 +120,13 @@ def enter(prefixes: Sequence[str]) -> None:
 
 
 def _room(prefixes: Sequence[str]) -> str:
-    """A directory to build in, which will be covered, but only for us: any will do that no interpreter lies in."""
+    """A directory to build in, which gets covered only in our namespace. Any will do that contains no interpreter."""
     places = [place for place in _ROOMS if not any(f"{prefix}/".startswith(f"{place}/") for prefix in prefixes)]
     return next(place for place in places if os.path.isdir(place))
 
 
 def _show(path: str, root: str) -> None:
-    """Bind a host path read-only. Links are made anew; what is not there is left out."""
+    """Bind a host path read-only. Links are recreated; missing paths are left out."""
     target = root + place(path)
     if os.path.lexists(target):
         return
@@ -149,7 +149,7 @@ def _bind(path: str, root: str) -> None:
 
 
 def _be_root_of_own_namespace() -> None:
-    """Without root's power, whoever makes namespaces must first own the one that they are made in."""
+    """Without root, a process must first own a user namespace to make others in it."""
     user, group = os.geteuid(), os.getegid()
     syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
     for file, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):

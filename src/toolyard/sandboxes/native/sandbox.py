@@ -1,4 +1,4 @@
-"""A native sandbox as its user sees it."""
+"""A native sandbox, as its user sees it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 from toolyard.core.errors import CannotFork, SandboxError, SandboxLost, WorkspaceError
 from toolyard.sandboxes import paths
 from toolyard.sandboxes.base import Entry, Executed, Finished, Grader, Limits, Process, Report, Sandbox, Usage
+from toolyard.sandboxes.carrier import Carrier
 from toolyard.sandboxes.endings import HostExhausted
 from toolyard.sandboxes.grading.grader import open_grader
 from toolyard.sandboxes.native.agent_client import SECONDS, AgentClient, RemoteProgram, agreed
@@ -30,15 +31,15 @@ T = TypeVar("T")
 
 _PIECE = 256 * 1024
 _BRANCH_BYTES = 8 * 2**20
-"""Of memory, that a branch takes beside its files."""
+"""Memory that a branch needs beside its files."""
 _COPIED_PER_SECOND = 10 * 2**20
-"""Bytes, on a machine that has a lot else to do; a quiet one copies a hundred times as many."""
+"""Bytes, on a machine that is busy with much else; an idle one copies a hundred times as many."""
 _SPENT = "the sandbox is gone: its programs and files used up all of its memory"
 _UNFORKABLE = "the session cannot be forked:"
 
 
-class NativeSandbox:
-    """`end` frees what the sandbox is made of. A branch lives inside its parent and has its interpreter already."""
+class NativeSandbox(Carrier):
+    """`end` frees the sandbox's resources. A branch lives inside its parent and starts with an interpreter."""
 
     def __init__(
         self,
@@ -64,18 +65,19 @@ class NativeSandbox:
         self._python = Python(client, limits, ground, interpreter)
         self._bash = Bash(client, limits, ground)
         self._files = asyncio.Lock()
-        """A file is read and written in pieces, and those of several callers must not be mixed."""
+        """Files are read and written in pieces; this keeps concurrent callers from interleaving them."""
         self._processes: set[RunningProgram] = set()
         self._branches: set[NativeSandbox] = set()
         self._under_way: set[asyncio.Task[Any]] = set()
-        """What has been begun and nobody waits for any more."""
+        """Work that has begun and whose caller was cancelled."""
         self._unwanted: set[asyncio.Task[Any]] = set()
-        """What closes branches that came too late. These wait for us to be closed, so we must not wait for them."""
+        """Tasks that close branches of a cancelled fork. They wait for our close, so our close must not wait for
+        them."""
         self._watches: set[NativeWatch] = set()
         self._closing: asyncio.Task[None] | None = None
         self._is_freed = False
         self._ran_out: str | None = None
-        """Whose memory, if it ended by itself."""
+        """Whose memory ran out, if the sandbox ended by itself."""
 
     @property
     def alive(self) -> bool:
@@ -157,7 +159,7 @@ class NativeSandbox:
         process = RunningProgram(program)
         self._processes.add(process)
         process.begin(self._lived(process, program, watch), self._processes.discard)
-        if self._closing is not None:  # meanwhile
+        if self._closing is not None:  # closed while it started
             await process.kill()
         self._check_open()
         return process
@@ -186,23 +188,23 @@ class NativeSandbox:
             self._check_open()
         except SandboxLost as error:
             if await self._is_own_doing(error, self._ground.group.glance()):
-                return  # nothing runs any more
+                return  # nothing is running
             raise
         for watch in list(self._watches):
             watch.exceed("wall")
-        async with self._python.turn, self._bash.turn:  # when what ran there is over
+        async with self._python.turn, self._bash.turn:  # wait until the running code has stopped
             await self._end_programs()
 
     async def rehearse(self) -> None:
-        """Let the interpreter do once what it will be asked to do. Nothing is left of it but that it is faster."""
+        """Let the interpreter practise once what it will do. That only makes it faster."""
         await self._python.rehearse()
 
     async def _wind_up_if_cancelled(
         self, work: Coroutine[Any, Any, T], watch: NativeWatch, spent: Callable[[float], T]
     ) -> T:
-        """Wait for something to end. Who stops waiting ends it, as if its time were over, so that nothing goes on
-        unseen; the sandbox can be used again as soon as that is done. `spent` makes the result of a program whose
-        sandbox has used up its memory, itself included."""
+        """Run `work`. If the caller is cancelled, end it as if its time were over, so that nothing goes on unseen; the
+        sandbox is usable again once that is done. `spent` makes the result of a program whose sandbox used up its
+        memory and ended."""
         task = asyncio.ensure_future(work)
         self._watches.add(watch)
         task.add_done_callback(lambda _: self._watches.discard(watch))
@@ -221,8 +223,8 @@ class NativeSandbox:
         return done
 
     async def _is_own_doing(self, error: SandboxLost, before: Strain) -> bool:
-        """Whether it is lost because its own programs took all the memory that it may have. They must not be able to
-        pass for trouble of the host."""
+        """Whether the sandbox was lost because its own programs used all of its memory. They must not pass for trouble
+        of the host."""
         if isinstance(error, HostExhausted) or self._closing is not None or not self._client.lost:
             return False
         if self._ran_out is None:
@@ -280,7 +282,7 @@ class NativeSandbox:
         try:
             return (await asyncio.shield(asking)).payload
         except asyncio.CancelledError:
-            _keep(asking, self._under_way)  # a message of which only half was sent would be waited for
+            _keep(asking, self._under_way)  # the agent would wait for the rest of a half-sent message
             raise
         except OSError as error:
             raise WorkspaceError(f"{path}: {error.strerror}") from error
@@ -338,7 +340,7 @@ class NativeSandbox:
         return branch
 
     async def _copying_seconds(self) -> float:
-        """How long a copy of the workspace may take. Raises `CannotFork` if the sandbox has no memory for one."""
+        """How long copying the workspace may take. Raises `CannotFork` if the sandbox has no memory for a copy."""
         size = await self._client.size_of_files()
         left = self._ground.memory_left()
         if left is not None and size + _BRANCH_BYTES > left:
@@ -350,9 +352,9 @@ class NativeSandbox:
         return SECONDS + size / _COPIED_PER_SECOND
 
     async def _place_for(self, interpreter: RemoteProgram, seconds: float) -> tuple[int, AgentClient, RemoteProgram]:
-        """Have the agent make one, while the interpreter looks whether it can be forked; then have that forked.
+        """Have the agent make a place for a branch while the interpreter checks that it can fork; then fork it.
 
-        Whatever goes wrong, nothing is left of it, and the sandbox is as it was."""
+        After any failure, nothing is left of the branch and the sandbox is unchanged."""
         assert interpreter.channel is not None
         ours, theirs = pair()
         client = AgentClient(ours, owner=self._ground.owner)
@@ -377,8 +379,8 @@ class NativeSandbox:
             forkable.cancel()
 
     async def _refusal(self, error: BaseException, failure: str) -> BaseException:
-        """What to say of a fork that failed. `failure` is what the agent of the branch says, or what has become of it
-        if code of the session may have done that."""
+        """The exception for a failed fork. `failure` is the message of the branch's agent, or why that agent was lost
+        if code of the session may have caused it."""
         self._check_open()
         match error:
             case TimeoutError():
@@ -387,7 +389,7 @@ class NativeSandbox:
                     f"{_UNFORKABLE} the interpreter did not do so in time and was ended: its variables are lost"
                 )
             case OSError(errno=errno.EAGAIN):
-                self._ground.check_room(1)  # or it is the server that can have no more processes
+                self._ground.check_room(1)  # raises if the server, and not the sandbox, is out of processes
                 most = self.limits.processes
                 return CannotFork(
                     f"{_UNFORKABLE} it would exceed the {most} processes that a sandbox and its branches may have"
@@ -412,7 +414,7 @@ class NativeSandbox:
     # The end.
 
     async def close(self) -> None:
-        """Branches live inside, so the last of them to be closed frees what they share."""
+        """Branches live inside, so closing the last of them frees what they share."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._free())
         await asyncio.shield(self._closing)
@@ -428,7 +430,7 @@ class NativeSandbox:
                 watch.exceed("wall")
             await self._end_programs()
             return
-        if self._is_freed:  # by the last branch, which was closed at the same moment
+        if self._is_freed:  # by the last branch, closed at the same time
             return
         self._is_freed = True
         await self._end()
@@ -440,7 +442,7 @@ class NativeSandbox:
     async def _end_programs(self, *more: Awaitable[Any]) -> None:
         going_on = [process.kill() for process in self._processes]
         ending = (self._python.end(), self._bash.end(), *going_on, *more)
-        await asyncio.gather(*ending, return_exceptions=True)  # it may just be dying
+        await asyncio.gather(*ending, return_exceptions=True)  # the agent may be dying
 
     async def _lose(self, branch: NativeSandbox) -> None:
         self._branches.discard(branch)
@@ -467,19 +469,19 @@ class NativeSandbox:
 
 
 def _keep(task: asyncio.Task[Any], among: set[asyncio.Task[Any]]) -> None:
-    """Until it has ended."""
+    """Hold a task until it has ended."""
     among.add(task)
     task.add_done_callback(among.discard)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody is left to be told
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieve it; no caller waits
 
 
 async def _kill_started(starting: asyncio.Task[Process]) -> None:
-    """End a program that nobody waits for any more."""
+    """End a program whose caller was cancelled."""
     await (await starting).kill()
 
 
 async def _close_all(forking: asyncio.Task[Sequence[NativeSandbox]]) -> None:
-    """Close the branches of a fork that nobody waits for any more."""
+    """Close the branches of a fork whose caller was cancelled."""
     for branch in await forking:
         await branch.close()
 
@@ -489,7 +491,7 @@ def _mebibytes(size: int) -> str:
 
 
 def _entry(name: object, kind: object, size: object) -> Entry:
-    """What the agent says of a file, if it has the right form."""
+    """The agent's description of a file, if its form is right."""
     if not isinstance(name, str) or type(size) is not int:
         raise TypeError((name, size))
     match kind:

@@ -1,11 +1,11 @@
 """The seccomp filters of the native sandbox: which system calls may reach the kernel, and the compiler for that list.
 
-Both filters are allowlists. A call that exists but is not listed fails with EPERM; a number that had no name when this
-was written fails with ENOSYS, as on a kernel that does not have it, so that a newer C library falls back. A call by
-another architecture's table (`int 0x80`, x32) kills the process: its numbers mean other things.
+Both filters are allowlists. A known call that is not listed fails with EPERM. A number that had no name when this was
+written fails with ENOSYS, as on an older kernel, so that a newer C library falls back. A call by another architecture's
+table (`int 0x80`, x32) kills the process: its numbers mean other calls.
 
-The policy is data: a tree of `Switch`es. The compiler below turns it into classic BPF. Nothing here is imported from
-Toolyard, because this module is loaded where nothing else of Toolyard should be.
+The policy is data: a tree of `Switch`es. The compiler below turns it into classic BPF. This module imports nothing of
+Toolyard, because it is loaded where nothing else of Toolyard should be.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ MACHINE = os.uname().machine
 
 
 def program_filter(*, machine: str = MACHINE) -> bytes:
-    """What untrusted programs may do, as an array of `struct sock_filter`.
+    """The filter of untrusted programs, as an array of `struct sock_filter`.
 
-    Internet sockets are harmless in a network namespace of one's own: what is not there is "Network is unreachable".
+    Internet sockets are harmless in a private network namespace: other addresses give "Network is unreachable".
     """
     return _compiled_for(machine, PROGRAM)
 
 
 def added_filter(*, machine: str = MACHINE) -> bytes:
-    """The same for a program that has an agent's filter already, and only for such: what that allows beyond it.
+    """The filter for a program that already has an agent's filter, and only for such: it forbids the rest.
 
-    Every program of a native sandbox loads it, and how long that takes goes by its length, of which it has a quarter.
+    Every program of a native sandbox loads it. Loading takes time in proportion to its length, a quarter of the whole.
     """
     return b"".join(_compiled(_added(_tree(machine, AGENT), _tree(machine, PROGRAM))))
 
 
 def shared_filter(*, network: bool, own_user: bool, machine: str = MACHINE) -> bytes:
-    """The same for a program without namespaces: it may not use what all programs of the host share.
+    """The filter for a program without namespaces: it also forbids what all programs of the host share.
 
-    Without a user of its own it may not change modes, owners and times either, of which Landlock knows nothing: other
-    files of that user have those too.
+    Without its own user, a program may not change modes, owners and times either: Landlock does not cover them, and
+    other files of that user have them too.
     """
     policy = SHARED if own_user else SHARED | dict.fromkeys(ATTRIBUTES, REFUSE)
     return _compiled_for(machine, policy | {"socket": INET_SOCKET} if network else policy)
 
 
 def agent_filter(*, machine: str = MACHINE) -> bytes:
-    """What process 1 of a sandbox may do: the same, and what it takes to set up namespaces, mounts and programs.
+    """The filter of process 1 of a sandbox: a program's calls, and those to set up namespaces, mounts and programs.
 
     Programs that it starts keep this filter and add theirs; the stricter answer of the two counts.
     """
@@ -58,17 +58,17 @@ def agent_filter(*, machine: str = MACHINE) -> bytes:
 
 
 def fail(error: int) -> int:
-    """The call does not take place and returns this error. The program goes on."""
+    """The call is not made and returns this error. The program goes on."""
     return 0x0005_0000 | error
 
 
 ALLOW = 0x7FFF_0000
 KILL = 0x8000_0000
-"""The whole process, not just the thread."""
+"""Kills the whole process, not just the thread."""
 REFUSE = fail(errno.EPERM)
 ABSENT = fail(errno.ENOSYS)
 PRETEND = fail(0)
-"""The call does not take place and returns 0."""
+"""The call is not made and returns 0."""
 
 Rule: TypeAlias = "int | Switch"
 
@@ -77,7 +77,7 @@ NUMBER, ARCHITECTURE = 0, 4  # offsets in struct seccomp_data
 
 
 class Switch(NamedTuple):
-    """Decide by one 32-bit word of `struct seccomp_data`, of which only the bits in `mask` are looked at."""
+    """Decide by one 32-bit word of `struct seccomp_data`; only the bits in `mask` count."""
 
     offset: int
     cases: Mapping[int, Rule]
@@ -85,8 +85,8 @@ class Switch(NamedTuple):
     mask: int = WORD
 
 
-# Every argument that is looked at below is an int, an unsigned int, or a set of flags below bit 32: the kernel itself
-# ignores the upper half of the register, and so must we. A comparison of all 64 bits could be evaded with a bit there.
+# Every argument tested below is an int, an unsigned int, or a set of flags below bit 32: the kernel itself ignores the
+# upper half of the register, and so must we. A bit there would evade a comparison of all 64 bits.
 
 
 def _argument(index: int) -> int:
@@ -135,7 +135,7 @@ ALLOWED = _names(
     brk munmap mremap mprotect msync mincore madvise mlock mlock2 munlock mlockall munlockall mseal map_shadow_stack
     pkey_mprotect pkey_alloc pkey_free membarrier mbind get_mempolicy set_mempolicy
 
-    # Processes, threads, signals. The last two are made by the kernel's own trampolines when the host traces a program.
+    # Processes, threads, signals. The kernel's own trampolines make the last two when the host traces a program.
     fork vfork execve execveat exit exit_group wait4 waitid kill tkill tgkill pidfd_open pidfd_send_signal pause
     rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigtimedwait rt_sigqueueinfo rt_tgsigqueueinfo
     rt_sigsuspend sigaltstack restart_syscall futex futex_waitv futex_wake futex_wait futex_requeue set_robust_list
@@ -143,7 +143,7 @@ ALLOWED = _names(
     sched_setscheduler sched_getscheduler sched_setattr sched_getattr sched_setaffinity sched_getaffinity
     sched_get_priority_max sched_get_priority_min sched_rr_get_interval uretprobe uprobe
 
-    # Who one is, and what one may use
+    # Identity and limits
     getpid getppid gettid getpgid setpgid getpgrp getsid setsid getuid geteuid getgid getegid getresuid getresgid
     getgroups setuid setgid setreuid setregid setresuid setresgid setfsuid setfsgid setgroups capget capset getrlimit
     setrlimit getrusage getpriority setpriority ioprio_get ioprio_set times sysinfo uname getrandom
@@ -153,7 +153,7 @@ ALLOWED = _names(
     time gettimeofday clock_gettime clock_getres clock_nanosleep nanosleep alarm getitimer setitimer timer_create
     timer_settime timer_gettime timer_getoverrun timer_delete
 
-    # Sockets, once one has them
+    # Sockets that are open
     bind listen accept accept4 connect shutdown getsockname getpeername getsockopt sendto sendmsg sendmmsg recvfrom
     recvmsg recvmmsg
 
@@ -192,7 +192,7 @@ PRCTL_ERRORS = {
     62: errno.EINVAL,  # PR_SCHED_CORE: would idle the other thread of a processor core, at its neighbours' expense
 }
 
-# Protocols other than these two would load kernel modules that nobody needs here (SCTP, L2TP, SMC, ...).
+# Other protocols would load kernel modules that no program needs here (SCTP, L2TP, SMC, ...).
 _INET_PROTOCOL = only(2, {0, 6, 17}, error=errno.EPROTONOSUPPORT)  # the type's own, TCP, UDP
 _SOCK_NONBLOCK, _SOCK_CLOEXEC = 0o4000, 0o2000000
 _INET_TYPE = Switch(
@@ -208,7 +208,7 @@ INET_SOCKET = UNIX_SOCKET._replace(cases={AF_INET: _INET_TYPE, AF_INET6: _INET_T
 SOCKET = INET_SOCKET._replace(cases={**INET_SOCKET.cases, AF_UNIX: ALLOW})
 AGENT_SOCKET = SOCKET._replace(cases={**SOCKET.cases, AF_NETLINK: only(2, {0})})  # NETLINK_ROUTE
 
-# Firewall tables, IPsec, kernel TLS and BPF have been the way out of many a sandbox.
+# Firewall tables, IPsec, kernel TLS and BPF have been the way out of many sandboxes.
 SETSOCKOPT = Switch(
     _argument(1),
     {
@@ -235,8 +235,8 @@ _TERMINAL_IOCTLS = all_but(
         0x5437: errno.EPERM,  # TIOCVHANGUP
     },
 )
-# Those that ask: who gets signals, at-mark, time stamps, and an interface's name, list, flags, addresses, metric, MTU,
-# hardware address, index and queue length. The others, which set, are numbered between them.
+# Requests that only read: signal owner, at-mark, time stamps, and an interface's name, list, flags, addresses, metric,
+# MTU, hardware address, index and queue length. The requests that set values are numbered between them.
 _SOCKET_IOCTLS = only(
     1,
     [
@@ -262,10 +262,10 @@ _FILE_IOCTLS = only(
         0xC018_9436,  # FIDEDUPERANGE
         0x8004_5200,  # RNDGETENTCNT
     },
-    error=errno.ENOTTY,  # what the kernel says of a request that the file does not know
+    error=errno.ENOTTY,  # the kernel's answer to a request that the file does not know
 )
-# By the family of the request, its second byte. There are no devices here but terminals and random numbers; requests to
-# namespaces and to pidfds, which give out descriptors of namespaces, fall under the last.
+# Chosen by the family of the request, its second byte. The only devices here are terminals and random numbers. The last
+# case also covers requests to namespaces and pidfds, which would return descriptors of namespaces.
 _IOCTL_FAMILY = 0xFF00
 IOCTL = Switch(_argument(1), {0x5400: _TERMINAL_IOCTLS, 0x8900: _SOCKET_IOCTLS}, _FILE_IOCTLS, mask=_IOCTL_FAMILY)
 
@@ -274,18 +274,18 @@ _MAKEABLE_FILES = {0, stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK}  # no devices
 PROGRAM: dict[str, Rule] = {
     **dict.fromkeys(ALLOWED, ALLOW),
     **dict.fromkeys(NOT_THERE, ABSENT),
-    # Both would write back every file of the host. A workspace is in memory and has nothing to write back.
+    # Both would write back every file of the host. A workspace is in memory and needs no write-back.
     "sync": PRETEND,
     "syncfs": PRETEND,
     "clone": without(0, CLONE_NEW),
-    # To move into a branch that process 1 has prepared. Who enters a user namespace has every capability in it, so
-    # nothing that is allowed in this filter may count on the lack of one.
+    # For moving into a branch that process 1 has prepared. A process that enters a user namespace has every capability
+    # in it, so nothing that this filter allows may rely on a lack of capabilities.
     "setns": only(1, {CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWUTS}),
-    # The host's reserve of huge pages is not counted as anybody's memory. The error is that of an empty reserve.
+    # The host's reserve of huge pages is charged to no sandbox. The error is that of an empty reserve.
     "mmap": without(3, MAP_HUGETLB, error=errno.ENOMEM),
     "memfd_create": without(1, MFD_HUGETLB, error=errno.ENOMEM),
     "shmget": without(2, SHM_HUGETLB, error=errno.ENOMEM),
-    "prlimit64": only(0, {0}),  # one's own
+    "prlimit64": only(0, {0}),  # its own
     "personality": only(0, SETTABLE_PERSONALITIES),
     "prctl": all_but(0, PRCTL_ERRORS),
     "mknod": only(1, _MAKEABLE_FILES, mask=stat.S_IFMT(0xFFFF)),
@@ -296,8 +296,8 @@ PROGRAM: dict[str, Rule] = {
     "ioctl": IOCTL,
 }
 
-# Whoever may have a socket by a path, or send a datagram to one, can speak to services of the host that do as its user
-# says. What is left are pairs, connected for ever.
+# A program that may open a socket by a path, or send a datagram to one, can talk to services of the host that obey its
+# user. Only connected pairs are left.
 SHARED: dict[str, Rule] = {
     **PROGRAM,
     **dict.fromkeys(
@@ -309,7 +309,7 @@ SHARED: dict[str, Rule] = {
         ),
         ABSENT,
     ),
-    # Of which Landlock knows nothing: who may write to a file outside may not, but could still add these to it.
+    # Landlock does not cover these: a program could add them to outside files that it may not write.
     **dict.fromkeys(
         _names(
             """
@@ -320,7 +320,7 @@ SHARED: dict[str, Rule] = {
     ),
     **dict.fromkeys(
         _names("sched_setparam sched_setscheduler sched_setattr sched_setaffinity"),
-        only(0, {0}),  # one's own
+        only(0, {0}),  # its own
     ),
     "setpriority": Switch(_argument(0), dict.fromkeys([0, 1], only(1, {0})), REFUSE),  # a process, a group of them
     "ioprio_set": Switch(_argument(0), dict.fromkeys([1, 2], only(1, {0})), REFUSE),
@@ -349,9 +349,9 @@ AGENT: dict[str, Rule] = {
 }
 
 # --- The compiler -----------------------------------------------------------------------------------------------------
-# The program is a tree, as the policy is: every branch jumps forward into its own subtree, and every leaf returns. So a
-# call costs about log2(calls) instructions, and one that is allowed whatever its arguments costs none: since 5.11 the
-# kernel finds those out when the filter is loaded, and does not run it for them.
+# The program is a tree, like the policy: every branch jumps forward into its own subtree, and every leaf returns. So a
+# call costs about log2(calls) instructions. A call allowed for all arguments costs none: since 5.11 the kernel finds
+# those when it loads the filter, and skips the filter for them.
 
 X32_BIT = 0x4000_0000
 
@@ -369,7 +369,7 @@ def _tree(machine: str, policy: Mapping[str, Rule]) -> Rule:
 
 
 def _added(before: Rule, rule: Rule) -> Rule:
-    """What a rule still has to say where another is in force: nothing where both say the same."""
+    """What a rule still forbids where another one is in force: nothing where both agree."""
     if before == rule:
         return ALLOW
     if isinstance(before, int) or isinstance(rule, int) or (before.offset, before.mask) != (rule.offset, rule.mask):
@@ -390,7 +390,7 @@ def _compiled(rule: Rule) -> list[bytes]:
 
 
 def _spans(switch: Switch) -> list[tuple[int, Rule]]:
-    """All values from 0 up, each span as its first value and its rule, where neighbours differ."""
+    """All values from 0 up, as spans of one rule: each span's first value and its rule."""
     otherwise = switch.otherwise
     starts = {0: otherwise} | {value + 1: otherwise for value in switch.cases if value != WORD} | dict(switch.cases)
     spans: list[tuple[int, Rule]] = []
@@ -409,7 +409,7 @@ def _search(spans: list[tuple[int, Rule]]) -> list[bytes]:
 
 
 def _jump_if_at_least(value: int, *, over: int) -> list[bytes]:
-    if over <= 255:  # all that a conditional jump can say
+    if over <= 255:  # the range of a conditional jump
         return [_instruction(_JUMP_IF_AT_LEAST, value, if_true=over)]
     return [_instruction(_JUMP_IF_AT_LEAST, value, if_false=1), _instruction(_JUMP, over)]
 
@@ -419,7 +419,7 @@ def _instruction(code: int, operand: int, *, if_true: int = 0, if_false: int = 0
 
 
 # --- The numbers ------------------------------------------------------------------------------------------------------
-# A row starts with the number of its first name; those of the others follow.
+# A row starts with the number of its first name; the others follow in order.
 
 AUDIT_ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 

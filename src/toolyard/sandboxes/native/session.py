@@ -1,6 +1,6 @@
-"""The interpreter's process: does what the host asks, one piece of code after the other, and forks itself.
+"""The interpreter's process: it runs the host's requests, one after the other, and forks itself.
 
-It shares its process with untrusted code, so nothing that it says is taken for more than that code's own word.
+It shares its process with untrusted code, so the host trusts its messages no more than that code's.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from typing import Any
 from toolyard.sandboxes.native import forking, rootfs, signals, syscalls, wire
 
 _drawing: _random.Random = random.seed.__self__  # type: ignore[attr-defined]
-"""What functions of `random` draw from. A method of its base class seeds it with fewer steps than its own."""
+"""The generator behind functions of `random`. A method of its base class seeds it with fewer steps."""
 _chance = syscalls.Syscalls()
-"""Draws what numpy goes on from. The template has drawn that for all of its copies."""
-_NUMPY_STATE, _DRAWN_AT_ONCE = 624 * 4, 256  # more than so many bytes can be interrupted
+"""Draws numpy's next random state. The template has drawn one for all of its copies."""
+_NUMPY_STATE, _DRAWN_AT_ONCE = 624 * 4, 256  # longer reads can be interrupted
 
 _ENTERED = b"entered"
 _BRANCH_FILES = 4
-"""That come from the host for a branch."""
+"""Files that the host sends for a branch."""
 
 _LOOKS, _LOOK_SECONDS = 100, 0.0005
-"""For threads that have ended, and are not gone."""
+"""For threads that have ended but are not gone yet."""
 
 _surrender = syscalls.Syscalls()
-"""Of the power that an interpreter has in the namespaces of its branch."""
+"""Gives up an interpreter's capabilities in the namespaces of its branch."""
 syscalls.drop_capabilities(_surrender)
 _surrender.add("prctl", syscalls.PR_SET_DUMPABLE, 1)
 
 
 def live(control_fd: int, kin_fd: int, interpreter: Any) -> None:
-    """Until the host hangs up. A child that the code forked, and that came back here, ends.
+    """Serve until the host disconnects. A child that the code forked, and that returns here, exits.
 
-    One that is alone has no kin, and is not asked to fork."""
+    A lone interpreter has no kin and gets no requests to fork."""
     control, kin = wire.at(control_fd), None if kin_fd < 0 else wire.at(kin_fd)
     _begin(interpreter)
     _serve(control, kin, interpreter)
 
 
 def rehearse(interpreter: Any, times: int) -> None:
-    """In the template: do so many times what is done above. Nobody listens to the answers."""
+    """In the template: do the above as often. Nothing reads the answers."""
     for _ in range(times):
         _begin(interpreter)
         interpreter.detach()
@@ -69,9 +69,9 @@ def rehearse(interpreter: Any, times: int) -> None:
 
 
 def prepare_chance() -> None:
-    """In the template, with all libraries loaded."""
+    """Call this in the template, with all libraries loaded."""
     if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()  # none of it is used up then, and nothing else is remembered
+        numpy.random.seed()  # resets its position and clears cached values
         state = _generator(numpy).ctypes.state_address
         for begin in range(0, _NUMPY_STATE, _DRAWN_AT_ONCE):
             size = min(_DRAWN_AT_ONCE, _NUMPY_STATE - begin)
@@ -79,7 +79,7 @@ def prepare_chance() -> None:
 
 
 def _generator(numpy: Any) -> Any:
-    """What functions of `numpy.random` draw from."""
+    """The generator behind functions of `numpy.random`."""
     if hasattr(numpy.random, "get_bit_generator"):
         return numpy.random.get_bit_generator()
     return numpy.random.mtrand._rand._bit_generator  # before 1.24
@@ -87,7 +87,7 @@ def _generator(numpy: Any) -> Any:
 
 def _begin(interpreter: Any) -> None:
     interpreter.attach()
-    signals.handle(signals.PIPE, signals.IGNORED)  # as in any Python: a write that fails, and not the end
+    signals.handle(signals.PIPE, signals.IGNORED)  # as in any Python: the write fails, and the process goes on
     _random.Random.seed(_drawing)
     _chance.make()
     if (threading := sys.modules.get("threading")) is not None:
@@ -101,22 +101,22 @@ def _serve(control: _socket.socket, kin: _socket.socket | None, interpreter: Any
             request, payload, fds = wire.receive(control)
         except wire.Closed:
             return
-        except BaseException as error:  # a timer or signal handler that code has left behind
+        except BaseException as error:  # from a timer or signal handler that code left behind
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # it was the socket
+                raise  # an error of the socket
             continue
         if request["op"] == "exec":
             answer, data = _execute(interpreter.run, payload)
-        elif request["op"] == "rehearse":  # what is done for the first time takes longest: it has memory copied
+        elif request["op"] == "rehearse":  # the first run is the slowest: it copies memory
             answer, data = _execute(interpreter.rehearse, b"print(end='')")
         elif request["op"] == "check":
             answer, data = {"problem": _problem()}, b""
         else:
             assert kin is not None
             problem = _fork(control, kin, fds)
-            if problem is None:  # we are the branch, and it is the host of that who will ask
+            if problem is None:  # we are the branch, and serve its own host end
                 own = os.getpid()
-                interpreter.leave_loop()  # Python may not have been told, and so the interpreter neither
+                interpreter.leave_loop()  # Python's fork hooks may not have run
                 interpreter.attach()
                 continue
             answer, data = {"problem": problem}, b""
@@ -135,7 +135,7 @@ def _execute(run: Callable[[str], object], code: bytes) -> tuple[dict[str, Any],
 
 
 def _used() -> tuple[float, int]:
-    """Seconds of processor time, with those of children, and the most memory that was held at once."""
+    """Seconds of processor time, including children's, and the peak memory."""
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, own.ru_maxrss * 1024
 
@@ -144,14 +144,14 @@ def _used() -> tuple[float, int]:
 
 
 def _fork(control: _socket.socket, kin: _socket.socket, fds: Sequence[int]) -> str | None:
-    """None in the branch. In the process that is forked: what prevented it, or an empty text.
+    """Returns None in the branch. In the original: what prevented the fork, or an empty text.
 
-    `fds` are the branch's standard files and its way to the host; its namespaces come from the agent.
+    `fds` are the branch's standard files and its socket to the host; its namespaces come from the agent.
     """
     header, _, invited = wire.receive(kin)
     waiting = select.poll()
     waiting.register(kin, select.POLLIN)
-    while waiting.poll(0):  # that was for a fork that was given up
+    while waiting.poll(0):  # that invitation was for an abandoned fork
         for fd in invited:
             os.close(fd)
         header, _, invited = wire.receive(kin)
@@ -169,14 +169,14 @@ def _fork(control: _socket.socket, kin: _socket.socket, fds: Sequence[int]) -> s
 
 
 def _branch(namespaces: Mapping[int, int], places: Mapping[int, int]) -> str | None:
-    """The same. The branch has these files, of which each comes to another place."""
+    """The same. The branch moves each of these files to its place."""
     told, tells = os.pipe()
     branched = False
     try:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         branched = _copied_into(namespaces, places, tells)
-    except BaseException as error:  # a stream of the code's own, or there can be no more processes
+    except BaseException as error:  # a stream of the code failed, or there is no room for a process
         os.write(tells, _words(error))
     if branched:
         os.write(tells, _ENTERED)
@@ -195,10 +195,10 @@ def _words(error: BaseException) -> bytes:
 
 
 def _copied_into(namespaces: Mapping[int, int], places: Mapping[int, int], tells: int) -> bool:
-    """Whether we are the copy, which has moved in. Hooks for forks find all as the code left it, or as it will be.
+    """Whether we are the copy, moved in. Fork hooks run before the move and after it.
 
-    Libraries of the template have hooks because of threads, of which there are none. So if the code has no hooks of its
-    own, Python is not told: that would write to many pages of memory, and so copy them.
+    The template's libraries have hooks for threads, of which there are none. So unless the code has hooks of its own,
+    Python's hooks do not run: they would write to many pages of memory, and so copy them.
     """
     copied, _now.branching = False, True
     hooked = _now.hooked
@@ -219,19 +219,19 @@ def _copied_into(namespaces: Mapping[int, int], places: Mapping[int, int], tells
 
 
 def _draw_anew() -> None:
-    """In a child of the code's own, as any Python does. A branch goes on from the same place."""
+    """In a child that the code forks: reseed, as any Python does. A branch keeps its state."""
     if not _now.branching:
         random.seed()
 
 
 _now = types.SimpleNamespace(branching=False, hooked=False)
-os.register_at_fork(after_in_child=_draw_anew)  # that of `random` itself is not there: see `boot`
+os.register_at_fork(after_in_child=_draw_anew)  # instead of the hook of `random`: see `helper_argv`
 
 
 def watch_for_hooks() -> None:
-    """In the template, with all libraries loaded: note from now on whether somebody has hooks for forks."""
+    """Call this in the template, with all libraries loaded: record from now on whether code registers fork hooks."""
     register = os.register_at_fork
-    # From Python 3.12 on asyncio has one because of its loops, and those are the code's. Older IPythons load it.
+    # From Python 3.12 on asyncio registers one for its loops, which are the code's. Older IPythons load it.
     _now.hooked = hasattr(sys.modules.get("asyncio.events"), "on_fork")
 
     @functools.wraps(register)
@@ -244,8 +244,8 @@ def watch_for_hooks() -> None:
 
 
 def _move_in(here: str, files: Sequence[tuple[int, str, int, int]], places: Mapping[int, int], tells: int) -> None:
-    """As the branch: give up the power over its namespaces, and have files in its own workspace, and those that are new
-    in their places. What goes wrong is told."""
+    """In the branch: give up the capabilities over its namespaces, reopen files in its own workspace, and put the new
+    files in their places. Reports a failure through `tells`."""
     try:
         _surrender.make()
         os.chdir(here)
@@ -257,21 +257,21 @@ def _move_in(here: str, files: Sequence[tuple[int, str, int, int]], places: Mapp
             os.close(opened)
         for place, fd in places.items():
             os.dup2(fd, place)
-    except BaseException as error:  # there are two of us: only one may go on
+    except BaseException as error:  # only one of the two processes may go on
         os.write(tells, _words(error))
         os._exit(1)
 
 
 def _problem() -> str:
-    """What prevents a fork."""
+    """What prevents a fork; empty if nothing does."""
     try:
         return _unforkable()
-    except BaseException as error:  # it may have no more files open, or a signal's handler has raised it
+    except BaseException as error:  # too many open files, or raised by a signal handler
         return _words(error).decode(errors="replace")
 
 
 def _unforkable() -> str:
-    """What in this process cannot be copied."""
+    """What in this process cannot be copied; empty if everything can."""
     if threads := _other_threads():
         return f"{threads} threads are running in the interpreter"
     children = [pid for pid in _text_of(f"/proc/self/task/{os.getpid()}/children").split() if not _is_zombie(pid)]
@@ -287,7 +287,7 @@ def _unforkable() -> str:
 
 
 def _other_threads() -> int:
-    """As the system counts them. For Python, and for who joins it, a thread has ended a moment before it is gone."""
+    """The system's count. For Python, and for a thread's joiner, a thread ends a moment before it is gone."""
     for _ in range(_LOOKS):
         others = len(os.listdir("/proc/self/task")) - 1
         if not others or _thread._count():
@@ -301,7 +301,7 @@ def _is_zombie(pid: bytes) -> bool:
 
 
 def _seems_to_share_memory() -> bool:
-    """Whether others can see what is written to some of its memory, or there is a file whose name looks like that."""
+    """Whether it seems to have writable memory shared with others. A file name may look like it."""
     before = b""
     for part in _parts_of("/proc/self/maps"):
         seen = before + part
@@ -316,9 +316,9 @@ def _text_of(path: str) -> bytes:
 
 
 def _parts_of(path: str) -> Iterator[bytes]:
-    """By hand, and piece by piece: `open` does much for a file, and a thousand lines at once take much memory.
+    """Read by hand, piece by piece: `open` does much work, and long lists take much memory.
 
-    Whatever this process writes to, its branches have to have copies of."""
+    The branches copy every page that this process writes to."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         while part := os.read(fd, 2048):
@@ -328,7 +328,7 @@ def _parts_of(path: str) -> Iterator[bytes]:
 
 
 def _private_files() -> Iterator[tuple[int, str, int, int]]:
-    """Open files of the workspace, which the branch has to open again in its own: number, path, flags, position."""
+    """Open files of the workspace, which a branch must reopen in its own: number, path, flags, position."""
     for fd, path, about in _open_files():
         if path.startswith(rootfs.HOME + "/") and (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
             flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
@@ -336,11 +336,11 @@ def _private_files() -> Iterator[tuple[int, str, int, int]]:
 
 
 def _open_files() -> Iterator[tuple[int, str, os.stat_result]]:
-    """Number, path, and what it is."""
+    """Number, path and status of each open file."""
     for name in os.listdir("/proc/self/fd"):
         try:
             fd = int(name)
             found = fd, os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd)
-        except OSError:  # the one that listed them
+        except OSError:  # the descriptor that listed them
             continue
         yield found

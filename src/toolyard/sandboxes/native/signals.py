@@ -1,5 +1,5 @@
-"""Signals as the processes of a sandbox handle them: by numbers. The enums that Python's own module wraps around those
-cost every new process some pages of memory."""
+"""Signal handling in the processes of a sandbox, by number. The enums of Python's own module cost every new process
+some pages of memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHANGED = (CHILD, PIPE, _INTERRUPT, _FILE_SIZE)
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """For a signal that wakes us."""
+    """For a signal that only wakes us."""
 
 
 def handle(number: int, handler: Handler) -> None:
@@ -26,12 +26,12 @@ def handle(number: int, handler: Handler) -> None:
 
 
 def await_children() -> None:
-    """As those do who start processes. What they ignore is what any Python does."""
+    """Handle signals as a parent of processes. It ignores what every Python ignores."""
     for number, handler in {CHILD: _nothing, _INTERRUPT: _DEFAULT, PIPE: IGNORED, _FILE_SIZE: IGNORED}.items():
         _signal.signal(number, handler)
 
 
 def reset() -> None:
-    """Programs expect the defaults; Python has changed a few for itself."""
+    """Restore the defaults, which programs expect and Python has changed."""
     for number in _CHANGED:
         _signal.signal(number, _DEFAULT)

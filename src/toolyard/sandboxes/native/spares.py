@@ -1,9 +1,7 @@
-"""Control groups that are made ahead, and used again: making one, and removing it, takes the kernel longer than a fork
-does.
+"""Control groups made in advance and reused: for the kernel, making and removing one takes longer than a fork.
 
-Nothing of one sandbox is to be noticed in the next. So a group is kept only if all of its processes are gone, nobody in
-it ever ran out of memory, of processes or of processor time, and its memory is free again; and it serves only for the
-same caps.
+A sandbox must not notice its predecessor. So a group is kept only if all of its processes are gone, it never ran out of
+memory, processes or processor time, and its memory is free again. It serves only for the same caps.
 """
 
 from __future__ import annotations
@@ -15,9 +13,9 @@ from contextlib import suppress
 from toolyard.sandboxes.native.cgroups import Caps, Group, Groups, Strain
 
 _MOST = 32
-"""That are kept. They are removed with everything else of their broker's."""
+"""The most groups to keep. Removing the broker's groups removes them too."""
 _AHEAD = 8
-"""That are made at once. What is written to memory for that, copies of the template that are made meanwhile keep."""
+"""Groups made in one go. Copies of the template that are made meanwhile keep the memory written for them."""
 
 
 class Spares:
@@ -27,7 +25,7 @@ class Spares:
         self._count = 0
         self._names = (f"spare-{os.getpid()}-{number}" for number in itertools.count())
         self.wanted: Caps | None = None
-        """Of groups that should be made when there is nothing else to do."""
+        """Caps of groups to make when there is nothing else to do."""
 
     def take(self, name: str, caps: Caps) -> Group:
         """A group with these caps; a new one gets this name."""
@@ -47,24 +45,23 @@ class Spares:
         return group
 
     def _keep(self, group: Group, caps: Caps) -> int:
-        """How many there are then."""
+        """Keep a group. Returns how many with these caps are kept."""
         spare = self._by_caps.setdefault(caps, [])
         spare.append(group)
         self._count += 1
         return len(spare)
 
     def make_ahead(self) -> None:
-        """One that is wanted."""
+        """Make one wanted group."""
         assert self.wanted is not None
         try:
             if self._keep(self._groups.new(next(self._names), self.wanted), self.wanted) >= _AHEAD:
                 self.wanted = None
-        except OSError:  # there can be no more, as whoever needs one will be told
+        except OSError:  # no room; the next `take` raises
             self.wanted = None
 
     def leave(self, group: Group, caps: Caps, *, again: bool = True) -> Strain:
-        """Of a sandbox that has ended: keep the group if it may be used again, or remove it. Tells what it was short
-        of."""
+        """After a sandbox has ended: keep its group if it can be reused, else remove it. Returns the group's strain."""
         strain = Strain()
         with suppress(OSError):
             if again and self._count < _MOST and group.is_spotless():

@@ -1,5 +1,5 @@
-"""The system calls that Python does not offer, and little else: the one module of the sandbox that uses ctypes, besides
-`forking`.
+"""The system calls that Python does not offer. Apart from `forking` and `heap`, only this module of the sandbox uses
+ctypes.
 
 Every function raises OSError with the name of the call when the kernel refuses. Used only in single-threaded helper
 processes, never in the server.
@@ -37,9 +37,9 @@ CLONE_NEWNET = 0x40000000
 _MADV_COLLAPSE = 25
 _SMALL, _LARGE = 4096, 2**21
 _LARGE_FROM = 256
-"""Small pages that are there, of 512. With fewer, a large one would take more memory than it is worth."""
+"""Small pages in use, of 512. With fewer, a large page would take more memory than it is worth."""
 _LARGE_MANY = 8
-"""Large pages that there could be. With fewer, nearly each is written to in every copy, which parts it again."""
+"""Possible large pages. With fewer, each copy writes to nearly all of them, which splits them again."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x20, 0x1000, 0x4000, 1 << 18
@@ -52,7 +52,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS = 23, 24, 28
 _PR_SET_NO_NEW_PRIVS = 38
 _SECUREBITS_ALL_LOCKED = 0b11101111
-"""Root is nobody special, for ever: no capabilities by uid 0, by a change of uid, or ambient ones."""
+"""Root has no privileges, for ever: no capabilities by uid 0, by a change of uid, or ambient ones."""
 
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_BENEATH = 0x02, 0x08
 
@@ -74,26 +74,26 @@ def _prctl(name: str, option: int, *args: int) -> int:
 
 
 class Syscalls:
-    """System calls that a template prepares and its copies make. The less a copy does for each, the fewer pages of
-    memory it touches, all of which have to be copied for it."""
+    """System calls that a template prepares and its copies make. The less a copy does for each call, the fewer pages of
+    memory it touches and copies."""
 
     def __init__(self) -> None:
         self._calls: list[tuple[int, ...]] = []
         self._gives: list[int | None] = []
         self._names: list[str] = []
         self._kept: list[object] = []
-        """What addresses among the arguments point to."""
+        """Keeps alive what addresses among the arguments point to."""
 
     def add(self, name: str, *args: int | bytes, gives: int | None = 0, about: str = "") -> None:
-        """Bytes are given as their address. A call that does not give what it should has failed; with None, it may give
-        anything but an error. What it is about is told then."""
+        """Bytes are passed by address. A call fails unless it returns `gives`; with None, unless it returns no error.
+        The error message names `about`."""
         numbers = [self.address(arg) if isinstance(arg, bytes) else int(arg) for arg in (*args, 0, 0, 0, 0, 0)[:5]]
         self._calls.append((_numbers()[name], *numbers))
         self._gives.append(gives)
         self._names.append(f"{name} {about}".rstrip())
 
     def write_file(self, path: str, data: bytes, *, fd: int) -> None:
-        """`fd` is the number that a file gets when it is opened then: the lowest that no other has."""
+        """`fd` must be the number that the next opened file gets: the lowest free one."""
         self.open_file(path, fd=fd, flags=os.O_WRONLY)
         self.add("write", fd, data, len(data), gives=len(data), about=path)
         self.add("close", fd)
@@ -113,13 +113,13 @@ class Syscalls:
         self.add("close_range", first, _LAST_FILE)
 
     def address(self, data: bytes) -> int:
-        """Where the bytes are, for as long as these calls are there."""
+        """The address of the bytes, valid as long as this object lives."""
         buffer = ctypes.create_string_buffer(data)
         self._kept.append(buffer)
         return ctypes.addressof(buffer)
 
     def make(self) -> None:
-        """Raises OSError with the first that the kernel refuses, and makes no more of them."""
+        """Make the calls. At the first that fails, raise OSError and stop."""
         for at, call in enumerate(self._calls):
             given = raw(*call)
             if given != self._gives[at] and (given < 0 or self._gives[at] is not None):
@@ -128,7 +128,7 @@ class Syscalls:
 
 
 raw = ctypes.PyDLL(None, use_errno=True).syscall
-"""Any system call, by its number, and with five arguments. Python's lock is not given up for it."""
+"""Makes any system call, by number, with five arguments. It keeps Python's lock."""
 raw.argtypes = [ctypes.c_long] * 6
 raw.restype = ctypes.c_long
 
@@ -150,7 +150,7 @@ def setns(fd: int, kind: int) -> None:
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Get this signal when the parent ends, or rather the thread of it that forked us."""
+    """Get this signal when the parent ends, or rather the thread that forked us."""
     _prctl("PDEATHSIG", PR_SET_PDEATHSIG, number)
 
 
@@ -160,15 +160,15 @@ def adopt_orphans() -> None:
 
 
 def hide_arguments() -> None:
-    """Wipe our command line, and the environment that we were started with, which others can read too."""
+    """Wipe our command line and our initial environment, which others can read."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
-    start, _, _, end = map(int, fields[45:49])  # of the one, and then of the other
+    start, _, _, end = map(int, fields[45:49])  # bounds of both, in this order
     ctypes.memset(start, 0, end - start)
 
 
 def executable(code: bytes) -> Callable[[int], int] | None:
-    """This machine code as a function of an address; None where memory that was written may not be executed."""
+    """This machine code as a function of an address; None where written memory may not be executed."""
     size = ctypes.c_size_t(len(code))
     at: int | None = _mmap(None, size, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS, -1, 0)
     if at is None or at == _MAP_FAILED:
@@ -187,13 +187,13 @@ _MAP_FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 
 
 def trim_heap() -> None:
-    """Give memory that the C library holds and does not use back to the kernel."""
+    """Return unused memory of the C library to the kernel."""
     _libc.malloc_trim(ctypes.c_size_t(0))
 
 
 def use_large_pages() -> int:
-    """If we have much memory, let the kernel keep it as large pages, each of which a fork copies as one. How many there
-    are then: none where it cannot do that, which is no error."""
+    """If we use much memory, ask the kernel for large pages, each of which a fork shares as one. Returns how many; none
+    where the kernel cannot do it, which is no error."""
     if os.sysconf("SC_PAGE_SIZE") != _SMALL:
         return 0
     with open("/proc/self/maps") as maps, open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
@@ -205,13 +205,13 @@ def use_large_pages() -> int:
 
 
 def _pages_at(at: int, pagemap: int) -> int:
-    """How many of the small pages are there, of which a large one would be made."""
+    """How many of the small pages are in use that a large page would replace."""
     entries = os.pread(pagemap, _LARGE // _SMALL * 8, at // _SMALL * 8)
     return sum(last_byte >> 7 for last_byte in entries[7::8])
 
 
 def _large_places(maps: str) -> Iterator[int]:
-    """Where large pages could be, in memory that is no file's."""
+    """Where large pages could be, in anonymous memory."""
     for line in maps.splitlines():
         where, rights, _, _, inode = line.split()[:5]
         if rights == "rw-p" and inode == "0":
@@ -221,10 +221,10 @@ def _large_places(maps: str) -> Iterator[int]:
 
 
 def version_of(watched: dict[str, object]) -> Callable[[], int] | None:
-    """Tells a number that is another one after each change of a dictionary, in a Python that keeps one; else None.
+    """A function whose number changes with every change of the dictionary; None if this Python keeps no such number.
 
-    It is, up to 3.13 at least, the field after those that every object has and the number of entries. Whether it is
-    that here is tried out, with another dictionary.
+    Up to 3.13 at least, the number follows the fields of every object and the count of entries. A trial with another
+    dictionary checks that.
     """
     where = 3 * ctypes.sizeof(ctypes.c_void_p)
 
@@ -258,7 +258,7 @@ def unmount(target: str) -> None:
 
 
 def set_mount_attributes(target: str, attributes: int) -> None:
-    """Add attributes to a mount and to all that are mounted below it."""
+    """Add attributes to a mount and to all mounts below it."""
     changes = struct.pack("=4Q", attributes, 0, 0, 0)
     _syscall(
         f"mount_setattr {target}",
@@ -287,7 +287,7 @@ def open_beneath(directory: int, path: str, flags: int, mode: int = 0) -> int:
     return opened
 
 
-# Giving up power. None of it can be undone.
+# Giving up privileges. None of it can be undone.
 
 
 def forbid_new_privileges() -> None:
@@ -295,7 +295,7 @@ def forbid_new_privileges() -> None:
 
 
 def drop_capabilities(calls: Syscalls) -> None:
-    """All of them, for ever, also for programs with file capabilities and for uid 0."""
+    """Drop all capabilities, for ever, also for programs with file capabilities and for uid 0."""
     calls.add("prctl", _PR_SET_SECUREBITS, _SECUREBITS_ALL_LOCKED, about="SECUREBITS")
     capability = 0
     while _libc.prctl(_PR_CAPBSET_READ, ctypes.c_ulong(capability), 0, 0, 0) >= 0:
@@ -306,20 +306,20 @@ def drop_capabilities(calls: Syscalls) -> None:
 
 
 def load_filter(calls: Syscalls, instructions: bytes) -> None:
-    """From then on the process and its children may make only the system calls that the seccomp filter lets through."""
+    """From then on the process and its children may make only the system calls that the seccomp filter allows."""
     set_mode_filter = 1
     program = struct.pack("@HP", len(instructions) // 8, calls.address(instructions))
     calls.add("seccomp", set_mode_filter, 0, program)
 
 
-# Landlock: which files a process may use however it gets at them.
+# Landlock: which files a process may use, whichever way it reaches them.
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _FILES_BY_VERSION = (13, 13, 14, 15, 15, 16)
-"""How many rights over files each version of Landlock knows, from version 0."""
+"""How many file rights each version of Landlock knows, from version 0."""
 _TRUNCATE, _IOCTL_DEVICE = 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
-"""Rights that mean something for a file that is no directory."""
+"""Rights that apply to a file that is no directory."""
 _TCP = 0b11  # bind and connect
 _SCOPES = 0b11  # abstract sockets and signals
 
@@ -336,8 +336,8 @@ def landlock_version() -> int:
 
 
 def landlock_rules(paths: dict[str, int], *, tcp: bool) -> int:
-    """Rules that allow just this at each path and below, as a file descriptor for landlock_restrict_self. Needs version
-    1."""
+    """Rules that allow only these rights at each path and below, as a file descriptor for landlock_restrict_self. Needs
+    version 1."""
     version = landlock_version()
     known = (1 << _FILES_BY_VERSION[min(version, len(_FILES_BY_VERSION) - 1)]) - 1
     handled = struct.pack("=3Q", known, 0 if tcp or version < 4 else _TCP, 0 if version < 6 else _SCOPES)

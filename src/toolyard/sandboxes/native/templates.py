@@ -1,4 +1,4 @@
-"""The template processes of one profile. A sandbox is a copy of the template that has the least to do."""
+"""The template processes of one profile. A sandbox is a copy of the least busy one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from toolyard.sandboxes.native.channel import Channel
 log = logging.getLogger("toolyard.sandbox")
 
 _SECONDS = 60.0
-"""For a helper process to get ready."""
+"""Time for a helper process to get ready."""
 _PAUSE_SECONDS = 1.0
-"""After one that could not be started, unless there is no other."""
+"""Pause after a failed start, unless there is no other template."""
 
 
 class Helper:
-    """A channel to a process of ours, which says once that it is ready."""
+    """A channel to a process of ours, which reports once that it is ready."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._told: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
@@ -40,7 +40,7 @@ class Helper:
 
 
 class Templates:
-    """At most `most`, one after the other, as they are needed: the first at once, another one while all are busy."""
+    """Up to `most` templates, started as needed: the first at once, another one while all are busy."""
 
     def __init__(self, most: int, start: Callable[[], Awaitable[Helper]]) -> None:
         self._most = most
@@ -48,11 +48,11 @@ class Templates:
         self._there: list[Helper] = []
         self._starting: asyncio.Task[None] | None = None
         self._not_before = 0.0
-        """By the loop's clock: when another one may be started."""
+        """The earliest time to start another one, by the loop's clock."""
 
     @classmethod
     def of(cls, there: Sequence[Helper]) -> Self:
-        """These and no others."""
+        """Use these and start no others."""
         templates = cls(0, _none)
         templates._there = [*there]
         return templates
@@ -63,18 +63,18 @@ class Templates:
         return self._there
 
     async def idlest(self) -> Helper:
-        """Wait only if there is none. Raises what keeps one from being started then."""
+        """The least busy template. Waits only if there is none, and raises what prevents starting one."""
         while not (there := self.alive):
             await self._another()
         chosen = min(there, key=lambda one: one.channel.unanswered)
         if chosen.channel.unanswered and len(there) < self._most:
             self._begin_in_time()
         there.remove(chosen)
-        there.append(chosen)  # of several that have nothing to do, each has its turn
+        there.append(chosen)  # idle ones take turns
         return chosen
 
     async def all(self) -> Sequence[Helper]:
-        """As many as there may be, or fewer if no more can be started."""
+        """All templates that may exist, or fewer if no more can be started."""
         while len(self.alive) < self._most:
             try:
                 await self._another()
@@ -92,7 +92,7 @@ class Templates:
             one.channel.close()
 
     async def _another(self) -> None:
-        """Wait for one more. Who gives up waiting does not spoil it for others who wait for the same."""
+        """Wait for one more. A cancelled caller does not cancel the start for the others."""
         starting = self._begin()
         await asyncio.wait((starting,))
         if starting.cancelled():
@@ -104,7 +104,7 @@ class Templates:
             self._begin()
 
     def _begin(self) -> asyncio.Task[None]:
-        """Start one more, unless that is under way."""
+        """Start one more, unless one is starting."""
         if self._starting is None:
             self._starting = asyncio.ensure_future(self._start_one())
             self._starting.add_done_callback(self._started)
@@ -118,7 +118,7 @@ class Templates:
         self._starting = None
         if not starting.cancelled() and (error := starting.exception()) is not None:
             self._not_before = asyncio.get_running_loop().time() + _PAUSE_SECONDS
-            if self.alive:  # they go on; otherwise whoever waits is told
+            if self.alive:  # otherwise the waiting callers get the exception
                 log.warning("another process for sandboxes could not be started: %s", error)
 
 

@@ -1,6 +1,6 @@
-"""Messages between the processes of the sandbox: a JSON object, and if that says so, a zero byte and a payload, over a
-socket that keeps packets apart. What is too long for the first packet follows in others. Blocking; the server's side of
-it is `channel.py`."""
+"""Messages between the processes of the sandbox: a JSON object, optionally a zero byte and a payload, over a socket
+that keeps packets apart. What is too long for the first packet follows in others. This side blocks; the server's side
+is `channel.py`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _RIGHTS_MOST = _socket.CMSG_LEN(_FDS_MOST * array.array("i").itemsize)
 _CLOSED_ON_EXEC = _socket.MSG_CMSG_CLOEXEC
 _RIGHTS = _socket.SOL_SOCKET, _socket.SCM_RIGHTS
 _decoded = json.JSONDecoder().raw_decode
-"""What does the work of json.loads. The server uses a faster library, which no guest has to load."""
+"""The core of json.loads. The server uses a faster library, which no guest has to load."""
 
 
 def _encoder() -> Callable[[object], str]:
-    """What does the work of json.dumps, which makes it anew for every text; that has a new process copy much memory."""
+    """The core of json.dumps, which rebuilds it for every text; in a new process that copies much memory."""
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
         return json.JSONEncoder().encode
@@ -49,7 +49,7 @@ class Closed(Exception):
 
 
 def at(fd: int) -> _socket.socket:
-    """The socket of this number, without what Python wraps around one: a guest is born faster without it."""
+    """The socket of this number, without Python's wrapper: a guest starts faster without it."""
     return _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd)
 
 
@@ -58,7 +58,7 @@ def pair() -> tuple[_socket.socket, _socket.socket]:
 
 
 def packets(header: Mapping[str, object], payload: bytes = b"", encode: Encoder = _in_json) -> Sequence[bytes]:
-    """The message as it goes out. `size` in the header says how many bytes follow."""
+    """The packets of a message. `size` in the header says how many bytes follow."""
     message = encode({**header, "size": len(payload)})
     if len(message) >= HEADER_MOST:
         raise ValueError(f"a header of {len(message)} bytes")
@@ -70,7 +70,7 @@ def packets(header: Mapping[str, object], payload: bytes = b"", encode: Encoder 
 
 
 def parted(packet: bytes) -> tuple[bytes, bytes]:
-    """The first packet of a message: header, and beginning of the payload. JSON has no zero bytes."""
+    """Split the first packet of a message into the header and the beginning of the payload. JSON has no zero bytes."""
     header, _, payload = packet.partition(b"\0")
     return header, payload
 
@@ -87,7 +87,7 @@ def send_packet(sock: _socket.socket, packet: bytes, fds: Sequence[int]) -> None
 
 
 def receive(sock: _socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:
-    """A message from a side that we trust, with the file descriptors that came along."""
+    """Receive a message from a trusted side, with its file descriptors."""
     first, came, _, _ = sock.recvmsg(HEADER_MOST, _RIGHTS_MOST, _CLOSED_ON_EXEC)
     if not first:
         raise Closed

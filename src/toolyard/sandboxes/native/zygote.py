@@ -1,6 +1,6 @@
-"""A template process: a warm Python in the template's file system, of which every sandbox is a copy.
+"""A template process: a warm Python in the template's file system. Every sandbox is a copy of one.
 
-It is started with nothing of the server's environment, holds no secret, and never runs untrusted code.
+It starts with nothing of the server's environment, holds no secret, and never runs untrusted code.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from toolyard.sandboxes.native.confine import NAMESPACES, UID, Rules
 from toolyard.sandboxes.native.spares import Spares
 
 FIRST_UID = 0x7000_0000
-"""Where root's sandboxes get their users from: a range that no system hands out."""
+"""The first user of root's sandboxes, in a range that no system assigns."""
 
 _SETUPS_MOST = 64
-"""That are kept for sandboxes to come. There are seldom more than a few kinds of limits."""
+"""Setups kept for later sandboxes. There are seldom more than a few kinds of limits."""
 _ENDINGS_MOST = 1024
-"""That are kept for those who ask. Few do: most interpreters have answered, and are killed."""
+"""Endings kept for callers. Few callers ask: most interpreters have answered, and are killed."""
 _LONE_FILES = 4
-"""That come for an interpreter. One more comes for an agent."""
+"""Files that come with an interpreter. One more comes for an agent."""
 _FILES_KEPT = 256
-"""Of those that may be open, for making sandboxes."""
+"""Descriptors kept free for making sandboxes."""
 
 
 @dataclass(slots=True)
 class Born:
-    """A sandbox that lives."""
+    """A living sandbox."""
 
     number: int
     owner: _socket.socket
-    """Where it was asked for."""
+    """The socket that requested it."""
     group: Group
     caps: Caps
     alone: bool
-    """There is no agent in it that would tell how the interpreter ended."""
+    """Whether it has no agent to report how the interpreter ended."""
     unthrottled: bool = False
 
 
@@ -56,33 +56,33 @@ class Zygote:
     ) -> None:
         self._control = control
         self._others: dict[int, _socket.socket] = {}
-        """To those who may ask for sandboxes as the server does, by their descriptor."""
+        """Sockets to other processes that may request sandboxes as the server does, by descriptor."""
         self._waiting = select.poll()
         self._spares = Spares(Groups.at(config["groups"]))
         self._born: dict[int, Born] = {}
-        """By the number of process 1."""
+        """By the pid of process 1."""
         self._endings: dict[int, Mapping[str, Any]] = {}
-        """How lone interpreters ended, the last of them, by the number of their sandbox."""
+        """How the latest lone interpreters ended, by the number of their sandbox."""
         self._asked: dict[int, tuple[_socket.socket, int]] = {}
-        """Who waits to hear that, and the number of the question."""
+        """Who waits for an ending, and the number of the request."""
         self._path = config["path"]
         self._interpreter = interpreter
         session.prepare_chance()
         session.watch_for_hooks()
         forking.entrance()
         if (threads := len(os.listdir("/proc/self/task"))) > 1:
-            # a lock that one of them holds would stay held in every copy
+            # a lock that a thread holds would stay locked in every copy
             raise OSError(0, f"a preloaded library has started {threads - 1} threads")
         self._processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._own_users = own_users
-        rootfs.cover(config["closed"])  # now: what is ours may lie there
+        rootfs.cover(config["closed"])  # only now: our own modules may lie there
         rootfs.enter(config["prefixes"])
         self._covers = rootfs.Covers(config["covers"])
         _find_modules_again(config["packages"])
         self._rules = {tcp: Rules.make(tcp=tcp) for tcp in (True, False)}
         self._setups: dict[tuple[tuple[str, Any], ...], agent.Setup] = {}
         _restrain()
-        # The rest is about what copies find, and where.
+        # The rest prepares the memory of copies.
         heap.release()
         _forget_types()
         syscalls.trim_heap()
@@ -107,7 +107,7 @@ class Zygote:
             for other in [self._others[fd] for fd in ready if fd in self._others]:
                 try:
                     self._answer(other)
-                except (wire.Closed, OSError):  # gone, or does not listen: it must not keep the rest of us waiting
+                except (wire.Closed, OSError):  # gone, or not reading: it must not block the others
                     self._drop(other)
             if self._control.fileno() in ready:
                 try:
@@ -133,7 +133,7 @@ class Zygote:
                 os.close(fd)
 
     def _join(self, fds: Sequence[int]) -> Mapping[str, str]:
-        """From now on another process of the server's may ask for sandboxes too, at the other end of this."""
+        """Let another process of the server request sandboxes through this socket."""
         if not fds or len(self._others) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _FILES_KEPT:
             return {"failed": f"{len(self._others)} processes use this template, and it may have no more files open"}
         other = wire.at(os.dup(fds[0]))
@@ -143,7 +143,7 @@ class Zygote:
         return {}
 
     def _drop(self, other: _socket.socket) -> None:
-        """With the interpreters that it asked for: one that is alone, and busy, does not see that nobody listens."""
+        """Drop it with its lone interpreters: a busy one does not notice that its socket is closed."""
         for pid, born in self._born.items():
             if born.alone and born.owner is other:
                 os.kill(pid, signal.SIGKILL)
@@ -152,7 +152,7 @@ class Zygote:
         other.close()
 
     def _make(self, control: _socket.socket, request: Mapping[str, Any], fds: Sequence[int]) -> None:
-        """Make a sandbox and tell who asked its pidfd. That it is furnished, its agent will tell."""
+        """Make a sandbox and send its pidfd to the requester. The agent reports when the sandbox is set up."""
         try:
             pidfd, group = self._clone(control, request, fds)
         except OSError as error:
@@ -166,7 +166,7 @@ class Zygote:
     def _clone(self, owner: _socket.socket, request: Mapping[str, Any], fds: Sequence[int]) -> tuple[int, Group]:
         number, limits = request["sandbox"], request["limits"]
         if len(fds) < (_LONE_FILES if request["alone"] else _LONE_FILES + 1):
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # for there was no room for all of them here
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # we had no room for all of them
         host, files = (-1, fds) if request["alone"] else (fds[0], fds[1:])
         self._covers.renew()
         caps = Caps(limits["memory_bytes"], limits["processes"], limits["cpus"])
@@ -186,7 +186,7 @@ class Zygote:
             try:
                 pid, pidfd = forking.clone(NAMESPACES | network, into_cgroup=directory)
                 if pid == 0:
-                    os.close(go)  # or it would wait for ever if we are killed now
+                    os.close(go)  # otherwise it would wait for ever if we were killed
                     newborn.live(birth.make)
             finally:
                 newborn.let_go()
@@ -201,20 +201,20 @@ class Zygote:
             if born not in self._born.values():
                 group.remove()
             raise
-        finally:  # without a go, it ends
+        finally:  # without a go, the child exits
             for fd in opened:
                 os.close(fd)
         return pidfd, group
 
     def _setup(self, limits: Mapping[str, Any]) -> agent.Setup:
-        """What a sandbox with these limits is born with. It is prepared here, once."""
+        """What the template prepares for a sandbox with these limits, once."""
         kind = tuple(limits.items())
         if kind not in self._setups:
             if len(self._setups) == _SETUPS_MOST:
                 self._setups.clear()
             rules = self._rules[limits["network"] != "none"]
             self._setups[kind] = agent.Setup.prepare(limits, rules, self._path, self._interpreter)
-            gc.freeze()  # it is here to stay
+            gc.freeze()  # it lives as long as this process
         return self._setups[kind]
 
     def _map_user(self, pid: int, number: int) -> None:
@@ -228,10 +228,10 @@ class Zygote:
                 os.close(fd)
 
     def _unthrottle(self, number: int) -> None:
-        """Let a sandbox die that was killed, and that has used up the processor time for it. Its group is used no more.
-        Without limits it would still have to wait if the machine is busy; that does no harm."""
+        """Let a killed sandbox die that has used up its processor time. Its group is not reused. On a busy machine it
+        may still have to wait; that does no harm."""
         for born in [born for born in self._born.values() if born.number == number]:
-            with contextlib.suppress(OSError):  # the broker is gone, and the group with it
+            with contextlib.suppress(OSError):  # the broker may be gone, and the group with it
                 if born.group.throttled():
                     born.unthrottled = True
                     born.group.unthrottle()
@@ -256,10 +256,10 @@ class Zygote:
         self._tell_ending(number)
 
     def _tell_ending(self, number: int) -> None:
-        """To who has asked, if it has ended."""
+        """Send the ending to the process that asked, if the sandbox has ended."""
         if number in self._asked and number in self._endings:
             control, question = self._asked.pop(number)
-            with contextlib.suppress(OSError):  # gone meanwhile
+            with contextlib.suppress(OSError):  # gone by now
                 wire.send(control, {"id": question, **self._endings.pop(number)})
 
 
@@ -270,15 +270,15 @@ def _newborn(request: Mapping[str, Any], setup: agent.Setup, host: int, files: S
 
 
 def _forget_types() -> None:
-    """What Python remembers of where it found attributes, which is mostly those of libraries. A copy that looks for
-    another would have to let go of their names first, each of which is in another place."""
+    """Clear Python's cache of attribute lookups, which mostly holds those of libraries. A copy that looks up another
+    would first have to release their names, each on another page."""
     forget = getattr(sys, "_clear_type_cache", None)
     if forget is not None:
         forget()
 
 
 def _restrain() -> None:
-    """What is in force in every process of every sandbox, and does no harm to us: so they have it from here."""
+    """Apply what holds in every process of every sandbox and does not hurt us: they inherit it."""
     syscalls.forbid_new_privileges()
     calls = syscalls.Syscalls()
     syscalls.load_filter(calls, seccomp.agent_filter())
@@ -286,7 +286,7 @@ def _restrain() -> None:
 
 
 def _find_modules_again(packages: Sequence[str]) -> None:
-    """Let Python look where things are now."""
+    """Update Python's paths to where files are now."""
     sys.path[:] = map(rootfs.place, packages)
     for name in ("executable", "_base_executable", "prefix", "exec_prefix", "base_prefix", "base_exec_prefix"):
         setattr(sys, name, rootfs.place(getattr(sys, name)))

@@ -1,4 +1,4 @@
-"""Sandboxes made of ordinary processes: all that `subprocess`, `bubblewrap` and the containers have in common.
+"""The common parts of `subprocess`, `bubblewrap`, `landlock` and the containers: sandboxes of ordinary processes.
 
-A backend gives each sandbox a `Room`, in which programs are started and ended; `RoomSandbox` does the rest with it.
+A backend gives each sandbox a `Room`, which starts and ends programs; `RoomSandbox` does the rest.
 """

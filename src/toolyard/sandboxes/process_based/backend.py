@@ -1,4 +1,4 @@
-"""What all backends have in common whose sandboxes are rooms."""
+"""The common part of backends whose sandboxes are rooms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolyard.sandboxes.view import View
 
 
 class RoomBackend(ABC):
-    """Knows its sandboxes, and what was found out about them. A backend adds how to start, and how to open one."""
+    """Holds its sandboxes and the report. A backend adds how to start, and how to open a sandbox."""
 
     def __init__(self, view: View | None = None) -> None:
         self._view = view or View.usual()
@@ -24,7 +24,7 @@ class RoomBackend(ABC):
 
     @abstractmethod
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
-        """A sandbox, in a room of its own."""
+        """Open a sandbox in its own room."""
 
     def report(self) -> Report:
         if self._report is None:

@@ -1,4 +1,4 @@
-"""The session's shell, as the server uses it."""
+"""The session's shell, on the server's side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolyard.sandboxes.process_based.room import Room, RoomWatch, end
 from toolyard.sandboxes.shell import ABANDON, ARGV, Shell, may_wait_for_subshell, refused
 
 _GRACE_SECONDS = 0.5
-"""For the shell to go on when the command that it hung in was ended, which saves its variables."""
+"""Time for the shell to go on after its hanging command was ended: then its variables are kept."""
 _TIMES = 5
 
 
@@ -27,12 +27,12 @@ class _Running:
     async def close(self) -> None:
         if self.command is not None:
             self.command.cancel()
-            await asyncio.gather(self.command, return_exceptions=True)  # before what it writes to is closed
+            await asyncio.gather(self.command, return_exceptions=True)  # before its pipe is closed
         self.program.close()
 
 
 class Bash:
-    """Starts the shell when it is first needed, and again when it was lost. One command at a time."""
+    """Starts the shell when it is first needed, and again after it was lost. Runs one command at a time."""
 
     def __init__(self, room: Room, limits: Limits, level: Callable[[], Level], check_open: Callable[[], None]) -> None:
         self._room = room
@@ -44,7 +44,7 @@ class Bash:
 
     async def execute(self, command: str, timeout: float | None) -> Finished:
         async with self.turn:
-            self._check_open()  # which it may not be any more
+            self._check_open()  # it may have closed while this waited
             if problem := refused(command):
                 return Finished.unstarted(problem, self._level())
             try:
@@ -58,9 +58,9 @@ class Bash:
                 exceeded = await watch.until(program, done, program.ended)
                 if exceeded and not done.done() and not may_wait_for_subshell(command):
                     await self._give_up(running, done, watch.began)
-                if not done.done() or done.cancelled():  # the latter when everything is closed
+                if not done.done() or done.cancelled():  # cancelled when everything closes
                     return await self._executed_last(running, exceeded, watch)
-            except asyncio.CancelledError:  # nobody waits for this command any more
+            except asyncio.CancelledError:  # the caller was cancelled
                 await asyncio.shield(self._abandon(running, done, command, watch.began))
                 raise
             finally:
@@ -78,7 +78,7 @@ class Bash:
             await running.close()
 
     async def stop(self) -> None:
-        """End it, whatever it does. Who waits for that is told how it ended."""
+        """End the shell, whatever it does. Waiting callers get the result of that."""
         if self._running is not None:
             await end(self._room, self._running.program)
         async with self.turn:
@@ -91,13 +91,13 @@ class Bash:
         return self._running
 
     async def _give_up(self, running: _Running, done: asyncio.Future[int], since: float) -> None:
-        """End the command whole: what it has started, more than once in case it was only about to, and the rest."""
+        """End the whole command: what it has started, repeatedly in case it starts more, and the rest of it."""
         running.shell.abandoned()
         ends = done, running.program.ended
         for turn in range(_TIMES):
             await self._room.relieve(running.program, since, 0 if turn else ABANDON)
             if (await asyncio.wait(ends, timeout=_GRACE_SECONDS / _TIMES, return_when="FIRST_COMPLETED"))[0]:
-                await self._room.relieve(running.program, since)  # what it has started meanwhile
+                await self._room.relieve(running.program, since)  # what it has started since
                 return
 
     async def _abandon(self, running: _Running, done: asyncio.Future[int], command: str, since: float) -> None:
@@ -107,7 +107,7 @@ class Bash:
             await self.end()
 
     async def _executed_last(self, running: _Running, exceeded: Limit | None, watch: RoomWatch) -> Finished:
-        """The shell has ended, or hangs and has to."""
+        """The shell has ended, or hangs and must end."""
         self._running, program = None, running.program
         try:
             ending = await end(self._room, program)

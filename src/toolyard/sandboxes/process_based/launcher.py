@@ -1,14 +1,14 @@
-"""Starts one untrusted program with its limits, and sees to it that nothing of it is left.
+"""Starts one untrusted program with its limits, and leaves nothing of it behind.
 
-The text of this file is handed to a Python where the program is to run. It starts for each program, so it imports next
-to nothing. Its orders are a Python dictionary in its first argument, and the others are the program. What to `do`:
+A Python in the program's room runs the text of this file. It starts for each program, so it imports almost nothing. Its
+first argument is a Python dictionary of orders, and the others are the program. What to `do`:
 
     exec    set the limits and become the program
-    spawn   set the limits, run the program and end everything that it started. SIGINT is passed on to it, SIGTERM ends
-            it all. With a mark, how it ended is said on standard output and error, each after the mark
-    signal  send a signal to the launcher that has this name
-    relieve end what its program has started since a moment, and send that a signal first
-    used    say what the launcher that has this name uses now, with all below it
+    spawn   set the limits, run the program and end everything that it started. Pass SIGINT on to it; on SIGTERM, end
+            everything. If there is a mark, report the end on standard output and error, after the mark on each
+    signal  send a signal to the launcher with this name
+    relieve end what its program has started since a moment, after sending the program a signal
+    used    report what the launcher with this name uses now, with all of its descendants
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 NAME = "TOOLYARD_LAUNCHER"
-"""In its environment, and not in that of the program: the name by which it can be found."""
+"""A variable in the launcher's environment, and not in the program's: the name to find the launcher by."""
 NEVER_BEGAN = 125
-"""Exit code of what was to become the program and could not; of that, nothing is said with a mark."""
+"""The exit code of a program that could not start; it is not reported with a mark."""
 WALLED = b"!"
-"""What a warden says when all walls stand."""
+"""A warden's report that all walls stand."""
 _SUBREAPER = 36
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _TICK_SECONDS = 0.02
-"""How exactly the system knows when a process has started."""
+"""How precisely the system knows the start time of a process."""
 _ROUNDS_MOST, _ROUND_SECONDS = 2000, 0.001
 
 
@@ -62,7 +62,7 @@ def become(argv: Sequence[str], orders: Mapping[str, Any]) -> None:
         soft, hard = (value if most == resource.RLIM_INFINITY else min(value, most) for value in wanted)
         resource.setrlimit(number, (soft, hard))
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # Python, which we are, has its own way with them
+        signal.signal(number, signal.SIG_DFL)  # this Python has changed their handlers
     try:
         os.environ.pop(NAME, None)
         os.execvpe(argv[0], list(argv), {**os.environ, **orders["env"]})
@@ -87,7 +87,7 @@ def spawn(
         become(argv, orders)
     signal.signal(signal.SIGINT, lambda *_: kill(program, signal.SIGINT))
     signal.signal(signal.SIGTERM, lambda *_: _end_descendants())
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who has started us may have blocked them until now
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the process that started us may have blocked them
     _, status, usage = os.wait4(program, 0)
     wall = time.monotonic() - began
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -103,7 +103,7 @@ def spawn(
 
 
 def _tell(mark: str, told: Mapping[str, Any]) -> None:
-    """By hand: to load what writes JSON takes longer than all else here."""
+    """Written by hand: loading the json module would take longer than everything else here."""
     said = {"cpu": 0.0, "peak": 0, "out_of_memory": '""', "unstarted": 0, "wall": 0.0, **told}
     if mark:
         text = ", ".join(f'"{name}": {value}' for name, value in said.items())
@@ -112,8 +112,8 @@ def _tell(mark: str, told: Mapping[str, Any]) -> None:
 
 
 def _adopt_descendants() -> None:
-    """Whoever loses its parent becomes our child and not that of process 1."""
-    __import__("ctypes").CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # dear, and not always needed
+    """Make orphans our children instead of those of process 1."""
+    __import__("ctypes").CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # slow to load, and not always needed
 
 
 def _end_descendants() -> None:
@@ -127,8 +127,8 @@ def _end_descendants() -> None:
 
 
 def _out_of_memory() -> tuple[int, int]:
-    """How often the container had no memory left of its own, and how often the kernel has ended a process here for want
-    of memory, be it the container's or the host's."""
+    """How often the container exceeded its own memory, and how often the kernel killed a process here for want of
+    memory, the container's or the host's."""
     try:
         with open("/sys/fs/cgroup/memory.events") as file:
             found = dict(line.split() for line in file)
@@ -141,7 +141,7 @@ def _launchers(name: str) -> Sequence[int]:
     return [pid for pid in processes() if f"{NAME}={name}".encode() in environment(pid).split(b"\0")]
 
 
-# Processes, as /proc tells of them. Where there is none, there are no processes.
+# Processes, by /proc. Without it, there are no processes.
 
 
 def kill(pid: int, number: int) -> None:
@@ -152,8 +152,8 @@ def kill(pid: int, number: int) -> None:
 
 
 def relieve(pids: Sequence[int], since: float, first: int) -> None:
-    """Of a program and those that it may have started: send the program the signal `first`, if there is one, and end
-    the others that were started since that moment."""
+    """The first of `pids` is a program, the others are processes that it may have started. Send it the signal `first`,
+    unless that is 0, and end the others that started since that moment."""
     for program in pids[:1]:
         if first:
             kill(program, first)
@@ -172,14 +172,14 @@ def processes() -> Sequence[int]:
 
 
 def environment(pid: int) -> bytes:
-    """As it was when the program started; empty if it is not ours to see."""
+    """The environment that it was started with; empty if we may not read it."""
     return _read(pid, "environ")
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all below it."""
+    """A process and all of its descendants."""
     found = [pid]
-    for parent in found:  # which grows meanwhile
+    for parent in found:  # the list grows during the loop
         try:
             threads = os.listdir(f"/proc/{parent}/task")
         except OSError:
@@ -190,25 +190,25 @@ def tree(pid: int) -> list[int]:
 
 
 def used(pid: int) -> tuple[float, int]:
-    """Seconds of processor time, with those of children that it has waited for, and bytes of memory."""
+    """Seconds of processor time, including children that it has waited for, and bytes of memory."""
     fields = _stat(pid)
     return (sum(map(int, fields[11:15])) / _TICKS, int(fields[21]) * _PAGE) if fields else (0.0, 0)
 
 
 def started(pid: int) -> float:
-    """In seconds since the system was; 0 if there is no such process."""
+    """Its start time in seconds since boot; 0 if there is no such process."""
     fields = _stat(pid)
     return int(fields[19]) / _TICKS if fields else 0.0
 
 
 def is_over(pid: int) -> bool:
-    """Whether it has ended, be it waited for or not."""
+    """Whether it has ended, reaped or not."""
     fields = _stat(pid)
     return not fields or fields[0] in (b"Z", b"X")
 
 
 def _stat(pid: int) -> list[bytes]:
-    """From the state on."""
+    """The fields of its stat file from the state on."""
     return _read(pid, "stat").rpartition(b")")[2].split()
 
 

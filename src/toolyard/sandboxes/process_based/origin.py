@@ -1,4 +1,4 @@
-"""Which server made something that outlives a process, and whether that server is gone, so that others may clear up."""
+"""Names the server that made a directory or container, so that a later server can tell whether to remove it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from toolyard.sandboxes.process_based.workspace import clear
 
 
 def mine() -> str:
-    """A name for this process: its number, when it started, and the namespace and the system in which that is so."""
+    """A name for this process: its pid, its start time, its pid namespace and its boot."""
     return f"{os.getpid()}-{started(os.getpid()):.0f}-{_namespace()}-{_boot()}"
 
 
 def is_gone(origin: str, *, any_system: bool = False) -> bool:
-    """Whether the process with this name has ended. Of one that cannot be seen from here, nobody knows.
+    """Whether the process with this name has ended. False if it cannot be seen from here.
 
-    `any_system`: only this computer can have made what bears the name, so a system that does not run here has ended.
+    `any_system`: only this computer can have made things with this name, so a process of an earlier boot has ended.
     """
     try:
         pid, moment, namespace, boot = origin.split("-")
         number = int(pid)
-    except ValueError:  # not a name of ours
+    except ValueError:  # not one of our names
         return False
     if boot != _boot():
         return any_system
@@ -53,7 +53,7 @@ def make_directory(kind: str) -> Path:
 
 
 def forsaken_directories(kind: str) -> Iterator[Path]:
-    """Those of servers that are gone. Only our own: others may plant what they like in a place for all."""
+    """Directories of servers that have ended. Only our own: other users may plant some in a shared place."""
     prefix = f"toolyard-{kind}-"
     with os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
@@ -66,7 +66,7 @@ def forsaken_directories(kind: str) -> Iterator[Path]:
 
 
 def remove(directory: Path) -> None:
-    """With whatever programs have done in it."""
+    """Remove a directory, whatever programs have done in it."""
     directory.chmod(0o700)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -79,7 +79,7 @@ def remove(directory: Path) -> None:
 def _namespace() -> str:
     try:
         return str(os.stat("/proc/self/ns/pid").st_ino)
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return "0"
 
 

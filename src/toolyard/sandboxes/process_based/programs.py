@@ -1,4 +1,4 @@
-"""Programs as ordinary processes of this host: how they are started, what they use, how they end."""
+"""Programs as ordinary processes of this host: how they start, what they use, how they end."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Ending:
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
     out_of_memory: bool = False
-    """The kernel ended something of it for that, at the sandbox's own limit."""
+    """The kernel killed a process of it at the sandbox's own memory limit."""
     host_out_of_memory: bool = False
-    """The same, and it was not that limit."""
+    """The kernel killed a process of it for want of the host's memory."""
     unstarted: int = 0
-    """The error for which it could not begin, if so."""
+    """The error number if it could not begin."""
     wall_seconds: float = 0.0
     """By the clock beside it; 0 if there was none."""
 
 
 class HelperProcess:
-    """A process of ours, by its pipes. Who uses it closes it."""
+    """A process of ours, by its pipes. Its user closes it."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], files: Sequence[int], *, name: str, output_bytes: int, mark: str
@@ -42,18 +42,18 @@ class HelperProcess:
         self.name = name
         self.mark = mark
         self.killed = False
-        """By us, whatever the process that stood between says."""
+        """Whether we killed it, whatever a process in between reports."""
         self.unwanted = False
-        """It was still running when we began to end it."""
+        """Whether it was still running when we began to end it."""
         self.pid = process.pid
         self.stdin, stdout, stderr = files
         self.on_full: Callable[[], None] = nobody
         self.stdout = Capture(stdout, output_bytes, self._full)
         self.stderr = Capture(stderr, output_bytes, self._full)
         for stream in (self.stdout, self.stderr):
-            stream.begin(output_bytes, mark.encode(), forget=False)  # it may have begun to write
+            stream.begin(output_bytes, mark.encode(), forget=False)  # keep output that came before
         self.used = False
-        """Whether a lasting program has been asked for anything yet."""
+        """Whether a lasting program has had a request."""
         self._process = process
         self._peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._loop = asyncio.get_running_loop()
@@ -61,17 +61,17 @@ class HelperProcess:
         self._wait()
 
     async def end(self) -> Ending:
-        """Wait for it. Whoever waits may give up without others hearing of it."""
+        """Wait for its end. Cancelling one caller does not affect the others."""
         await asyncio.wait((self.ended,))
         return self.ended.result()
 
     @property
     def told(self) -> bool:
-        """Whether a launcher that was given a mark has said how it ended."""
+        """Whether a launcher with a mark has reported its program's end."""
         return bool(self.mark) and self.stdout.answer.done()
 
     async def ending(self) -> Ending:
-        """How it ended, in the launcher's own words if there are any."""
+        """How it ended: the launcher's report if there is one."""
         ending = await self.end()
         self.stdout.take()
         if self.told:
@@ -89,12 +89,12 @@ class HelperProcess:
         return replace(ending, code=-signal.SIGKILL) if self.killed else ending
 
     def last_words(self) -> str:
-        """The last line that it has written to standard error."""
+        """The last line of its standard error."""
         lines = self.stderr.take().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "nobody says why")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it gives no reason")
 
     def rest(self) -> None:
-        """Nothing is asked of it until the next command."""
+        """Between commands: stop reading when the buffer is full, instead of dropping output."""
         self.stdout.idle = self.stderr.idle = True
 
     def close(self) -> None:
@@ -103,10 +103,10 @@ class HelperProcess:
             self.stdin = -1
         self.stdout.leave()
         self.stderr.leave()
-        self.on_full = nobody  # who is told may hold us
+        self.on_full = nobody  # the callback may hold a reference to us
 
     def kill_group(self) -> None:
-        """The process and those that it started and that did not move away. Its number means it until `ended`."""
+        """Kill the process and its descendants that stayed in its group. The pid is safe to use until `ended`."""
         if not self.ended.done():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -128,15 +128,15 @@ class HelperProcess:
         self._loop.add_reader(pidfd, ended)
 
     def _wait_in_thread(self) -> None:
-        """Where the system has nothing better."""
+        """For systems without pidfds."""
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self._loop.call_soon_threadsafe(self._reap)
 
     def _reap(self) -> None:
-        self.kill_group()  # the last moment at which its number is surely its own
+        self.kill_group()  # before wait4 frees the pid for reuse
         _, status, usage = os.wait4(self.pid, 0)
         code = self._process.returncode = os.waitstatus_to_exitcode(status)
-        # On Linux, a process is said to have held what its parent held when it was started. Less than that is unknown.
+        # On Linux, a new process counts its parent's memory as its own peak. A lower peak of its own is unknown.
         peak = usage.ru_maxrss * 1024 if usage.ru_maxrss > self._peak_before else 0
         self.ended.set_result(Ending(code, usage.ru_utime + usage.ru_stime, peak))
 
@@ -152,10 +152,10 @@ def start(
     owner: int = -1,
     pass_fds: Sequence[int] = (),
 ) -> HelperProcess:
-    """Start a program in a session of its own. Raises OSError or ValueError if that cannot be.
+    """Start a program in its own session. Raises OSError or ValueError if that fails.
 
-    `mark` is what a launcher was told to say last. `owner` is the user who must be able to open the pipes by name, as
-    /dev/stdout does.
+    `mark` is the mark of the launcher's report. `owner` is the user who must be able to open the pipes by name, such as
+    /dev/stdout.
     """
     theirs, ours = _pipes()
     try:
@@ -197,6 +197,6 @@ def _pipes() -> tuple[Sequence[int], Sequence[int]]:
 
 
 def usage_below(pid: int) -> tuple[float, int]:
-    """Seconds of processor time and bytes of memory of a process and all below it."""
+    """Seconds of processor time and bytes of memory of a process and all of its descendants."""
     uses = [used(one) for one in tree(pid)]
     return sum(cpu for cpu, _ in uses), sum(memory for _, memory in uses)

@@ -1,4 +1,4 @@
-"""The session's Python interpreter, as the server uses it."""
+"""The session's Python interpreter, on the server's side."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from toolyard.sandboxes.process_based.recording import Recording
 from toolyard.sandboxes.process_based.room import Room, RoomWatch, end, script
 
 _GRACE_SECONDS = 0.5
-"""For code that is interrupted to stop by itself, which saves the session's variables."""
+"""Time for interrupted code to stop by itself: then the session's variables are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the interpreter says of a piece of code."""
+    """The interpreter's answer to a piece of code."""
 
     value: str | None
     error: PythonError | None
@@ -34,7 +34,7 @@ class Reply:
 
 
 class Python:
-    """Starts the interpreter when it is first needed, and again when it was lost. One piece of code at a time."""
+    """Starts the interpreter when it is first needed, and again after it was lost. Runs one piece of code at a time."""
 
     def __init__(
         self, room: Room, limits: Limits, profile: Profile, level: Callable[[], Level], check_open: Callable[[], None]
@@ -50,7 +50,7 @@ class Python:
 
     async def execute(self, code: str, timeout: float | None) -> Executed:
         async with self.turn:
-            self._check_open()  # which it may not be any more
+            self._check_open()  # it may have closed while this waited
             program = await self._started()
             watch = RoomWatch(self._room, self._limits, timeout)
             answer = asyncio.ensure_future(self._ask(program, code))
@@ -78,7 +78,7 @@ class Python:
             program.close()
 
     async def stop(self) -> None:
-        """End it, whatever it does. Who waits for that is told how it ended."""
+        """End the interpreter, whatever it does. Waiting callers get the result of that."""
         if self._program is not None:
             await end(self._room, self._program)
         async with self.turn:
@@ -97,21 +97,21 @@ class Python:
     async def _ask(self, program: HelperProcess, code: str) -> bytes:
         mark = secrets.token_hex(16)
         for stream in (program.stdout, program.stderr):
-            stream.begin(self._limits.output_bytes, mark.encode(), forget=program.used)  # or why it could not start
+            stream.begin(self._limits.output_bytes, mark.encode(), forget=program.used)  # keep errors of its start
         program.used = True
         await send(program.stdin, json.dumps({"mark": mark, "code": code}).encode() + b"\n")
         answer, _ = await asyncio.gather(program.stdout.answer, program.stderr.answer)
         return answer
 
     async def _interrupt(self, program: HelperProcess, answer: asyncio.Future[bytes], since: float) -> None:
-        """End the processes that the code has started, which it may be waiting for, and ask it to stop."""
+        """End the processes that the code has started, which it may be waiting for, and interrupt it."""
         if not answer.done():
             await self._room.relieve(program, since)
             await self._room.interrupt(program)
             await asyncio.wait((answer, program.ended), timeout=_GRACE_SECONDS, return_when="FIRST_COMPLETED")
 
     async def _abandon(self, program: HelperProcess, answer: asyncio.Future[bytes], since: float) -> None:
-        """Nobody waits for this code any more. If it does not stop, the interpreter is given up with it."""
+        """The caller was cancelled: interrupt the code. If it does not stop, give up the interpreter with it."""
         await self._interrupt(program, answer, since)
         if _reply(answer) is None:
             self.recording.pieces.clear()
@@ -125,7 +125,7 @@ class Python:
         return Executed(stdout, stderr, reply.value, reply.error, exceeded, usage, self._level())
 
     async def _executed_last(self, program: HelperProcess, exceeded: Limit | None, watch: RoomWatch) -> Executed:
-        """The interpreter did not answer, or not sensibly: see to it that it is no more."""
+        """The interpreter did not answer, or its answer was invalid: end it."""
         self._program = None
         try:
             ending = await end(self._room, program)
@@ -144,7 +144,7 @@ def _output(program: HelperProcess) -> tuple[str, str]:
 
 
 def _reply(answer: asyncio.Future[bytes]) -> Reply | None:
-    """What the interpreter answered, if it is an answer: it is untrusted code's own word, so its form is checked."""
+    """The interpreter's answer if it is valid. Untrusted code may have written it, so check its form."""
     if not answer.done() or answer.cancelled():
         return None
     with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -158,4 +158,4 @@ def _reply(answer: asyncio.Future[bytes]) -> Reply | None:
 def _text(said: object) -> str:
     if not isinstance(said, str):
         raise TypeError(said)
-    return said.encode(errors="replace").decode()  # half a character in JSON is no text
+    return said.encode(errors="replace").decode()  # a lone surrogate is no text

@@ -1,4 +1,4 @@
-"""The code that made a Python session what it is, to be run again where memory cannot be copied."""
+"""Records the code of a Python session, to run it again where memory cannot be copied."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _CHARACTERS_MOST = 4 * 1024 * 1024
 
 @dataclass(slots=True)
 class Recording:
-    """What ran to its end. Code that failed half-way is left out, and so is what it did before it failed.
+    """The code that ran to its end. Code that failed is left out, with everything that it did before it failed.
 
-    Running code again gives the same variables only if it does the same things again: chance, time and whatever is
-    outside of the sandbox may make a difference, which nobody can see here.
+    Running code again gives the same variables only if it does the same things again. Randomness, time and whatever is
+    outside of the sandbox may make a difference, which this class cannot detect.
     """
 
     pieces: list[str] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Recording:
             self.pieces.append(code)
 
     async def play(self, sandbox: Sandbox) -> None:
-        """Run it all in a sandbox that has run nothing yet."""
+        """Run all of it in a fresh sandbox."""
         if sum(map(len, self.pieces)) > _CHARACTERS_MOST:
             raise CannotFork(f"the session has run more than {_CHARACTERS_MOST} characters of code, which is too much")
         for number, code in enumerate(self.pieces, 1):

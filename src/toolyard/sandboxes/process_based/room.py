@@ -1,4 +1,4 @@
-"""What a backend has to bring: a place to start programs in, with a workspace. And what there is to all such places."""
+"""`Room`, which a backend provides: a workspace, and a place to start programs in. And what all rooms share."""
 
 from __future__ import annotations
 
@@ -22,67 +22,67 @@ from toolyard.sandboxes.process_based.programs import Ending, HelperProcess
 
 _END_SECONDS = 30.0
 _BY_SIGNAL = 128
-"""Exit codes from here on tell of a signal, which a program can send to whoever started it."""
+"""Exit codes from here on stand for a signal, which a program could send to the process that started it."""
 
 
 class Room(Protocol):
-    """Where one sandbox's programs run."""
+    """The place where one sandbox's programs run."""
 
     python: Sequence[str]
-    """The Python in there, with the options that keep it from reading what lies around."""
+    """The Python of the room, with options that keep it from reading its surroundings."""
     watched: bool
-    """Whether the server has to look at the memory of programs now and then, because no kernel does."""
+    """Whether the server must check the memory of programs now and then, because no kernel does."""
 
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], limits: Limits, lasting: bool = False
     ) -> HelperProcess:
-        """A `lasting` program serves many commands, so a limit of processor time is not for all of them together.
+        """A `lasting` program serves many commands, so no limit of processor time applies to all of them together.
 
-        Raises OSError or ValueError if it cannot even be tried.
+        Raises OSError or ValueError if it cannot be started at all.
         """
 
     async def interrupt(self, program: HelperProcess) -> None:
         """Send SIGINT to a lasting program."""
 
     async def relieve(self, program: HelperProcess, since: float, first: int = 0) -> None:
-        """End what a lasting program has started since that moment, but not itself, where that can be done. It gets
-        the signal `first` before that, if there is one."""
+        """End what a lasting program has started since that moment, but not the program, where possible. It first gets
+        the signal `first`, unless that is 0."""
 
     async def kill(self, program: HelperProcess) -> None:
-        """End it with everything that it started, or has left behind. Nobody else waits for that."""
+        """End it with everything that it started or left behind. Does not wait for its report."""
 
     async def measure(self, program: HelperProcess) -> tuple[float, int]:
-        """Seconds of processor time and bytes of memory, of all its processes together."""
+        """Seconds of processor time and bytes of memory of all of its processes together."""
 
     async def lost(self) -> str:
-        """Why the room is no more, if so. Who finds that a program has ended without reason asks."""
+        """Why the room no longer works; empty if it does. Call this if a program ended without a reason."""
 
     async def read(self, path: str, most: int) -> bytes:
-        """This, and the other ways into the workspace, raise OSError."""
+        """Like the other methods for the workspace, this raises OSError."""
 
     async def write(self, path: str, data: bytes, most: int, mode: int | None = None) -> None: ...
 
     async def list(self, path: str) -> Sequence[tuple[str, str, int]]: ...
 
     async def copy_from(self, other: Self) -> None:
-        """Have a workspace like the other's."""
+        """Replace the workspace by a copy of the other's."""
 
     async def close(self) -> None: ...
 
 
 async def end(room: Room, program: HelperProcess) -> Ending:
-    """See to it that a program has ended, and everything that it started with it."""
+    """Make sure that a program has ended, with everything that it started."""
     program.unwanted = program.unwanted or not program.ended.done()
     await room.kill(program)
     try:
         async with deadline(_END_SECONDS):
             ending = await program.ending()
-    except TimeoutError:  # which would look like that of who waits for the program
-        raise SandboxLost("the sandbox is gone: it does not end what it is to end") from None
+    except TimeoutError:  # it would look like the caller's own
+        raise SandboxLost("the sandbox is gone: it does not end its programs") from None
     if not (program.killed or program.told):
         if why := await room.lost():
             raise SandboxLost(f"the sandbox is gone: {why}")
-        if program.mark and 0 < ending.code < _BY_SIGNAL:  # what was to start the program has failed, and not that
+        if program.mark and 0 < ending.code < _BY_SIGNAL:  # its launcher failed, not the program
             raise SandboxLost(f"the program could not be started: {program.last_words()}")
     if ending.unstarted:
         unstarted(OSError(ending.unstarted, os.strerror(ending.unstarted)), "L0", own=False)
@@ -98,18 +98,17 @@ class RoomWatch(watching.Watch):
         self.began = time.time()
 
     def usage(self, cpu_seconds: float = 0.0, memory_bytes: int = 0) -> Usage:
-        """What is known in the end, or what was seen on the way, if that is more."""
+        """The usage known at the end, or the highest one measured on the way."""
         return Usage(self.seconds, max(cpu_seconds, self._cpu_seconds), memory_bytes)
 
     async def until(self, program: HelperProcess, *ends: asyncio.Future[Any]) -> Limit | None:
-        """Wait until one of the ends is done, or the program exceeds a limit."""
+        """Wait until one of `ends` is done, or the program exceeds a limit."""
         program.on_full = self.fill
         return await self.wait(lambda: self._room.measure(program), *ends)
 
     def cause(self, program: HelperProcess, exceeded: Limit | None, ending: Ending | None = None) -> Limit | None:
-        """Which limit it was after all: one of ours, one that the kernel keeps, or more output than there is room for,
-        which a program can have written before anybody could end it. Raises HostExhausted if it was none of them, but
-        the host that ran out of memory."""
+        """The limit that ended the program: one of ours, one of the kernel's, or too much output, which it may write
+        before the server can end it. Raises HostExhausted if the host ran out of memory instead."""
         if exceeded is None and ending is not None:
             exceeded = self._enforced(program, ending)
         return exceeded or ("output" if program.stdout.full or program.stderr.full else None)
@@ -129,8 +128,8 @@ class RoomWatch(watching.Watch):
 def resources_of(limits: Limits, *, lasting: bool, each_process: bool, processes: bool) -> dict[str, tuple[int, int]]:
     """The limits that the kernel keeps for a process, by their names in `resource`, soft and hard.
 
-    `each_process`: memory is limited for each because it cannot be for all together. `processes`: their number is
-    counted for this sandbox alone, and not for all that the server's user runs.
+    `each_process`: limit the memory of each, because there is no limit for all together. `processes`: the kernel counts
+    them for this sandbox alone, and not for everything that the server's user runs.
     """
     most: dict[str, tuple[int, int]] = {
         "NOFILE": (limits.open_files, limits.open_files),
@@ -149,12 +148,12 @@ def resources_of(limits: Limits, *, lasting: bool, each_process: bool, processes
 
 
 def new_mark() -> str:
-    """With a first character that programs hardly ever write: what they do may be the beginning of a mark."""
+    """It begins with a character that programs hardly ever write, because any output could begin a mark."""
     return f"\x1e{secrets.token_hex(16)}"
 
 
 def text_of(module: str) -> str:
-    """A module of ours that is run by another Python."""
+    """The text of a module of ours, for another Python."""
     return (resources.files("toolyard.sandboxes") / f"{module}.py").read_text()
 
 
@@ -162,16 +161,16 @@ _RUN_TEXT = "import sys; exec(compile(sys.argv.pop(1), '<toolyard>', 'exec'))"
 
 
 def script(python: Sequence[str], module: str, *arguments: str) -> Sequence[str]:
-    """Run such a module where there is no file of it."""
+    """A command line that runs such a module where its file does not exist."""
     return [*python, "-c", _RUN_TEXT, text_of(module), *arguments]
 
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """What goes wrong with a file, told with the path that was asked for."""
+    """Name the caller's path in errors of file operations."""
     try:
         yield
     except OSError as error:
         raise WorkspaceError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:  # no path at all
+    except ValueError as error:  # not a path
         raise WorkspaceError(f"{path!r}: {error}") from error

@@ -22,6 +22,7 @@ from toolyard.sandboxes.base import (
     Report,
     Sandbox,
 )
+from toolyard.sandboxes.carrier import Carrier
 from toolyard.sandboxes.endings import is_short, unstarted
 from toolyard.sandboxes.grading.grader import open_grader
 from toolyard.sandboxes.paths import check_mode, inside
@@ -33,9 +34,9 @@ from toolyard.sandboxes.process_based.python import Python
 from toolyard.sandboxes.process_based.room import Room, RoomWatch, end, naming
 
 
-class RoomSandbox:
-    """`again` makes another one of its kind, in which nothing has run yet; a fork needs it. `check_room` raises
-    `SandboxError` if there is no room for so many more."""
+class RoomSandbox(Carrier):
+    """`again` makes a fresh sandbox of the same kind, for forks. `check_room` raises `SandboxError` if there is no room
+    for so many more."""
 
     def __init__(
         self,
@@ -51,19 +52,19 @@ class RoomSandbox:
     ) -> None:
         self.limits = limits
         self.another = another
-        self._room: Any = room  # rooms of one backend are of one kind, but that is more than types can say
+        self._room: Any = room  # all rooms of a backend have one type, which types cannot express here
         self._report = report
         self._again = again
         self._check_room = check_room
         self._on_close = on_close
         self._files = asyncio.Lock()
-        """What is written by one is not mixed with what another writes, or reads, at the same time."""
+        """Keeps concurrent reads and writes from interleaving."""
         self._programs: set[HelperProcess] = set()
         self._processes: set[RunningProgram] = set()
         self._python = Python(room, limits, profile, self._level, self._check_open)
         self._bash = Bash(room, limits, self._level, self._check_open)
         self._unwanted: set[asyncio.Task[None]] = set()
-        """What closes branches of forks that nobody waits for any more."""
+        """Tasks that close branches of cancelled forks."""
         self._closing: asyncio.Task[None] | None = None
 
     async def run(
@@ -112,7 +113,7 @@ class RoomSandbox:
 
     async def exec(self, code: str, *, timeout: float | None = None) -> Executed:
         executed = await self._python.execute(code, timeout)
-        self._check_open()  # or what it was cut off from would look like its own doing
+        self._check_open()  # otherwise a closed sandbox would look like the code's failure
         return executed
 
     async def shell(self, command: str, *, timeout: float | None = None) -> Finished:
@@ -178,12 +179,12 @@ class RoomSandbox:
     # Branches.
 
     async def fork(self, count: int = 1) -> Sequence[RoomSandbox]:
-        """By running the session's code again, in a copy of the workspace."""
+        """Fork by running the session's code again, in a copy of the workspace."""
         self._check_open()
         forking = asyncio.ensure_future(self._fork(count))
         try:
             return await asyncio.shield(forking)
-        except asyncio.CancelledError:  # a copy that is being made cannot be stopped half way
+        except asyncio.CancelledError:  # a copy in progress cannot be stopped half-way
             self._unwanted.add(closing := asyncio.ensure_future(_close_all(forking)))
             closing.add_done_callback(self._unwanted.discard)
             raise
@@ -211,7 +212,8 @@ class RoomSandbox:
         return self._closing is None and not await self._room.lost()
 
     async def _continue_in(self, branch: RoomSandbox) -> None:
-        """The code finds the files as they are now. What it then does to them was done before."""
+        """The code runs on the current files. Copy them again afterwards: what the code does to them is already in
+        them."""
         await self._copy_files_to(branch)
         if self._python.recording.pieces:
             await self._python.recording.play(branch)
@@ -240,13 +242,13 @@ class RoomSandbox:
         return self._report().within(self.limits)
 
     async def close(self) -> None:
-        """Whoever closes it, and be it for the second time, waits until it is closed."""
+        """Every caller, even a second one, waits until it is closed."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._free())
         await asyncio.shield(self._closing)
 
     async def _free(self) -> None:
-        """The room is closed whatever becomes of the programs in it: that ends them too."""
+        """Close the room whatever happens to its programs: that ends them too."""
         try:
             if self._unwanted:
                 await asyncio.wait(self._unwanted)
@@ -276,7 +278,7 @@ class RoomSandbox:
 
 
 async def _close_all(forking: asyncio.Task[Sequence[RoomSandbox]]) -> None:
-    """Close the branches of a fork that nobody waits for any more."""
+    """Close the branches of a fork whose caller was cancelled."""
     await asyncio.wait((forking,))
     if forking.exception() is None:
         await asyncio.gather(*(branch.close() for branch in forking.result()), return_exceptions=True)

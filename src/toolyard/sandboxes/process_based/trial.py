@@ -1,4 +1,4 @@
-"""How well a sandbox holds, found out by a program in it that tries to get out."""
+"""Measures how well a sandbox holds, with a program in it that tries to get out."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ print(json.dumps({{
 @dataclass(frozen=True, slots=True)
 class Trial:
     problem: str
-    """Why nothing could be tried."""
+    """Why the trial failed; empty if it ran."""
     fallen: Sequence[str]
     """The walls that do not stand."""
 
 
 async def try_out(sandbox: RoomSandbox, *, uid: int, memory_bytes: int | None = None) -> Trial:
-    """`uid` is who programs are, and `memory_bytes` what a cgroup should hold them to, if there should be one."""
+    """`uid` is the user of programs. `memory_bytes` is the cgroup's expected limit, if there should be one."""
     with _bait() as (marker, port):
         memory = "float('inf')" if memory_bytes is None else memory_bytes
         code = _TRY.format(marker=marker, port=port, pid=os.getpid(), uid=uid, memory=memory)
@@ -83,7 +83,7 @@ async def try_out(sandbox: RoomSandbox, *, uid: int, memory_bytes: int | None = 
 
 @contextmanager
 def _bait() -> Iterator[tuple[str, int]]:
-    """A file and a listening socket of the host's, which nobody inside may reach."""
+    """A file and a listening socket of the host, which programs inside must not reach."""
     with tempfile.NamedTemporaryFile() as marker, socket.create_server(("127.0.0.1", 0)) as listener:
         os.chmod(marker.name, 0o644)
         yield marker.name, listener.getsockname()[1]

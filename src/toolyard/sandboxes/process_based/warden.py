@@ -1,9 +1,8 @@
-"""The parent of a program that has walls but no namespaces: puts it behind them, and ends with it whatever it started.
+"""The parent of a program that has walls but no namespaces: it sets up the walls, and ends with it all that it started.
 
-Its orders are those of a launcher that spawns, and these: `server` is who started it, `owner` the user that the program
-is to be or -1, `shows` and `holds` the paths that it may read and those that are its own, `hidden` what it may not read
-of the former, `network` whether it may use
-one, and `walled` the descriptor on which it is said that all walls stand, or why they do not.
+Its orders are those of a launcher that spawns, and these: `server` is the pid of the server, `owner` the user for the
+program or -1, `shows` the paths that it may read, `hidden` the parts of those that it may not, `holds` its own paths,
+`network` whether it may use one, and `walled` the descriptor for the report that all walls stand, or why not.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from toolyard.sandboxes.process_based import launcher
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _PROCESSES = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/uptime", "/proc/loadavg")
-"""Of /proc: the program's own directory, but not that of any other process."""
+"""The readable parts of /proc: the program's own directory, but not that of any other process."""
 
 
 def main(orders: str) -> NoReturn:
     told: Mapping[str, Any] = ast.literal_eval(orders)
-    syscalls.die_with_parent(signal.SIGTERM)  # which ends what is below, and then us
+    syscalls.die_with_parent(signal.SIGTERM)  # the handler ends our descendants, then us
     if os.getppid() != told["server"]:
-        os._exit(0)  # it was quicker
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # until we can do what they ask for
+        os._exit(0)  # the server ended before the call above
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # until we have handlers
     launcher.spawn(sys.argv[1:], {**told, "warden": os.getpid()}, _become)
     os._exit(0)
 
@@ -39,7 +38,7 @@ def _become(argv: Sequence[str], orders: Mapping[str, Any]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         _confine(orders)
-    except Exception as error:  # whatever it is: no program without all of its walls
+    except Exception as error:  # any error: never run a program without all of its walls
         os.write(orders["walled"], f"{type(error).__name__}: {error}".encode()[:1000])
         os._exit(launcher.NEVER_BEGAN)
     os.write(orders["walled"], launcher.WALLED)
@@ -52,7 +51,7 @@ def _confine(orders: Mapping[str, Any]) -> None:
         raise OSError(errno.ENOSYS, "this kernel has no Landlock")
     os.setsid()
     with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # a program before anything else, should memory run out
+        file.write("1000")  # out of memory, the kernel kills programs first
     rules = syscalls.landlock_rules(_allowed(orders), tcp=orders["network"])
     calls = syscalls.Syscalls()
     if orders["owner"] >= 0:
@@ -72,10 +71,10 @@ def _confine(orders: Mapping[str, Any]) -> None:
 
 
 def _allowed(orders: Mapping[str, Any]) -> dict[str, int]:
-    """What may be done with which paths, as far as they are there.
+    """The rights for each existing path.
 
-    Rules are for all that is below a path. So the folders around what is hidden can only be listed, and it with them:
-    Python finds no module in a folder that it cannot list.
+    A rule covers everything below its path. So folders around a hidden path may only be listed, and so may the hidden
+    path: Python finds no module in a folder that it cannot list.
     """
     shown = [path for path in orders["shows"] if os.path.exists(path)]
     parts = [around.beside(path, orders["hidden"]) for path in shown]

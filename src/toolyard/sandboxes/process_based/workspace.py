@@ -1,8 +1,8 @@
-"""A workspace that is a directory: its files read, written and listed without ever following a link out of it.
+"""A workspace that is a directory: reads, writes and lists its files without ever following a link out of it.
 
-Imports nothing but the standard library, because backends that cannot reach the directory run the text of this file
-where it is. A program in the sandbox may change the directory at any moment, so no path is looked at twice: each of its
-parts is opened from the one before, and links are followed by us and not by the system.
+Imports only the standard library: backends that cannot reach the directory run the text of this file beside it. A
+program in the sandbox may change the directory at any moment. So no path is looked up twice: each part is opened from
+the one before, and this code, not the system, follows links.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
 
 class WorkspaceFolder:
-    """Paths are relative to it. Whatever cannot be done is an OSError."""
+    """Paths are relative to it. Every failure is an OSError."""
 
     def __init__(self, root: str, owner: int = -1) -> None:
         self._root = root
         self._owner = owner
-        """Who is to own what is written here; -1 if that is our own user."""
+        """The owner of written files; -1 for our own user."""
 
     def read(self, path: str, most: int) -> bytes:
         with self._opened(path, os.O_RDONLY) as fd:
@@ -51,17 +51,17 @@ class WorkspaceFolder:
                 file.write(data)
 
     def list(self, path: str) -> Sequence[tuple[str, str, int]]:
-        """Name, kind and size of what is in a directory."""
+        """Name, kind and size of each entry of a directory."""
         with self._opened(path, _DIRECTORY) as fd:
             found = []
             for name in sorted(os.listdir(fd)):
-                with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+                with contextlib.suppress(FileNotFoundError):  # removed since
                     about = os.stat(name, dir_fd=fd, follow_symlinks=False)
                     found.append((name, _kind(about.st_mode), about.st_size))
             return found
 
     def copy_from(self, other: WorkspaceFolder) -> None:
-        """Have what the other has, and nothing else."""
+        """Replace everything here by a copy of the other's files."""
         with self._opened(".", _DIRECTORY) as target, other._opened(".", _DIRECTORY) as source:
             clear(target)
             self._copy(source, target)
@@ -75,7 +75,7 @@ class WorkspaceFolder:
             os.close(fd)
 
     def _open(self, path: str, flags: int) -> int:
-        """As openat2() does with RESOLVE_BENEATH."""
+        """Like openat2() with RESOLVE_BENEATH."""
         names = [name for name in reversed(path.split("/")) if name not in ("", ".")]
         above = [os.open(self._root, _DIRECTORY)]
         links = 0
@@ -125,9 +125,9 @@ class WorkspaceFolder:
             os.fchown(fd, self._owner, self._owner)
 
     def _copy(self, source: int, target: int) -> None:
-        """Everything below one open directory into another. Links stay links; pipes and sockets are left out."""
+        """Copy everything below one open directory into another. Links stay links; pipes and sockets are left out."""
         for name in os.listdir(source):
-            with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+            with contextlib.suppress(FileNotFoundError):  # removed since
                 mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
                 if stat.S_ISLNK(mode):
                     os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
@@ -161,8 +161,8 @@ class WorkspaceFolder:
 
 
 def clear(directory: int) -> None:
-    """Remove everything below an open directory, however deep programs have buried it and whatever they did to its
-    permissions. What is deep is moved up, because each level would take a call of a function, and a file to be open."""
+    """Remove everything below an open directory, however deep it is and whatever its permissions. Move deep directories
+    up first: recursion would take a stack frame and a descriptor for each level."""
     names = (f"{os.urandom(8).hex()}-{number}" for number in itertools.count())
     while found := os.listdir(directory):
         for name in found:
@@ -190,7 +190,7 @@ def _is_directory(name: str, above: int) -> bool:
 def _link(name: str, above: int) -> str | None:
     try:
         return os.readlink(name, dir_fd=above)
-    except OSError:  # it is none
+    except OSError:  # not a link
         return None
 
 
@@ -204,9 +204,9 @@ def _check_regular(fd: int) -> None:
 
 
 def main() -> None:
-    """`read`, `write` or `list` one path of the current directory; the problem, if there is one, on standard error.
+    """`read`, `write` or `list` one path of the current directory; report a problem on standard error.
 
-    To `write`, a mode may be added.
+    `write` takes an optional mode after the others.
     """
     operation, path, most, *modes = sys.argv[1:]
     workspace = WorkspaceFolder(".")

@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
+import tarfile
 import tempfile
+from collections.abc import Mapping
+from pathlib import Path
 
-from toolyard.sandboxes.base import WORKSPACE, Entry, Sandbox
+from toolyard.core.errors import WorkspaceError
+from toolyard.sandboxes.base import WORKSPACE, Entry, Limits, Sandbox
 from toolyard.testing.sandbox_rules.rule import Case, Rule, rule_of, sh
 
 RULES: list[Rule] = []
+
+
+def _names(folder: str | Path, *, deep: bool = False) -> list[str]:
+    """What is in a folder of the host."""
+    found = Path(folder).rglob("*") if deep else Path(folder).iterdir()
+    return sorted(str(path.relative_to(folder)) for path in found)
+
+
+def _lay(folder: str | Path, files: Mapping[str, bytes]) -> Path:
+    """Make a folder of the host, with files."""
+    for path, data in files.items():
+        Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
+        Path(folder, path).write_bytes(data)
+    return Path(folder)
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def _mode(path: Path) -> int:
+    return path.stat().st_mode
 
 
 @rule_of(RULES, "files")
@@ -105,3 +132,110 @@ async def _(box: Sandbox, case: Case) -> None:
             await case.refused(box.list(path), path)
         outside.seek(0)
         case.same("the file of the host's", outside.read(), b"of the host")
+
+
+@rule_of(RULES, "files")
+async def _(box: Sandbox, case: Case) -> None:
+    """Folders come in and go out, with permissions, empty folders and links that stay inside."""
+    with tempfile.TemporaryDirectory() as here:
+        hello, large = b"#!/bin/sh\necho hello\n", os.urandom(2_000_000)
+        source = _lay(Path(here, "source"), {"a/hello": hello, "ä": large})
+        os.mkdir(source / "a/empty")
+        os.chmod(source / "a/hello", 0o755)
+        os.symlink("a/hello", source / "link")
+        os.symlink("/etc/passwd", source / "out")
+        case.same("what put() left out", list(await box.put(source, "in")), ["out"])
+        await box.put(source / "a/hello", "single")
+        await box.put({"x/y": "text", "z": source / "a"}, "named")
+        done = await box.run(sh("in/link; cat named/x/y; ls named/z; ./single"))
+        case.same("what is there", done.stdout.split(), [b"hello", b"textempty", b"hello", b"hello"])
+        case.same("what get() left out", list(await box.get("in", Path(here, "target"))), [])
+        target = Path(here, "target")
+        case.same("what came back", _names(target, deep=True), ["a", "a/empty", "a/hello", "link", "ä"])
+        case.same("the mode", _mode(target / "a/hello") & 0o777, 0o755)
+        if _content(target / "ä") != large or _content(target / "link") != hello:
+            case.problem("it came back changed")
+        await box.get("in/a/hello", Path(here, "one"))
+        case.same("one file", _content(Path(here, "one")), hello)
+        for taken in target, Path(here, "one"):
+            try:
+                await box.get("in", taken)
+                case.problem(f"{taken.name} was written over")
+            except FileExistsError:
+                pass
+
+
+@rule_of(RULES, "files")
+async def _(box: Sandbox, case: Case) -> None:
+    """Archives are packed and unpacked, and refused if they lead out or hold devices."""
+    await box.write("d/e/f", b"x\n", mode=0o750)
+    await box.run(sh("ln -s e/f d/g; ln d/e/f d/h; echo one > file"))
+    packed = await box.pack("d")
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        kinds = {member.name: member.type for member in tar}
+        case.same("the archive", sorted(kinds), ["e", "e/f", "g", "h"])
+    with tarfile.open(fileobj=io.BytesIO(await box.pack("file"))) as tar:
+        case.same("the archive of a file", tar.getnames(), ["./file"])
+    await box.unpack(packed, "copy/of")
+    done = await box.run(sh("cat copy/of/g copy/of/h; stat -c %a copy/of/e/f"))
+    case.same("the copy", done.stdout.split(), [b"x", b"x", b"750"])
+    for kind, name, link in (
+        (tarfile.REGTYPE, "../evil", ""),
+        (tarfile.REGTYPE, "/home/work/evil", ""),
+        (tarfile.LNKTYPE, "evil", "/etc/passwd"),
+        (tarfile.LNKTYPE, "evil", "../../etc/passwd"),
+        (tarfile.CHRTYPE, "evil", ""),
+        (tarfile.FIFOTYPE, "evil", ""),
+    ):
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, link
+        bad = io.BytesIO()
+        with tarfile.open(fileobj=bad, mode="w") as tar:
+            tar.addfile(member)
+        await case.refused(box.unpack(bad.getvalue(), "bad"), "bad")
+    await case.refused(box.unpack(b"no archive" * 1000, "bad"), "bad")
+    case.same("what is left of those", list(await box.list("bad")), [])
+    for path in ("absent", "../d", "/etc", "null\0character"):
+        await case.refused(box.pack(path), path)
+        if path != "absent":
+            await case.refused(box.unpack(packed, path), path)
+
+
+@rule_of(RULES, "files")
+async def _(box: Sandbox, case: Case) -> None:
+    """Whatever lies in the workspace, nothing that comes out of it leads out of where it is put."""
+    with tempfile.TemporaryDirectory() as here:
+        os.mkdir(outside := Path(here, "outside"))
+        await box.run(
+            sh(
+                f"mkdir -p d/e; cd d; ln -s {outside} out; ln -s ../../x up; ln -s e/../../x round; mkfifo pipe; "
+                f"ln -s . dot; ln -s dot/../.. far; ln -s e in; echo x > file; chmod 7777 file; ln -s / ../root"
+            )
+        )
+        left_out = await box.get("d", Path(here, "target"))
+        case.same("what is left out", sorted(left_out), ["far", "out", "round", "up"])
+        case.same("what came out", _names(Path(here, "target")), ["dot", "e", "file", "in"])
+        case.same("the mode", _mode(Path(here, "target/file")) & 0o7022, 0)
+        await case.refused(box.get("root", Path(here, "root")), "root")
+        await case.refused(box.get("d/pipe", Path(here, "pipe")), "d/pipe")
+        case.same("what is beside it", _names(here), ["outside", "target"])
+        case.same("what is outside", _names(outside), [])
+
+
+@rule_of(RULES, "files", limits=Limits(disk_bytes=4 * 2**20, disk_files=100))
+async def _(box: Sandbox, case: Case) -> None:
+    """What is too much is not copied, in or out."""
+    with tempfile.TemporaryDirectory() as here:
+        await box.run(sh("mkdir holes; for i in 1 2 3; do truncate -s 3000000 holes/$i; done"))
+        await case.refused(box.get("holes", Path(here, "target")), "holes")
+        await case.refused(box.pack("holes"), "holes")
+        for source in (
+            _lay(Path(here, "large"), {"file": bytes(5 * 2**20)}),
+            {f"many/{number}": b"" for number in range(200)},
+        ):
+            try:
+                await box.put(source, "in")
+                case.problem("too much could be put")
+            except WorkspaceError:
+                pass
+        case.same("what is on the host", _names(here), ["large"])

@@ -1,1 +1,2 @@
-"""Catalogues of HTTP APIs as tools: OpenAPI documents, ToolBench's tool files, and lists for a ToolBench endpoint."""
+"""Offers catalogues of HTTP APIs as tools: OpenAPI documents, ToolBench's tool files, and lists for a ToolBench
+endpoint."""

@@ -1,4 +1,5 @@
-"""Asking APIs: bounded in time and size, never sent on to another host. A failure says whose fault it is."""
+"""Sends requests to APIs: bounded in time and size, never redirected to another host. A failure says whose fault it
+is."""
 
 from __future__ import annotations
 
@@ -22,29 +23,30 @@ SECONDS = 30.0
 CONNECT_SECONDS = 10.0
 REDIRECTS = 5
 _AT_ONCE = 64
-"""Connections of one collection. A request beyond them waits for one."""
+"""The most connections of one collection. A further request waits for one."""
 _SHOWN = 500
-"""Characters that are shown of an answer that is an error."""
+"""The most characters to show of an error's answer."""
 _LARGE = 2**18
-"""Bytes from which on an answer is read in a thread."""
+"""An answer of more bytes than this is read in a thread."""
 PUBLIC = Addresses()
 _NOT_THE_AGENTS = frozenset({401, 403, 407, 408, 429})
-"""The key is wrong, may not do this, or is used up: the operator gave it. Or the API is too slow."""
+"""Statuses that are no fault of the agent: the operator's key is wrong, has no right or is used up, or the API is
+slow."""
 _MOVED = frozenset({301, 302, 303, 307, 308})
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @dataclass(slots=True)
 class ApiConnections:
-    """Connections to the servers of one collection, in one event loop. They are closed when no session uses them."""
+    """Connections to the servers of one collection, in one event loop. They close when no session uses them."""
 
     addresses: Addresses | None
-    """Which may be asked. All, if the operator named the server: it may then be anywhere."""
+    """The addresses to allow. None allows all, if the operator named the server, which may then be anywhere."""
     sessions: int = 0
     _transports: dict[tuple[str, str | None], httpx2.AsyncHTTPTransport] = field(default_factory=dict)
 
     async def ask(self, request: ApiRequest, seconds: float) -> HttpAnswer:
-        """What the API answers. Raises `ServiceUnavailable` if it does not, `ToolError` if that is too much."""
+        """The API's answer. Raises `ServiceUnavailable` if there is none, `ToolError` if it is too long."""
         try:
             async with asyncio.timeout(seconds):
                 for _ in range(REDIRECTS + 1):
@@ -56,7 +58,7 @@ class ApiConnections:
             raise ServiceUnavailable(f"there was no answer within {seconds:g} seconds") from None
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ServiceUnavailable(f"it cannot be reached: {type(error).__name__}") from None
-        raise ServiceUnavailable(f"it sends us from one place to another, more than {REDIRECTS} times")
+        raise ServiceUnavailable(f"it redirects more than {REDIRECTS} times")
 
     async def _once(self, request: ApiRequest) -> HttpAnswer:
         url = httpx2.URL(request.url)
@@ -74,18 +76,19 @@ class ApiConnections:
             await response.aclose()
 
     def _transport(self, url: httpx2.URL) -> httpx2.AsyncHTTPTransport:
-        """Without what a client adds: cookies, which sessions would share, and log lines, which have keys in them."""
+        """A bare transport. A full client would keep cookies, which sessions would share, and log requests with their
+        keys."""
         key = url.scheme, self._proxy(url)
         if key not in self._transports:
-            # Only a server that the operator named keeps connections: the others are asked by their address, and two
-            # names at one address must not share one.
+            # Only connections to a server that the operator named stay open: others go to an address, and two names at
+            # one address must not share a connection.
             kept = _AT_ONCE if self.addresses is None else 0
             limits = httpx2.Limits(max_connections=_AT_ONCE, max_keepalive_connections=kept)
             self._transports[key] = httpx2.AsyncHTTPTransport(verify=http.tls(key[0]), limits=limits, proxy=key[1])
         return self._transports[key]
 
     def _proxy(self, url: httpx2.URL) -> str | None:
-        """That of the environment variables; none for a plain server that the operator named, which is near."""
+        """The proxy from environment variables; None for a plain server that the operator named, which is near."""
         near = self.addresses is None and url.scheme == "http"
         return None if near else http.proxy_for(url)
 
@@ -98,7 +101,7 @@ class ApiConnections:
 
 
 async def _address(url: httpx2.URL, addresses: Addresses) -> str:
-    """Found out once: a name may stand for another address the next time."""
+    """The allowed address of the host, looked up once: the next look-up may differ."""
     try:
         return (await addresses.resolve(url.host, url.port or (443 if url.scheme == "https" else 80)))[0]
     except AddressRefused:
@@ -112,11 +115,11 @@ def _too_long() -> ToolError:
 
 
 def _moved(request: ApiRequest, answer: HttpAnswer) -> ApiRequest:
-    """Where the API sends us, if that is on the same host."""
+    """The request after a redirect. Raises if it leads to another host."""
     here = httpx2.URL(request.url)
     there = here.join(answer.headers["location"])
     if (there.scheme, there.host, there.port) != (here.scheme, here.host, here.port):
-        raise ServiceUnavailable(f"it sends us to another server, {there.host[:100]!r}, and we do not go there")
+        raise ServiceUnavailable(f"it redirects to another server, {there.host[:100]!r}, which is not allowed")
     if answer.status in (307, 308) or request.method in ("GET", "HEAD"):
         return replace(request, url=str(there))
     headers = {name: value for name, value in request.headers.items() if name != "content-type"}
@@ -124,7 +127,7 @@ def _moved(request: ApiRequest, answer: HttpAnswer) -> ApiRequest:
 
 
 async def value_of(answer: HttpAnswer, secrets: Iterable[str]) -> object:
-    """What a good answer says: a JSON value, text, or the bytes of a picture. Raises for one that is not."""
+    """The value of a good answer: JSON, text, or the bytes of a picture. Raises for any other answer."""
     if len(answer.body) < _LARGE:
         return _value_of(answer, secrets)
     return await asyncio.to_thread(_value_of, answer, secrets)
@@ -140,7 +143,7 @@ def _value_of(answer: HttpAnswer, secrets: Iterable[str]) -> object:
 
 
 def is_ours(status: int) -> bool:
-    """Whether the agent could have done nothing about it."""
+    """Whether the failure is no fault of the agent."""
     return status >= 500 or status in _NOT_THE_AGENTS
 
 
@@ -152,7 +155,7 @@ def _value(answer: HttpAnswer, body: bytes) -> object:
         return body
     try:
         value = json.loads(body)
-        encode(value)  # deeper than can be written again is text
+        encode(value)  # what is nested too deeply to be written again stays text
     except (ValueError, RecursionError, TypeError):
         return _text(body, media)
     return value

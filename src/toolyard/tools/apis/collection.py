@@ -1,4 +1,4 @@
-"""Collections of APIs as toolsets: what files describe becomes tools that are not listed, but found and called."""
+"""Makes toolsets of the APIs that files describe. Their tools are not listed, but agents find and call them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from toolyard.tools.apis.security import Keys
 log = logging.getLogger("toolyard.apis")
 
 ALL = ""
-"""Stands for every collection, where there is a base URL or a key for each."""
+"""In a table of base URLs or keys by collection, the entry for all collections."""
 
 
 class ApiCollection(Toolset):
-    """Tools that are requests to an API. They are not listed; `search_tools` finds them."""
+    """Each tool is a request to an API. The tools are not listed; `search_tools` finds them."""
 
     prefixed = True
     operations: ClassVar[Mapping[str, Operation]] = {}
     is_trusted: ClassVar[bool] = False
-    """The operator named the server."""
+    """Whether the operator named the server."""
     seconds: ClassVar[float] = SECONDS
     _connections_of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, ApiConnections]]
 
@@ -61,7 +61,7 @@ class ApiCollection(Toolset):
 
 @dataclass(slots=True)
 class _Found:
-    """What was read for one collection, so far."""
+    """What the files read so far say about one collection."""
 
     title: str
     is_trusted: bool
@@ -90,7 +90,7 @@ class _Found:
 
 
 class _Reading:
-    """Several files: each OpenAPI document is a collection, and all of RapidAPI's of one kind are one."""
+    """Reads several files: each OpenAPI document is a collection, and all RapidAPI files of one kind are one."""
 
     def __init__(self, base_urls: Mapping[str, str], keys: Mapping[str, Keys], taken: Sequence[str]) -> None:
         self.found: dict[str, _Found] = {}
@@ -162,9 +162,9 @@ def collections(
     seconds: float = SECONDS,
     taken: Sequence[str] = (),
 ) -> Sequence[type[ApiCollection]]:
-    """What these files and folders describe. Base URLs and keys are by the names of collections.
+    """The collections that these files and folders describe. Base URLs and keys are by the names of collections.
 
-    No two tools have the same name, in whatever collections, and none has one that is `taken`.
+    No two tools of all collections have the same name, and none has a `taken` one.
     """
     reading = _Reading(base_urls, keys, taken)
     for path in files_in(paths):

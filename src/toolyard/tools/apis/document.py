@@ -1,4 +1,4 @@
-"""A document that describes an API, read with care. Each error names its place in the document."""
+"""Reads a document that describes an API. Each error names its place in the document."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from toolyard.core.errors import DefinitionError
 
 _CHAIN = 32
-"""References that lead to references."""
+"""The most references that may lead to one another."""
 
 
 def mapping(value: object, where: str) -> Mapping[str, Any]:
@@ -47,7 +47,7 @@ class Document:
         return f"{self.name}: {'/'.join(('#', *(str(step).replace('~', '~0').replace('/', '~1') for step in steps)))}"
 
     def resolved(self, value: object, where: str) -> tuple[Mapping[str, Any], str]:
-        """An object, or the one that it refers to; and where that is."""
+        """The object, or the one that it refers to; and its place."""
         found = mapping(value, where)
         for _ in range(_CHAIN):
             if "$ref" not in found:

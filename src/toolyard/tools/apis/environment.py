@@ -16,7 +16,7 @@ _NAMED = re.compile(r"([A-Za-z]\w*)=(.+)")
 
 
 class Apis(ToolsEnvironment):
-    """Its tools are too many to list; the one that is listed finds the others."""
+    """It has too many tools to list; the one listed tool finds the others."""
 
     @classmethod
     def name(cls) -> str:
@@ -32,7 +32,7 @@ def api_environment(files: str, *, base_url: str = "", keys: str = "") -> type[E
 def api_toolsets(
     files: str, *, base_url: str = "", keys: str = "", taken: Sequence[str] = ()
 ) -> Sequence[type[ApiCollection]]:
-    """What `files` describe: paths of files and folders, with commas between them.
+    """The toolsets that `files` describe: paths of files and folders, separated by commas.
 
     `base_url` is one address for all of them, or `Name=address,Name=address`. `keys` is the path of a file of keys.
     No tool gets a name that is `taken`.
@@ -43,7 +43,7 @@ def api_toolsets(
 
 
 def base_urls(text: str) -> Mapping[str, str]:
-    """By the names of collections; one without a name is for all others."""
+    """Base URLs by the names of collections; one without a name is for all others."""
     found: dict[str, str] = {}
     for one in filter(None, (one.strip() for one in text.split(","))):
         named = _NAMED.fullmatch(one)

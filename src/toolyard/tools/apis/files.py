@@ -16,7 +16,7 @@ from toolyard.tools.apis.security import Keys
 try:
     import yaml  # type: ignore[import-untyped]
 except ImportError:
-    yaml = None  # a file that needs it is refused with a sentence
+    yaml = None  # `document_in` then refuses YAML files
 
 LISTS = (".jsonl", ".ndjson")
 YAML = (".yaml", ".yml")
@@ -63,7 +63,7 @@ def _yaml(content: bytes, path: Path) -> Any:
 
 
 def _loader() -> Any:  # a class of yaml's
-    """The safe one, in C if it is there, but for what JSON does not have: dates, and a lone `=`."""
+    """yaml's safe loader, in C if possible, without types that JSON lacks: dates, and a lone `=`."""
     safe = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     kept = {
         first: [one for one in resolvers if one[0] not in _NOT_JSON]

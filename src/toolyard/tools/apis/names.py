@@ -1,4 +1,4 @@
-"""Names for tools and collections, made of whatever a document calls its parts."""
+"""Makes names for tools and collections out of a document's own names."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _WORD = re.compile(r"[A-Za-z0-9]+")
 
 
 def as_word(text: str) -> str:
-    """With underscores for all that cannot be in a name: `list /pets` is `list_pets`."""
+    """Replace what cannot be in a name with underscores: `list /pets` becomes `list_pets`."""
     return _OTHER.sub("_", text).strip("_")
 
 
 def as_title(*texts: str) -> str:
-    """As a class is called, after the first text that has letters or digits.
+    """A name like a class's, from the first text that has letters or digits.
 
-    Without underscores: they separate a collection from its tools on the ToolServer wire.
+    It has no underscores: on the ToolServer wire they separate a collection from its tools.
     """
     words = next((found for text in texts if (found := _WORD.findall(text))), ["Api"])
     joined = "".join(word[:1].upper() + word[1:] for word in words)[:LONGEST]

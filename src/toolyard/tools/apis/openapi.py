@@ -1,4 +1,4 @@
-"""OpenAPI 3 documents: each operation is a tool whose arguments are its parameters, and `body` if it has one."""
+"""Reads OpenAPI 3 documents: each operation becomes a tool, with its parameters, and `body` if any, as arguments."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from toolyard.tools.apis.writing import JSON, STYLES
 log = logging.getLogger("toolyard.apis")
 
 _METHODS = ("get", "put", "post", "delete", "patch")
-"""The others are for programs, which ask them about the rest."""
+"""Other methods are for programs, which use them to ask about these."""
 _OURS = frozenset(
     {"accept", "content-type", "authorization", "host", "cookie", "connection", "content-length", "transfer-encoding"}
     | {"te", "trailer", "upgrade", "expect", "keep-alive", "accept-encoding", "proxy-authorization", "proxy-connection"}
 )
-"""Headers that are not parameters, whatever a document says."""
+"""Headers that are never parameters, even if a document says so."""
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""What models' interfaces take as the name of an argument."""
+"""Names that model APIs accept for arguments."""
 _OTHER_JSON = re.compile(r"application/[a-z0-9.-]+\+json")
 
 
 class _LeftOut(Exception):
-    """An operation that we cannot ask for; the others can still be."""
+    """An operation that cannot become a tool; the others still can."""
 
 
 def title_of(document: Document) -> str:
@@ -120,7 +120,7 @@ class _Reader:
         return spec, operation
 
     def _check_server(self, servers: object, where: str) -> None:
-        """Keys are for the server of the document. An operation that has another one is not asked for."""
+        """Leave out an operation with a server of its own: the keys are for the document's server."""
         if servers is None or self.is_trusted:
             return
         try:
@@ -133,7 +133,7 @@ class _Reader:
     def _parameters(
         self, item: Mapping[str, Any], said: Mapping[str, Any], where: str
     ) -> Sequence[tuple[Mapping[str, Any], str]]:
-        """Those of the path and of the operation, which says it last."""
+        """The parameters of the path and of the operation, which take precedence."""
         found: dict[tuple[object, object], tuple[Mapping[str, Any], str]] = {}
         for owner, place in ((item, where.rpartition("/")[0]), (said, where)):
             for number, one in enumerate(listed(owner.get("parameters", []), f"{place}/parameters")):
@@ -154,7 +154,7 @@ class _Reader:
 
 
 class _Inputs:
-    """The arguments of one tool, and where each goes."""
+    """The arguments of one tool, and their places in the request."""
 
     def __init__(self, schemas: Schemas, credentials: Sequence[Credential]) -> None:
         self.parameters: list[Parameter] = []
@@ -179,7 +179,7 @@ class _Inputs:
         self.parameters.append(Parameter(argument, name, place, style, explode is True))
 
     def add_missing(self, name: str) -> None:
-        """A part of the path that the document forgets to describe."""
+        """Add a part of the path that the document does not describe."""
         if not any(one.place == "path" and one.name == name for one in self.parameters):
             argument = self._argument(name, {"type": "string"}, required=True)
             self.parameters.append(Parameter(argument, name, "path", "simple", explode=False))
@@ -235,7 +235,7 @@ class _Inputs:
 
 
 def _media(written: str) -> str | None:
-    """What we send for a body of this kind, if we can."""
+    """The form in which to send a body of this media type; None if there is none."""
     plain = written.partition(";")[0].strip().lower()
     if plain in (JSON_BODY, FORM_BODY, "text/plain") or _OTHER_JSON.fullmatch(plain):
         return plain

@@ -1,4 +1,4 @@
-"""One operation of an API: the request that a call of the tool becomes. No value of an agent can change its path."""
+"""One operation of an API: turns a call into a request. No value of an agent can change the path."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STEPS = re.compile(r"[/\\]")
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """The request. It is never shown, for it has keys in it."""
+    """The request. It contains keys, so it is never shown."""
 
     method: str
     url: str = field(repr=False)
@@ -34,7 +34,7 @@ class ApiRequest:
 
 
 class Operation(Protocol):
-    """What a tool of a collection does."""
+    """Turns the arguments of a tool into a request."""
 
     def request(self, arguments: JsonObject) -> ApiRequest:
         """Raises `ToolError` for arguments that cannot be sent."""
@@ -43,7 +43,7 @@ class Operation(Protocol):
 @dataclass(frozen=True, slots=True)
 class Parameter:
     argument: str
-    """What the model calls it: as the API does, unless it has several of that name."""
+    """Its name for the model: the API's own, unless that is ambiguous."""
     name: str
     place: Place
     style: str = "form"
@@ -52,13 +52,13 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A key, and where it goes."""
+    """A key, and its place in the request."""
 
     place: Literal["header", "query", "cookie"]
     name: str
     value: str = field(repr=False)
     secrets: Sequence[str] = field(repr=False)
-    """The parts of it that must not be shown."""
+    """Its secret parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class HttpOperation:
     """With `{name}` for each parameter in it."""
     parameters: Sequence[Parameter] = ()
     media: str | None = None
-    """How the body is written: as a form, as text, or else as JSON."""
+    """The form of the body: a form, text, or else JSON."""
     body: str = ""
-    """The argument that is the body. Without it, the body is an object of the parameters that belong there."""
+    """The argument that is the body. If empty, the body is an object of the parameters that belong there."""
     headers: Mapping[str, str] = field(default_factory=dict)
     credentials: Sequence[Credential] = ()
     lacks: str = ""
-    """The key without which there is no use in asking."""
+    """The name of a required key that is not set."""
 
     def request(self, arguments: JsonObject) -> ApiRequest:
         if self.lacks:
@@ -141,7 +141,7 @@ class HttpOperation:
 
 
 def header(argument: str, value: str) -> str:
-    """A value that is one line of a request, whatever an agent wrote."""
+    """A header's value, checked to be one line."""
     if not (value.isascii() and value.isprintable()):
         raise ToolError(f"{argument!r} is sent as a header, which takes plain characters in one line only")
     return value.strip()

@@ -1,4 +1,4 @@
-"""Lists of APIs for a ToolBench endpoint, one a line: what XAgent calls RapidAPIEnv. The endpoint asks the APIs."""
+"""Reads lists of APIs for a ToolBench endpoint, one API a line: XAgent's RapidAPIEnv. The endpoint calls the APIs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _schema(parameters: object, where: str) -> JsonObject:
 
 
 def property_of(said: object, where: str) -> JsonObject:
-    """The schema of a parameter. RapidAPI's types are JSON's in capitals, and others, which are all texts."""
+    """The schema of a parameter. RapidAPI's types are JSON's in capitals; all its other types are texts."""
     if not isinstance(said, dict):
         raise DefinitionError(f"{where}: an object is expected here")
     kind = said.get("type")

@@ -1,4 +1,5 @@
-"""The schemas of an OpenAPI document as JSON schemas that stand alone: references resolved, and of bounded size."""
+"""Turns the schemas of an OpenAPI document into self-contained JSON schemas of bounded size, with references
+resolved."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from toolyard.tools.apis.document import Document, listed, mapping, text
 
 _DEEPEST = 12
 _PARTS = 250
-"""Schemas within the schema of one tool. Those beyond are left out, and their values are not checked."""
+"""The most schemas within the schema of one tool. The rest is left out, and its values are not checked."""
 _VALUES = 200
-"""Values within a default or an enumeration."""
+"""The most values within a default or an enumeration."""
 
 _TYPES = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
 
@@ -44,7 +45,7 @@ def _are_texts(value: object) -> bool:
 
 
 def is_plain(value: object) -> bool:
-    """Whether it is a JSON value of a few parts."""
+    """Whether it is a small JSON value."""
     left, waiting = _VALUES, [value]
     while waiting:
         match waiting.pop():
@@ -65,7 +66,7 @@ def is_plain(value: object) -> bool:
 
 
 def closed(properties: Mapping[str, JsonObject], required: Sequence[str]) -> dict[str, Any]:
-    """The schema of a tool. An argument that it does not have is an error, or it would be lost in silence."""
+    """The schema of a tool. It refuses unknown arguments, which would be lost in silence otherwise."""
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
@@ -73,7 +74,7 @@ def closed(properties: Mapping[str, JsonObject], required: Sequence[str]) -> dic
 def _is_pattern(pattern: str) -> bool:
     try:
         jsonschema_rs.validator_for({"pattern": pattern})
-    except (jsonschema_rs.ValidationError, ValueError):  # not every dialect of regular expressions is ours
+    except (jsonschema_rs.ValidationError, ValueError):  # some dialects of regular expressions are unknown here
         return False
     return True
 
@@ -89,17 +90,17 @@ _KEPT: Mapping[str, Callable[[Any], bool]] = {
     "pattern": lambda value: isinstance(value, str) and _is_pattern(value),
     **dict.fromkeys(("const", "default"), is_plain),
 }
-"""Keywords of a schema that are kept if they are well formed. All others are for people, or for other programs."""
+"""Keywords to keep if they are well formed. All others are for people or for other programs."""
 
 
 @dataclass(slots=True)
 class Schemas:
-    """Those of one tool, which share a bound."""
+    """The schemas of one tool, which share a bound."""
 
     document: Document
     left: int = _PARTS
     within: list[str] = field(default_factory=list)
-    """The references that lead here; one that comes again is a schema that contains itself."""
+    """The references that led here; a repeated one means that a schema contains itself."""
 
     def plain(self, schema: object, where: str) -> JsonObject:
         if isinstance(schema, bool):
@@ -156,7 +157,7 @@ class Schemas:
 
 
 def _from_3_0(schema: Mapping[str, Any], made: dict[str, Any]) -> None:
-    """What OpenAPI 3.0 wrote in other words than JSON schema does."""
+    """Translate what OpenAPI 3.0 spells differently from JSON schema."""
     for word, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if schema.get(word) is True and limit in made:
             made[word] = made.pop(limit)

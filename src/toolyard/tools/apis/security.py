@@ -1,4 +1,4 @@
-"""The keys of an OpenAPI document's security schemes, from those that the operator gave for it."""
+"""Finds the keys for an OpenAPI document's security schemes among the operator's keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolyard.tools.apis.document import Document, listed, mapping, text
 from toolyard.tools.apis.operation import Credential
 
 Keys: TypeAlias = str | Mapping[str, str]
-"""One for all schemes of a document, or one for each by its name."""
+"""One key for all schemes of a document, or keys by the names of the schemes."""
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -23,13 +23,13 @@ class Security:
     keys: Keys
 
     def of(self, operation: Mapping[str, object], where: str) -> tuple[Sequence[Credential], str]:
-        """The keys for the first way that has them all, which may be to need none; else the name of one that lacks."""
+        """The keys for the first alternative with all keys set, which may need none; else the name of a missing key."""
         root = self.document.root
         found = operation.get("security", root.get("security"))
         where = f"{where}/security" if "security" in operation else self.document.at("security")
         ways = [mapping(way, f"{where}/{n}") for n, way in enumerate(listed(found, where))] if found is not None else []
         lacking = ""
-        for way in sorted(ways, key=lambda way: not way):  # a key that there is, is used also where none is needed
+        for way in sorted(ways, key=lambda way: not way):  # use a key if there is one, even where none is needed
             credentials = [self._credential(name, where) for name in way]
             if None not in credentials:
                 return [one for one in credentials if one is not None], ""

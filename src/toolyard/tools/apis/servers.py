@@ -1,4 +1,4 @@
-"""Where the APIs are: addresses that the operator gives, and those that only a document names."""
+"""Checks the addresses of APIs: those that the operator sets, and those that only a document names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPEN = re.compile(r"[{}]")
 
 
 def base_url(url: str, what: str) -> str:
-    """One that the operator gives. It may be anywhere, also on this machine."""
+    """An address that the operator sets. It may be anywhere, also on this machine."""
     parts = _split(url, what)
     if parts.query or parts.fragment or parts.username is not None:
         raise DefinitionError(f"{what}: {url[:200]!r} should have nothing but a host and a path")
@@ -23,13 +23,13 @@ def base_url(url: str, what: str) -> str:
 
 
 def endpoint(url: str, what: str) -> str:
-    """The address that all requests go to, as it is."""
+    """The address that all requests go to, unchanged."""
     _split(url, what)
     return url
 
 
 def named_server(url: str, where: str) -> str:
-    """One that only the document names. It must not lead to where only the operator should be."""
+    """An address that only the document names. It must not lead to places that only the operator may reach."""
     found = base_url(url, where)
     host = (urlsplit(url).hostname or "").rstrip(".")
     if host == "localhost" or host.endswith(".localhost") or not _may_be_public(host):
@@ -38,15 +38,15 @@ def named_server(url: str, where: str) -> str:
 
 
 def path_template(path: str, where: str) -> str:
-    """The path as it is sent, but for its `{parameters}`."""
+    """The path to send, still with its `{parameters}`."""
     if not path.startswith("/"):
         raise DefinitionError(f"{where}: a path begins with a slash, and {path[:100]!r} does not")
     path = path.partition("#")[0]
-    pieces = IN_PATH.split(path)  # every other one is a parameter
+    pieces = IN_PATH.split(path)  # every second piece is a parameter
     if any(_OPEN.search(piece) for piece in pieces[::2]):
         raise DefinitionError(f"{where}: a brace in {path[:100]!r} is not closed or not opened")
     if not {".", ".."}.isdisjoint(re.split(r"[/?\\]", path)):
-        raise DefinitionError(f"{where}: {path[:100]!r} goes up or nowhere with one of its steps")
+        raise DefinitionError(f"{where}: {path[:100]!r} has '.' or '..' as one of its steps")
     pieces[::2] = [quote(piece, safe=_AS_IT_IS, errors="replace") for piece in pieces[::2]]
     return "".join(f"{{{piece}}}" if number % 2 else piece for number, piece in enumerate(pieces))
 
@@ -64,7 +64,7 @@ def _split(url: str, where: str) -> SplitResult:
 
 
 def _may_be_public(host: str) -> bool:
-    """False for an address that is not. What a name stands for is found out when it is asked."""
+    """False for an address that is not public. Names are looked up with each request."""
     try:
         return is_public(ipaddress.ip_address(host))
     except ValueError:

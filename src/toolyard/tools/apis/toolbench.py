@@ -1,4 +1,5 @@
-"""ToolBench's tool files, one for each host on RapidAPI: its APIs are asked directly, with a key of RapidAPI."""
+"""Reads ToolBench's tool files, one for each host on RapidAPI. Requests go directly to the host, with a RapidAPI
+key."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ class ToolFiles:
             )
 
     def _address(self, url: str, where: str) -> tuple[str, str]:
-        """The server and the path: those of the file, but for a server that the operator names."""
+        """The server and the path from the file; a server that the operator names takes precedence."""
         scheme, separator, rest = url.partition("://")
         host, _, path = rest.partition("/") if separator else ("", "", url.lstrip("/"))
         if not self.base_url and not host:
@@ -73,14 +74,14 @@ class ToolFiles:
         return server, path_template(f"/{path}", where)
 
     def _credentials(self, server: str) -> Sequence[Credential]:
-        """The key is for RapidAPI, or for whom the operator names, and not for whatever host a file has in it."""
+        """Send the key only to RapidAPI, or to the server that the operator names, not to any host in a file."""
         host = urlsplit(server).hostname or ""
         may_have_it = self.base_url or host == "rapidapi.com" or host.endswith(".rapidapi.com")
         return [Credential("header", "x-rapidapi-key", self.key, [self.key])] if self.key and may_have_it else []
 
 
 def _standard(name: str) -> str:
-    """As ToolBench writes names: in small letters, with single underscores."""
+    """The name as ToolBench writes it: in small letters, with single underscores."""
     return re.sub("_+", "_", as_word(name)).lower()
 
 
@@ -92,7 +93,7 @@ def _method(api: Mapping[str, Any], where: str) -> str:
 
 
 def _schema(api: Mapping[str, Any], in_path: Sequence[str], where: str) -> JsonObject:
-    """Mark parameters of the path as required, whether the file says so or not."""
+    """Mark parameters of the path as required, even if the file does not."""
     properties: dict[str, JsonObject] = {}
     required = list(dict.fromkeys(in_path))
     for word in ("required_parameters", "optional_parameters"):

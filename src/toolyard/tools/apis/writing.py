@@ -1,4 +1,4 @@
-"""How a value is written into an address, a header or a form, as OpenAPI's styles have it."""
+"""Writes values into an address, a header or a form, in OpenAPI's styles."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ STYLES: Mapping[str, Sequence[str]] = {
     "header": ("simple",),
     "cookie": ("form",),
 }
-"""What can be said of a parameter in each place, the usual one first."""
+"""The styles for each place, the default first."""
 JSON = "json"
-"""One more: the value as JSON."""
+"""A further style: the value as JSON."""
 
 _BETWEEN = {"spaceDelimited": "%20", "pipeDelimited": "%7C"}
 
 
 def escaped(text: str) -> str:
-    """With nothing in it that means anything in an address."""
+    """The text with all characters escaped that have a meaning in an address."""
     return quote(text, safe="", errors="replace")
 
 
@@ -40,7 +40,7 @@ def as_text(value: Any) -> str:  # any JSON value
 
 
 def joined(value: Any, style: str, *, explode: bool) -> str:
-    """In one piece and escaped: `3`, `a,b`, or `key,value` and `key=value` for objects."""
+    """The value as one escaped text: `3`, `a,b`, or `key,value` and `key=value` for objects."""
     if style == JSON:
         return escaped(json.dumps(value, separators=(",", ":")))
     match value:
@@ -55,7 +55,7 @@ def joined(value: Any, style: str, *, explode: bool) -> str:
 
 
 def pairs(name: str, value: Any, style: str, *, explode: bool) -> Iterator[Pair]:
-    """As parts of a query, escaped."""
+    """The value as escaped parts of a query."""
     match value:
         case dict() if style == "deepObject":
             for key, one in value.items():
@@ -69,7 +69,7 @@ def pairs(name: str, value: Any, style: str, *, explode: bool) -> Iterator[Pair]
 
 
 def unescaped(value: Any, *, explode: bool) -> str:
-    """For a header, where nothing is escaped. The caller checks the characters."""
+    """The value for a header, where nothing is escaped. The caller checks the characters."""
     match value:
         case list():
             return ",".join(map(as_text, value))
@@ -81,7 +81,7 @@ def unescaped(value: Any, *, explode: bool) -> str:
 
 
 def form(value: Any) -> str:
-    """A body of fields. A list becomes a field that comes several times, and anything deeper JSON."""
+    """The value as form fields. A list becomes a repeated field, and anything deeper JSON."""
     fields = value if isinstance(value, dict) else {"value": value}
     each = ((name, one) for name, inner in fields.items() for one in (inner if isinstance(inner, list) else [inner]))
     return "&".join(f"{escaped(name)}={escaped(as_text(one))}" for name, one in each)

@@ -1,0 +1,289 @@
+"""The live feed: what happens in sessions that a person watches, kept for a while and within bounds.
+
+It listens to the journal only while it has something to follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from toolyard.asgi import HttpError
+from toolyard.core.encoding import encode
+from toolyard.core.output import AskAgain, Blocks, ImageBlock, JsonObject, Reply, TextBlock, ToolFailure, as_output
+from toolyard.episodes.recorder import size_of
+from toolyard.placement.base import SessionSpec
+from toolyard.runtime.journal import Journal, Why
+from toolyard.runtime.session import Session
+
+PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""What a browser may show as an image. No other type is ever sent to it as what it claims to be."""
+
+_STEPS_MOST = 500
+"""Steps of one session."""
+_BYTES_MOST = 64 * 2**20
+"""Arguments and results of all sessions that are followed."""
+_LOGS_MOST = 64
+_KEPT_SECONDS = 120.0
+"""How long a log stays after the last page that showed it was closed."""
+_SHOWN_MOST = 8_000
+"""Characters of one text that a page gets at once. It asks for the rest."""
+_BRIEF = 200
+"""Characters of one text, once a message has grown to `_MESSAGE_MOST`."""
+_MESSAGE_MOST = 256 * 1024
+_AT_ONCE = 100
+"""Steps in one message. A session that is faster than its watchers has gaps."""
+
+
+@dataclass(slots=True)
+class Step:
+    number: int
+    tool: str
+    arguments: str
+    said: str
+    at: float
+    revision: int = 0
+    outcome: str = ""
+    """Empty while the call runs."""
+    blocks: Blocks = ()
+    reward: float | None = None
+    rewards: Mapping[str, float] | None = None
+    finished: bool = False
+    waited: float = 0.0
+    ran: float | None = None
+    size: int = 0
+    inherited: bool = False
+    """It was made in the session that this one continues from."""
+
+    def as_json(self, base: str, budget: Budget) -> JsonObject:
+        here = f"{base}/steps/{self.number}"
+        return {
+            "number": self.number,
+            "tool": self.tool,
+            "arguments": budget.text(self.arguments, f"{here}/arguments"),
+            "said": budget.text(self.said, f"{here}/said") if self.said else None,
+            "at": self.at,
+            "outcome": self.outcome,
+            "blocks": blocks_json(self.blocks, here, budget),
+            "reward": self.reward,
+            "rewards": self.rewards,
+            "finished": self.finished,
+            "waited": self.waited,
+            "ran": self.ran,
+            "inherited": self.inherited,
+        }
+
+
+class Budget:
+    """Cuts long texts in a message, and keeps the message itself within bounds."""
+
+    def __init__(self) -> None:
+        self._left = _MESSAGE_MOST
+
+    def text(self, text: str, address: str) -> JsonObject:
+        most = _SHOWN_MOST if self._left > 0 else _BRIEF
+        shown = text[:most]
+        self._left -= len(shown)
+        return {"type": "text", "text": shown, "length": len(text), "href": address if len(text) > most else None}
+
+
+def blocks_json(blocks: Blocks, base: str, budget: Budget) -> list[JsonObject]:
+    return [
+        budget.text(block.text, f"{base}/blocks/{number}")
+        if isinstance(block, TextBlock)
+        else {
+            "type": "image",
+            "kind": block.mimeType,
+            "shown": block.mimeType in PICTURES,
+            "bytes": len(block.data) * 3 // 4,
+            "href": f"{base}/blocks/{number}",
+        }
+        for number, block in enumerate(blocks)
+    ]
+
+
+@dataclass(slots=True)
+class Log:
+    """What happened in one session since it is followed. One that is `pinned` was opened in Studio."""
+
+    spec: SessionSpec
+    earlier: int
+    """Calls that were made before."""
+    pinned: bool
+    steps: deque[Step] = field(default_factory=deque)
+    prompt: Blocks | None = None
+    revision: int = 1
+    dropped: int = 0
+    size: int = 0
+    viewers: int = 0
+    left: float = field(default_factory=time.monotonic)
+    closed: Why | None = None
+    waiting: set[asyncio.Future[None]] = field(default_factory=set)
+
+    @property
+    def next_number(self) -> int:
+        return self.earlier + self.dropped + len(self.steps) + 1
+
+    def step(self, number: int) -> Step:
+        for step in self.steps:
+            if step.number == number:
+                return step
+        raise HttpError(404, f"call {number} of this session is not kept any more")
+
+    def changed(self, step: Step | None = None) -> None:
+        self.revision += 1
+        if step is not None:
+            step.revision = self.revision
+        for one in self.waiting:
+            if not one.done():
+                one.set_result(None)
+
+    async def after(self, revision: int, seconds: float) -> None:
+        """Wait for something newer, but no longer than this."""
+        if self.revision > revision:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.add(waiter)
+        try:
+            await asyncio.wait((waiter,), timeout=seconds)
+        finally:
+            self.waiting.discard(waiter)
+
+    def newer(self, revision: int) -> Sequence[Step]:
+        """Steps that have changed since, the newest of them if they are many."""
+        return [step for step in self.steps if step.revision > revision][-_AT_ONCE:]
+
+
+class _Deed:
+    __slots__ = ("_feed", "_log", "_step")
+
+    def __init__(self, feed: Feed, log: Log, step: Step) -> None:
+        self._feed = feed
+        self._log = log
+        self._step = step
+
+    def ended(self, result: Reply, waited: float, ran: float | None) -> None:
+        step = self._step
+        step.waited, step.ran = waited, ran
+        if isinstance(result, ToolFailure):
+            step.outcome, step.finished = result.reason, result.finished
+            step.blocks = (TextBlock(text=result.message),)
+        elif isinstance(result, AskAgain):
+            step.outcome = "ok"
+            step.blocks = (TextBlock(text=f"[no result yet: ask again with {result.tool}]"),)
+        else:
+            output = as_output(result)
+            step.outcome, step.finished = "ok", output.finished
+            step.blocks, step.reward, step.rewards = output.blocks, output.reward, output.rewards
+        self._feed.grow(self._log, step, size_of(result))
+
+
+class Feed:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._logs: dict[str, Log] = {}
+
+    def follow(self, session: Session, *, pinned: bool = False) -> Log:
+        """The log of a session, which begins now unless there is one already."""
+        log = self._logs.get(session.id)
+        if log is not None and log.closed is None:
+            log.pinned = log.pinned or pinned
+            return log
+        if len(self._logs) >= _LOGS_MOST:
+            self._make_room()
+        if not self._logs:
+            self._journal.hear(self)
+            self._journal.closed.append(self._closed)
+            self._journal.swept.append(self._sweep)
+        earlier = session.standing.tally.calls + session.running
+        log = self._logs[session.id] = Log(session.spec, earlier, pinned)
+        return log
+
+    def find(self, session_id: str) -> Log | None:
+        return self._logs.get(session_id)
+
+    def continue_in(self, parent: Log, fork: Session) -> Log:
+        """The log of a fork, which begins with what happened before."""
+        log = self.follow(fork, pinned=True)
+        log.earlier, log.dropped, log.prompt = parent.earlier, parent.dropped, parent.prompt
+        for step in parent.steps:
+            if step.outcome:
+                log.steps.append(_copied(step))
+                log.size += step.size
+        log.changed()
+        return log
+
+    # What the journal tells.
+
+    def began(self, spec: SessionSpec, tool: str, arguments: JsonObject, given: JsonObject, said: str) -> _Deed | None:
+        log = self._logs.get(spec.session_id)
+        if log is None:
+            return None
+        written = encode(arguments).decode()
+        step = Step(log.next_number, tool, written, said, time.time())
+        log.steps.append(step)
+        self.grow(log, step, len(written) + len(said))
+        return _Deed(self, log, step)
+
+    def prompted(self, spec: SessionSpec, prompt: Blocks) -> None:
+        if (log := self._logs.get(spec.session_id)) is not None:
+            log.prompt = prompt
+            log.changed()
+
+    def _closed(self, spec: SessionSpec, why: Why, _: float) -> None:
+        log = self._logs.get(spec.session_id)
+        if log is not None and log.spec is spec:
+            log.closed, log.left = why, time.monotonic()
+            log.changed()
+
+    def _sweep(self, _: float) -> None:
+        horizon = time.monotonic() - _KEPT_SECONDS
+        for name, log in [*self._logs.items()]:
+            if not log.viewers and log.left < horizon and not (log.pinned and log.closed is None):
+                self._forget(name)
+
+    # Bounds.
+
+    def grow(self, log: Log, step: Step, size: int) -> None:
+        """Something was added to a step: drop the oldest steps if it is too much."""
+        if step.number <= log.earlier + log.dropped:  # it was dropped while it ran
+            return
+        step.size += size
+        log.size += size
+        most = _BYTES_MOST // max(len(self._logs), 4)
+        while len(log.steps) > 1 and (log.size > most or len(log.steps) > _STEPS_MOST):
+            log.size -= log.steps.popleft().size
+            log.dropped += 1
+        log.changed(step)
+
+    def _make_room(self) -> None:
+        free = [(log.left, name) for name, log in self._logs.items() if not log.viewers]
+        if not free:
+            raise HttpError(503, f"{_LOGS_MOST} sessions are watched already: close a page that shows one")
+        self._forget(min(free)[1])
+
+    def _forget(self, name: str) -> None:
+        del self._logs[name]
+        if not self._logs:
+            self._journal.unhear(self)
+            self._journal.closed.remove(self._closed)
+            self._journal.swept.remove(self._sweep)
+
+
+def _copied(step: Step) -> Step:
+    return Step(
+        *(step.number, step.tool, step.arguments, step.said, step.at, 1, step.outcome, step.blocks),
+        *(step.reward, step.rewards, step.finished, step.waited, step.ran, step.size, True),
+    )
+
+
+def picture_in(block: ImageBlock) -> bytes:
+    try:
+        return base64.b64decode(block.data)
+    except (binascii.Error, ValueError):
+        raise HttpError(404, "this image cannot be decoded: its data is no base64") from None
