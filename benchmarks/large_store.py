@@ -149,7 +149,7 @@ def _endless(steps: int) -> Iterator[tuple[str, Reply]]:
         if number % 9973 == 0:
             yield "python", ToolFailure("tool_failed", f"the program failed at {number}")
         elif number % 4999 == 0:
-            yield "submit", ToolOutput(blocks=[TextBlock(text=f"partly right at {number}")], reward=0.5)
+            yield "submit", ToolOutput(blocks=[TextBlock(text=f"partly right at {number}")], reward=0.01)
         else:
             yield _TOOLS[number % 3], _prose(number, 30)
 

@@ -57,6 +57,12 @@ class Shelf(OneTask):
     async def stop_programs(self) -> None:
         self.files["stopped"] = b""
 
+    async def pack(self, path: str = ".") -> bytes:
+        return f"{path}:".encode() + b"".join(self.files.values())
+
+    async def unpack(self, archive: bytes, path: str = ".") -> None:
+        self.files = {path: archive}
+
     async def save(self) -> bytes:
         return b"".join(self.files.values())
 

@@ -18,12 +18,12 @@ import anyio
 import pytest
 
 from tests.sandboxes import backends
+from toolyard.archives.tar_reader import members
 from toolyard.core.encoding import encode
 from toolyard.core.errors import SandboxLost, WorkspaceError
 from toolyard.core.workspace import Workspace
 from toolyard.sandboxes.base import Entry, Limits
 from toolyard.sandboxes.provider import Provider
-from toolyard.sandboxes.tar_reader import members
 from toolyard.tools import archives
 from toolyard.tools.archives import structure_of, write_zip, zip_name
 from toolyard.tools.sandboxed import SessionSandbox

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
 from toolyard.client import talk
 from toolyard.client.address import Address
 from toolyard.client.blocking import BlockingLine
+from toolyard.client.files import lay, parts_of
 from toolyard.client.flow import PATIENCE, Peer
 from toolyard.client.formats import Format, formatted
 from toolyard.client.outcome import SessionOutcome
@@ -17,6 +19,7 @@ from toolyard.client.talk import AgentUrl, EnvironmentTalk, SessionTalk, Task
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
 from toolyard.core.output import Block, JsonObject, ToolOutput
 from toolyard.core.tool import TerminalToolSpec, ToolSpec
+from toolyard.core.workspace import Files
 
 
 class Client:
@@ -217,6 +220,32 @@ class Session:
         for session in forks:
             session._keep()
         return forks
+
+    def put(self, source: Files, path: str = ".") -> Sequence[str]:
+        """Copy a folder of this machine into a folder of the session's workspace, or a file to a path there, or files
+        by their path. Returns the names that were left out: pipes, sockets, devices and links that lead out.
+
+        A session that was given files is forked only if that needs no repetition of its calls."""
+        archives, folder, left_out = parts_of(source, path)
+        for archive in archives:
+            self.unpack(archive, folder)
+        return left_out
+
+    def get(self, path: str, target: Path) -> Sequence[str]:
+        """Copy a file or a folder of the session's workspace to a new path of this machine, or into an empty folder.
+
+        Nothing in the workspace can reach beyond `target`. Returns names that this machine's file system refuses."""
+        archive = self.pack(path)
+        return lay(archive, target)
+
+    def pack(self, path: str = ".") -> bytes:
+        """A file or a folder of the session's workspace, as a tar archive that is safe to unpack anywhere."""
+        return self._line.run(self._talk.pack(path))
+
+    def unpack(self, archive: bytes, path: str = ".") -> None:
+        """Unpack a tar archive, compressed or not, into a folder of the session's workspace. A server takes about
+        12 MB at once, unless its `--body-bytes` says more."""
+        self._line.run(self._talk.unpack(archive, path))
 
     def agent_url(self, *, expires_in: float | None = None) -> AgentUrl:
         """A URL with a token, for an agent. It opens the tools of this session and nothing else: no reward, no task, no

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -237,6 +238,22 @@ class SessionTalk:
         body = {} if agent is None else {"token": agent.token}
         step = Ask("DELETE", path(self.environment, "agent"), body, self._open_sid())
         return read(self._inside((yield from ask(self.peer, step))), lambda said: int(said["revoked"]))
+
+    def pack(self, folder: str) -> Flow[bytes]:
+        answer = yield from self._with_files("download_files", {"path": folder})
+        return answer.body
+
+    def unpack(self, archive: bytes, folder: str) -> Flow[None]:
+        yield from self._with_files("upload_files", {"path": folder, "archive": base64.b64encode(archive).decode()})
+
+    def _with_files(self, endpoint: str, body: JsonObject) -> Flow[Answer]:
+        answer = yield from ask(self.peer, Ask("POST", path(self.environment, endpoint), body, self._open_sid()))
+        if answer.status == 404:
+            yield from self._check_alive()
+            raise RequestRefused(f"the server of {self.environment!r} gives no access to files", 404)
+        if answer.status != 200:
+            raise meaning.refusal(answer)
+        return answer
 
     def _ask(self, endpoint: str) -> Flow[Answer]:
         return (yield from ask(self.peer, Ask("GET", path(self.environment, endpoint), None, self._open_sid())))

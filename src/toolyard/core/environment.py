@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 from toolyard.core.errors import CannotFork, DefinitionError, NotSupported
 from toolyard.core.hooks import CLASS_HOOKS, INSTANCE_HOOKS, check_hooks, check_toolset_hooks, function_of
@@ -54,6 +54,11 @@ class Toolset:
     def missing(cls) -> str:
         """Why it cannot work on this host, such as a key that is not set; empty if it can."""
         return ""
+
+    @classmethod
+    def workspace_of(cls, env: Any) -> MaybeAwaitable[Workspace]:
+        """The workspace in which its tools work, if it `has_workspace`."""
+        raise NotSupported(f"{cls.__name__} has no workspace")
 
     def teardown(self) -> MaybeAwaitable[None]:
         """Called once when the session ends, after the environment's own; a plain function or a coroutine."""
@@ -231,7 +236,11 @@ class Environment:
         raise NotSupported(f"{type(self).name()} has no fork()")
 
     def workspace(self) -> MaybeAwaitable[Workspace]:
-        """The files of this session, for wires over which clients download and upload files."""
+        """The files of this session, for clients that download and upload files. Without it: those of its toolsets, if
+        one of them has a workspace. An environment with a sandbox of its own returns that."""
+        for toolset in type(self).toolsets:
+            if getattr(toolset, "has_workspace", False):
+                return cast("type[Toolset]", toolset).workspace_of(self)
         raise NotSupported(f"{type(self).name()} has no workspace")
 
     def score_group(self, candidates: Sequence[GroupCandidate]) -> MaybeAwaitable[Sequence[GroupScore | float]]:

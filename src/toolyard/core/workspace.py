@@ -32,6 +32,12 @@ class Workspace(Protocol):
     async def stop_programs(self) -> None:
         """End all programs in it, so that only its callers change it."""
 
+    async def pack(self, path: str = ".") -> bytes:
+        """A file or a folder as a tar archive that is safe to unpack anywhere."""
+
+    async def unpack(self, archive: bytes, path: str = ".") -> None:
+        """Unpack a tar archive into a folder. Raises `WorkspaceError` if it leads out of that folder."""
+
     async def save(self) -> bytes:
         """All of its files, as a tar archive. Untrusted code makes the archive."""
 

@@ -36,7 +36,7 @@ def page(store: Store, episodes: Sequence[Episode]) -> Iterator[str]:
         yield f"<tr><td><a href=#{_text(one.id)}>{_text(one.id)}</a>" + "".join(f"<td>{_text(cell)}" for cell in cells)
     yield "</table>"
     for one in episodes:
-        yield from _episode(one, store.prompt(one), store.steps(one))
+        yield from _episode(one, store.prompt(one), store.each_step(one))
 
 
 def _episode(one: Episode, prompt: Sequence[JsonObject] | None, steps: Iterable[Step]) -> Iterator[str]:

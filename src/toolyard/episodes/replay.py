@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -22,6 +22,8 @@ from toolyard.runtime.session import Session
 Verdict: TypeAlias = Literal["same", "differs", "cannot"]
 
 _ORIGIN = Origin("replay")
+_AT_ONCE = 200
+"""Steps that are read at once."""
 _DIFF_MOST = 40
 """The most lines of a difference to show."""
 
@@ -86,7 +88,7 @@ class Replay:
             if not episode.complete:
                 raise Cannot("it is not complete: it goes on, or the server could not keep all of it")
             before, own = self._before(episode), deeds_of(self._store.steps(episode))
-            session = await self._open(episode)
+            session = await self._open(episode, f"replay-{uuid.uuid4()}", _ORIGIN)
             try:
                 return await self._play(episode, session, before, own)
             finally:
@@ -105,12 +107,47 @@ class Replay:
         steps = [step for step in self._store.steps(parent) if step.number <= (episode.parent_step or 0)]
         return [*self._before(parent), *deeds_of(steps)]
 
-    async def _open(self, episode: Episode) -> Session:
+    async def until(
+        self,
+        episode: Episode,
+        last: int,
+        *,
+        session_id: str,
+        origin: Origin,
+        on_open: Callable[[Session], object],
+        on_step: Callable[[int], Awaitable[None]],
+    ) -> tuple[Session, tuple[int, str] | None]:
+        """Make the calls of an episode again up to a step, and leave the session open. Also return the first step
+        that came back otherwise than recorded, and how. Memory does not grow with the number of steps.
+
+        Raises `Cannot`. Then, and when the caller is cancelled, the session is closed.
+        """
+        session = await self._open(episode, session_id, origin)
+        try:
+            on_open(session)
+            for deed in self._before(episode):
+                await self._repeat(session, deed.first)
+            first: tuple[int, str] | None = None
+            seen = 0
+            while seen < last:
+                steps = await asyncio.to_thread(self._store.some_steps, episode, seen + 1, min(last - seen, _AT_ONCE))
+                if not steps or steps[-1].number != seen + len(steps):
+                    raise Cannot("it is not complete: not every step before is in the store", seen + 1)
+                for deed in deeds_of(steps):
+                    returned = await self._repeat(session, deed.first)
+                    if first is None and (found := difference(deed.expected, returned, rewards_only=False)):
+                        first = deed.expected.number, found
+                    await on_step(deed.expected.number)
+                seen += len(steps)
+        except BaseException:
+            await self._runtime.close(session.id)
+            raise
+        return session, first
+
+    async def _open(self, episode: Episode, session_id: str, origin: Origin) -> Session:
         try:
             environment = self._runtime.environment(episode.environment)
-            spec = SessionSpec(
-                f"replay-{uuid.uuid4()}", environment, await self._task(episode, environment), origin=_ORIGIN
-            )
+            spec = SessionSpec(session_id, environment, await self._task(episode, environment), origin=origin)
             session = await self._runtime.open(spec)
         except RequestError as error:
             raise Cannot(str(error)) from None

@@ -19,7 +19,8 @@ from toolyard.episodes.schema import StoreError, connect
 from toolyard.episodes.texts import MATCHES_MOST, STEPS_MOST, index, quoted, read_block, words_of_step
 
 OUTCOMES = ("finished", "closed", "idle", "failed", "lost", "open")
-_COMPARISON = re.compile(r"\s*(<=|>=|=|==|!=|<|>)?\s*(-?\d+(?:\.\d+)?(?:e-?\d+)?|null)\s*", re.IGNORECASE)
+_STEPS_AT_ONCE = 50
+_COMPARISON = re.compile(r"\s*(<=|>=|=|==|!=|<|>)?\s*(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?|null)\s*", re.IGNORECASE)
 
 
 class NoEpisode(ToolyardError):
@@ -214,6 +215,19 @@ class Store:
         file = self._file_of(episode)
         sql = "SELECT * FROM steps WHERE episode = ? ORDER BY number"
         return [self._step(file, row) for row in _rows(file, sql, episode.number)]
+
+    def some_steps(self, episode: Episode, first: int, limit: int) -> Sequence[Step]:
+        """Steps from a number on."""
+        file = self._file_of(episode)
+        sql = "SELECT * FROM steps WHERE episode = ? AND number >= ? ORDER BY number LIMIT ?"
+        return [self._step(file, row) for row in _rows(file, sql, episode.number, first, limit)]
+
+    def each_step(self, episode: Episode) -> Iterator[Step]:
+        """All of its steps, a few in memory at a time."""
+        first = 1
+        while steps := self.some_steps(episode, first, _STEPS_AT_ONCE):
+            yield from steps
+            first = steps[-1].number + 1
 
     def prompt(self, episode: Episode) -> Sequence[JsonObject] | None:
         file = self._file_of(episode)

@@ -49,6 +49,12 @@ class RemoteWorkspace:
     async def stop_programs(self) -> None:
         await self._ask("workspace", "stop_programs")
 
+    async def pack(self, path: str = ".") -> bytes:
+        return await self._fetched("pack", path)
+
+    async def unpack(self, archive: bytes, path: str = ".") -> None:
+        await self._ask("workspace", "unpack", *await self._handed_over(archive), path)
+
     async def save(self) -> bytes:
         return await self._fetched("save")
 
@@ -87,6 +93,10 @@ class HostedWorkspace:
         match what:
             case "read":
                 return self._laid_out(await workspace.read(about[0]))
+            case "pack":
+                return self._laid_out(await workspace.pack(about[0]))
+            case "unpack":
+                await workspace.unpack(self._given(*about[:2]), about[2])
             case "save":
                 return self._laid_out(await workspace.save())
             case "write":

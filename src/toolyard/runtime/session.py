@@ -449,6 +449,10 @@ class Session:
         finally:
             turns.give_back(claim)
 
+    def cannot_be_repeated(self) -> None:
+        """Its client changes something by other means than calls: no repetition of the calls leads to that."""
+        self._life.history = None
+
     async def _call_and_remember(self, asked: Asked, history: list[Asked]) -> Reply:
         """Call a tool in a session whose calls can be repeated. If the environment is lost during the call, rebuild it
         as it was before."""

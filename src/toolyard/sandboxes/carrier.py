@@ -14,9 +14,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Protocol
 
+from toolyard.archives import Contents, clean, contents_of, lay_out, packed_files, shared_mode
 from toolyard.core.errors import WorkspaceError
 from toolyard.core.workspace import Files
-from toolyard.sandboxes.archive import Contents, clean, contents_of, lay_out, packed_files, shared_mode
 from toolyard.sandboxes.base import Finished, Limits
 from toolyard.sandboxes.output import ended_by
 from toolyard.sandboxes.paths import inside
@@ -60,9 +60,15 @@ class Carrier:
             return []
         if isinstance(source, Mapping):
             source = {inside(name): content for name, content in source.items()}
-        packed, left_out = await asyncio.to_thread(packed_files, source, self.limits.disk_bytes)
+        (packed,), left_out = await asyncio.to_thread(packed_files, source, self.limits.disk_bytes)
         await unpack(self, packed, path, "unpack")
         return left_out
+
+    async def save(self: Runs) -> bytes:
+        return await pack(self)
+
+    async def restore(self: Runs, saved: bytes) -> None:
+        await unpack(self, saved, ".", "restore")
 
     async def get(self: Runs, path: str, target: Path) -> Sequence[str]:
         contents = await _taken(self, path)

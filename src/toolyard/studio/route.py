@@ -15,7 +15,7 @@ from toolyard.core.errors import DefinitionError, NotSupported, Overloaded, Requ
 from toolyard.protocols.metrics import Metrics
 from toolyard.runtime.names import owned_as
 from toolyard.runtime.runtime import Runtime
-from toolyard.studio import environments, episodes, overview, play, sessions
+from toolyard.studio import environments, episode, episodes, overview, play, play_from, sessions
 from toolyard.studio.parts import Options, Parts
 from toolyard.studio.visit import Page, Visit
 
@@ -40,7 +40,9 @@ class Studio(BaseRoute):
         self.parts = Parts(runtime, options, metrics)
         self._behind = behind
         self._pages = [
-            page for module in (overview, environments, play, sessions, episodes) for page in module.pages(self.parts)
+            page
+            for module in (overview, environments, play, sessions, episodes, episode, play_from)
+            for page in module.pages(self.parts)
         ]
 
     # What it takes.

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import IO, Any
 
+from toolyard.archives.tar_reader import FOLDER, HARD_LINK, LINK, Member, members, plain
 from toolyard.core.errors import WorkspaceError
 from toolyard.core.workspace import Entry
-from toolyard.sandboxes.tar_reader import FOLDER, HARD_LINK, LINK, Member, members, plain
 
 ROOT = "workspace"
 """The name of the workspace as a whole."""

@@ -79,6 +79,12 @@ class SessionSandbox:
         if self._opening is not None:
             await (await self.get()).stop_programs()
 
+    async def pack(self, path: str = ".") -> bytes:
+        return await (await self.get()).pack(path)
+
+    async def unpack(self, archive: bytes, path: str = ".") -> None:
+        await (await self.get()).unpack(archive, path)
+
     async def save(self) -> bytes:
         """The whole workspace as a tar archive; empty if the session never needed a sandbox.
 
@@ -100,6 +106,10 @@ class SandboxedToolset(Toolset):
     uses_sandbox = True
     has_workspace = True
     profile: ClassVar[Profile] = "plain"
+
+    @classmethod
+    def workspace_of(cls, env: Environment) -> SessionSandbox:
+        return SessionSandbox.of(env)
 
     async def sandbox(self) -> Sandbox:
         return await SessionSandbox.of(self.env).get()

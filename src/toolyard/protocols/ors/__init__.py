@@ -33,6 +33,7 @@ from toolyard.core.errors import (
     TaskNotFound,
     ToolsetUnavailable,
     ToolyardError,
+    WorkspaceError,
 )
 from toolyard.core.messages import GroupScore
 from toolyard.core.output import CallResult, Returned, ToolFailure
@@ -96,6 +97,8 @@ class Ors(BaseRoute):
             "get_task_range": ("POST", self.task_range),
             "score_group": ("POST", self.score_group),
             "fork": ("POST", self.fork),
+            "download_files": ("POST", self.download_files),
+            "upload_files": ("POST", self.upload_files),
         }
         self._paths: dict[str, tuple[str, Endpoint, str]] = {
             **{f"/{name}": (*found, "") for name, found in self._root.items()},
@@ -318,6 +321,22 @@ class Ors(BaseRoute):
             raise Disconnected
         await request.answer_json({"sids": ids, "strategy": strategy})
 
+    async def download_files(self, request: Request, env: str) -> None:
+        """Our extension of ORS: a file or a folder of the session's workspace, as a tar archive."""
+        body = bodies.parse(bodies.FilesAt, await request.body() or b"{}")
+        workspace = await (await self._ready(request, env)).workspace()
+        data = await workspace.pack(body.path)
+        await request.answer(200, [(b"content-type", b"application/x-tar")], data)
+
+    async def upload_files(self, request: Request, env: str) -> None:
+        """Our extension of ORS: unpack a tar archive into a folder of the session's workspace."""
+        sid = session_id(request)
+        body = bodies.parse(bodies.Archive, await request.body())
+        workspace = await (await self._ready(request, env)).workspace()
+        (await self._session(sid, env)).cannot_be_repeated()
+        await workspace.unpack(body.archive, body.path)
+        await request.answer_json({})
+
     async def score_group(self, request: Request, env: str) -> None:
         sid = session_id(request)
         body = bodies.parse(bodies.ScoreGroup, await request.body())
@@ -406,7 +425,7 @@ def as_http(error: ToolyardError, verbosity: Verbosity) -> HttpError:
             return HttpError(410, str(error))
         case Overloaded() | NoRoom():
             return HttpError(503, str(error), [(b"retry-after", b"%d" % error.retry_after)])
-        case NotSupported():
+        case NotSupported() | WorkspaceError():
             return HttpError(400, str(error))
         case CannotFork():
             return HttpError(409, str(error))

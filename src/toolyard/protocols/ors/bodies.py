@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import orjson
-from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, Base64Bytes, BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
 from toolyard.asgi import HttpError, decode
 from toolyard.core.messages import GroupCandidate
@@ -37,6 +37,15 @@ class TaskRange(Model):
 class Search(Model):
     question: str
     top_k: int = 5
+
+
+class FilesAt(Model):
+    path: str = "."
+
+
+class Archive(Model):
+    archive: Base64Bytes
+    path: str = "."
 
 
 class Fork(Model):

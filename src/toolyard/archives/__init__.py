@@ -16,13 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from toolyard.archives.tar_reader import FILE, FOLDER, HARD_LINK, LINK, Member, members, plain
 from toolyard.core.errors import WorkspaceError
 from toolyard.core.workspace import Files
-from toolyard.sandboxes.tar_reader import FILE, FOLDER, HARD_LINK, LINK, Member, members, plain
 
 _PATH_MOST, _NAME_MOST = 4095, 255
 _TOLD_MOST = 200
 """Bytes of a name that is left out, as callers are told it."""
+_SINGLE = b"./"
+"""Before the name of a file that was packed by itself."""
 _TIME_MOST = 2**33 - 1
 _IMPOSSIBLE = {errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ENOENT}
 """A name that this host's file system does not take, or a second name of a file that has none here."""
@@ -54,6 +56,8 @@ def contents_of(tar: bytes, most: int) -> Contents:
         if number >= most:
             raise WorkspaceError(f"the archive has more than {most} files and folders")
         name = plain(member.name)
+        if member.kind == FILE and member.name == _SINGLE + name and b"/" not in name:
+            name = b""
         if _is_sound(name, member) and _fits(name, member, kinds):
             kinds[name] = member.kind
             about = replace(member, name=name, mode=member.mode & 0o777, mtime=min(member.mtime, _TIME_MOST))
@@ -107,7 +111,7 @@ def clean(contents: Contents, name: str) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
         for member in contents.members:
-            about = tarfile.TarInfo(os.fsdecode(member.name) or name)
+            about = tarfile.TarInfo(os.fsdecode(member.name or _SINGLE) + ("" if member.name else name))
             about.type, about.mode, about.mtime, about.size = member.kind, member.mode, member.mtime, member.size
             if member.kind in (LINK, HARD_LINK):
                 about.linkname = os.fsdecode(member.target)
@@ -177,24 +181,33 @@ def _write_file(path: bytes, contents: Contents, member: Member) -> None:
 # From the host.
 
 
-def packed_files(files: Files, most: int) -> tuple[bytes, Sequence[str]]:
+def packed_files(files: Files, most: int, part: int | None = None) -> tuple[Sequence[bytes], Sequence[str]]:
     """Pack files of this host. Return the archive and what was left out: pipes, sockets, devices, links that lead out.
 
-    Raises `WorkspaceError` if they have more than `most` bytes, before reading them.
+    With `part` there are several archives, with files of about so many bytes each. Raises `WorkspaceError` if all files
+    have more than `most` bytes, before reading them.
     """
-    packed = io.BytesIO()
     left_out: list[str] = []
     named = files if isinstance(files, Mapping) else {".": files}
-    found = [(path, *one) for path, content in named.items() for one in _found(path, content, left_out)]
-    if (size := sum(source.stat().st_size if isinstance(source, Path) else len(source) for *_, source in found)) > most:
+    found = [one for path, content in named.items() for one in _found(path, content, left_out)][::-1]
+    if (size := sum(_size(source) for *_, source in found)) > most:
         raise WorkspaceError(f"the files have {size} bytes, and the workspace takes {most}")
-    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
-        for _, name, about, source in found:
-            about.name = name
-            data = source.read_bytes() if isinstance(source, Path) else source
-            about.size = len(data)
-            tar.addfile(about, io.BytesIO(data))
-    return packed.getvalue(), left_out
+    archives: list[bytes] = []
+    while found or not archives:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as tar:
+            while found and (part is None or not tar.offset or tar.offset + _size(found[-1][-1]) <= part):
+                name, about, source = found.pop()
+                about.name = name
+                data = source.read_bytes() if isinstance(source, Path) else source
+                about.size = len(data)
+                tar.addfile(about, io.BytesIO(data))
+        archives.append(packed.getvalue())
+    return archives, left_out
+
+
+def _size(source: bytes | Path) -> int:
+    return source.stat().st_size if isinstance(source, Path) else len(source)
 
 
 def _found(
@@ -205,6 +218,8 @@ def _found(
     elif not content.is_dir():
         yield path, _about(tarfile.REGTYPE, content.stat().st_mode), content
     else:
+        if path != ".":
+            yield path, _about(tarfile.DIRTYPE, 0o755), b""
         for folder, folders, names in os.walk(content):
             below = os.path.relpath(folder, content)
             for name in sorted(folders):
