@@ -20,8 +20,9 @@ from serving import served
 from verl_wire import VerlWire, new_ids
 
 PROGRAM = "<python>a, b, c, d = map(int, input().split())\nprint((a * b + c) % 5)</python>"
-SIZE = 256
-IN_FLIGHT = 4
+SIZE = 64
+"""Programs in a batch: few, or a slow server would hardly end one while it is measured."""
+IN_FLIGHT = 16
 TASK = {"environment": "remainder", "split": "long"}
 
 
