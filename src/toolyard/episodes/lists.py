@@ -118,10 +118,11 @@ def histogram(file: sqlite3.Connection, wanted: Filter) -> JsonObject:
     """How many episodes have each return: by value if there are few, else by ranges of one width."""
     where, values = wanted.where()
     scored = f"{_FROM} WHERE {where} AND total IS NOT NULL"
-    (number, mean, low, high) = file.execute(
-        f"SELECT count(*), avg(total), min(total), max(total) {scored}", values
+    known = file.execute(
+        f"SELECT count(*), count(total), avg(total), min(total), max(total) {_FROM} WHERE {where}", values
     ).fetchone()
-    (unscored,) = file.execute(f"SELECT count(*) {_FROM} WHERE {where} AND total IS NULL", values).fetchone()
+    everything, number, mean, low, high = known
+    unscored = everything - number
     found: JsonObject = {"scored": number, "unscored": unscored, "mean": mean, "bars": []}
     if not number:
         return found
@@ -155,15 +156,19 @@ def curves(file: sqlite3.Connection, wanted: Filter) -> JsonObject:
     ).fetchall()
     span = max((run["last"] - run["began"] for run in runs), default=0.0)
     width = max(span, _LEAST_SPAN) / _POINTS
-    found = []
-    for run in runs:
-        points = file.execute(
-            f"SELECT CAST((opened - ?) / ? AS INTEGER) AS place, count(*), avg(total) {scored} AND run = ? "
-            f"GROUP BY place",
-            (run["began"], width, *values, run["run"]),
-        ).fetchall()
-        shown = [{"at": (place + 0.5) * width, "n": n, "mean": mean} for place, n, mean in points]
-        found.append({"run": run["run"], "n": run["n"], "points": shown})
+    if not runs:
+        return {"seconds": _LEAST_SPAN, "runs": []}
+    began = " ".join("WHEN ? THEN ?" for _ in runs)
+    marks = ", ".join("?" * len(runs))
+    points: dict[str, list[JsonObject]] = {run["run"]: [] for run in runs}
+    counted = file.execute(
+        f"SELECT run, CAST((opened - CASE run {began} END) / ? AS INTEGER) AS place, count(*), avg(total) {scored} "
+        f"AND run IN ({marks}) GROUP BY run, place",
+        (*(part for run in runs for part in (run["run"], run["began"])), width, *values, *points),
+    )
+    for run, place, n, mean in counted:
+        points[run].append({"at": (place + 0.5) * width, "n": n, "mean": mean})
+    found = [{"run": run["run"], "n": run["n"], "points": points[run["run"]]} for run in runs]
     return {"seconds": max(span, _LEAST_SPAN), "runs": found}
 
 
