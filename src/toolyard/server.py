@@ -56,6 +56,7 @@ from toolyard.studio.parts import Options as StudioOptions
 from toolyard.studio.route import Studio
 from toolyard.tools.data_files import use_data_dirs
 from toolyard.tools.environment import named_toolsets
+from toolyard.tools.offered import workable
 from toolyard.tools.sandboxed import SandboxedToolset
 from toolyard.web_socket import NO_UPGRADES, Upgrades
 
@@ -89,7 +90,8 @@ class Server:
         environments += apis_of(self.settings)
         if not environments:
             raise DefinitionError("there is no environment to serve")
-        self.environments: Sequence[type[Environment]] = [adapt(environment) for environment in environments]
+        with using(python):
+            self.environments: Sequence[type[Environment]] = [workable(adapt(each)) for each in environments]
         offered = [*session_toolsets(environments), *toolsets]
         load = model_of(self.settings)
         model = load() if load is not None else None  # before any fork, so that processes share it
