@@ -110,13 +110,15 @@ def take_all(browser: Browser, scheme: str) -> None:
     page.goto(f"{URL}/studio/sessions")
     page.wait_for_selector("tbody tr")
     take(page, "sessions", scheme)
+    with Client(URL) as client:
+        bar = client.environments.get("chart").get_task("train", 0).task_spec["ask"]
     page.goto(f"{URL}/studio/environments/chart")
     page.wait_for_selector(".tasks li")
     take(page, "environment", scheme)
     page.get_by_role("link", name="Play", exact=True).click()
     page.get_by_role("button", name="Open session").click()
     log = page.get_by_role("log")
-    page.get_by_label("bar", exact=True).fill("red")
+    page.get_by_label("bar", exact=True).fill(bar)
     page.get_by_role("button", name="Call look_closer").click()
     log.locator(".step").first.wait_for()
     page.get_by_label("value", exact=True).fill("41.5")
