@@ -114,7 +114,7 @@ NUMBER = re.compile(
 
 
 def read_number(text: str) -> Fraction | None:
-    """The last number in a text, whatever stands around it."""
+    """The last number in a text, whatever surrounds it."""
     found = NUMBER.findall(text[-100:].replace("−", "-"))
     if not found:
         return None
