@@ -395,7 +395,7 @@ def page(found: Sequence[Figure]) -> str:
     )
     where = f"{processor()}, `ulimit -n` {files:,}. {how}"
     why = {one.row: one.said for one in found if one.lost}
-    notes = [f"- `{row}`, those beyond are told: {_reason(said)}" for row, said in why.items()]
+    notes = [f"- `{row}`, the answer to requests beyond: {_reason(said)}" for row, said in why.items()]
     return "\n".join([table(found), "", f"`make bench-growth` on {where}", *([""] if notes else []), *notes])
 
 

@@ -83,7 +83,7 @@ class Session:
         self.provisional = provisional
         """The client opened it without naming an environment. The first request that names one decides."""
         self.on_idle = on_idle
-        """The runtime calls this instead of closing the session when nobody has used it for long."""
+        """The runtime calls this instead of closing the session when it is idle for long."""
         self.running = 0
         """How many calls run or wait to run."""
         self._shared = shared

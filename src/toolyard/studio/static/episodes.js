@@ -127,11 +127,16 @@ function show() {
 async function plot() {
   const number = ++plotted;
   try {
-    const found = await get(`${API}/plots?${filters()}`);
-    if (number !== plotted) return;
-    drawHistogram(byId("histogram"), found.histogram, (least, most) => narrow({ least, most }));
-    drawCurves(byId("curves"), found.curves, (run) => narrow({ run }));
-    drawTasks(byId("tasks"), found.tasks, narrow, async () => (await get(`${API}/plots?${filters()}&tasks=1000`)).tasks);
+    const wanted = filters();
+    const draw = async (/** @type {string} */ which, /** @type {(found: any) => void} */ drawn) => {
+      const found = await get(`${API}/plots/${which}?${wanted}`);
+      if (number === plotted) drawn(found);
+    };
+    await Promise.all([
+      draw("histogram", (found) => drawHistogram(byId("histogram"), found, (least, most) => narrow({ least, most }))),
+      draw("curves", (found) => drawCurves(byId("curves"), found, (run) => narrow({ run }))),
+      draw("tasks", (found) => drawTasks(byId("tasks"), found, narrow, () => get(`${API}/plots/tasks?${wanted}&limit=1000`))),
+    ]);
   } catch (error) {
     problem(/** @type {Error} */ (error).message);
   }
