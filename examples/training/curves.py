@@ -1,6 +1,7 @@
 """Rewards of a policy that learns and of one that does not, seed by seed: as JSON, as a picture, and as a verdict."""
 
 import argparse
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -82,6 +83,7 @@ DARK = Look("#1e2129", "#eceff1", "#455a64", {LEARNS: "#4db6ac", FROZEN: "#9e9e9
 def draw(path: Path, title: str, learns: Curves, frozen: Curves, look: Look = LIGHT) -> None:
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 -- the numbers are worth having without it
+        from PIL import Image  # noqa: PLC0415 -- matplotlib brings it
     except ImportError:
         print(f"no picture: matplotlib is not installed; later: python curves.py {path.with_suffix('.json')}")
         return
@@ -100,7 +102,9 @@ def draw(path: Path, title: str, learns: Curves, frozen: Curves, look: Look = LI
     for side in axes.spines.values():
         side.set_color(look.lines)
     axes.legend(loc="center right", frameon=False, labelcolor=look.ink)
-    figure.savefig(path, dpi=100, pil_kwargs={"optimize": True})
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=100)
+    Image.open(drawn).convert("RGB").quantize(64).save(path, optimize=True)
     print(f"drawn in {path}")
 
 
