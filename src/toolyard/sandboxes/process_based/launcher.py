@@ -134,6 +134,18 @@ def _out_of_memory() -> tuple[int, int]:
             found = dict(line.split() for line in file)
         return int(found.get("oom", 0)), int(found.get("oom_kill", 0))
     except OSError:
+        return _out_of_memory_v1()
+
+
+def _out_of_memory_v1() -> tuple[int, int]:
+    """The same from control groups of version 1: how often the limit was reached, and kills."""
+    try:
+        with open("/sys/fs/cgroup/memory/memory.failcnt") as file:
+            reached = int(file.read())
+        with open("/sys/fs/cgroup/memory/memory.oom_control") as file:
+            found = dict(line.split() for line in file)
+        return reached, int(found.get("oom_kill", 0))
+    except (OSError, ValueError):
         return 0, 0
 
 
