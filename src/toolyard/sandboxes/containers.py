@@ -244,6 +244,7 @@ class ContainerBackend(RoomBackend):
             "memory": "cgroup",
         }
         layers = {wall: "none" if wall in trial.fallen else how for wall, how in enforced.items()}
+        layers["disk"] = "none" if "files" in trial.fallen else "size of a file system in memory"
         missing = [Missing(wall, "a program in a container got around it", _FIXES[wall]) for wall in trial.fallen]
         return Report(self.name, _level(trial.fallen), layers, missing)
 
@@ -366,9 +367,11 @@ class ContainerRoom:
         return answer.stdout
 
     async def copy_from(self, other: ContainerRoom) -> None:
-        packed = await other.command("tar", "--create", "--file", "-", ".", most=_OUTPUT_MOST)
+        most = str(_OUTPUT_MOST)
+        packed = await other.command(*script((*self.python, "-S"), "packing", "pack", ".", most), most=_OUTPUT_MOST)
         emptied = await self.command("find", ".", "-mindepth", "1", "-delete")
-        unpacked = await self.command("tar", "--extract", "--file", "-", stdin=packed.stdout)
+        unpacking = script((*self.python, "-S"), "packing", "restore", ".", most, most)
+        unpacked = await self.command(*unpacking, stdin=packed.stdout)
         for answer in (packed, emptied, unpacked):
             if answer.code:
                 raise OSError(0, f"the workspace could not be copied: {answer.problem}")
