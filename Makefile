@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: setup serve test test-all test-pythons test-engines check bench bench-client bench-cores bench-episodes bench-growth bench-judging bench-key bench-mcp bench-openenv bench-placement bench-sandbox bench-verl bench-toolserver soak docs clean
+.PHONY: setup serve test test-all test-pythons test-engines test-training check bench bench-client bench-cores bench-episodes bench-growth bench-judging bench-key bench-mcp bench-openenv bench-placement bench-sandbox bench-studio bench-verl bench-toolserver soak docs clean
 
 setup: .venv/ready
 
@@ -28,6 +28,9 @@ test: setup
 
 test-all: setup  # all that `make test` leaves out; TESTS=--lenient forgives tests that pass the second time
 	$(BIN)/python -m tests --thorough $(TESTS)
+
+test-training: setup  # the recipes of examples/training until they have learned, some minutes; needs PyTorch and TRL
+	nice $(BIN)/python -m pytest -q -n 0 tests/peers/training.py
 
 test-pythons: setup  # with each Python from 3.11 on that is installed here; PYTHONS="3.12 3.13" for some of them
 	$(BIN)/python -m tests.pythons $(PYTHONS)
@@ -79,6 +82,9 @@ bench-growth: setup  # GROWTH="--rows bash --sizes 64,1024" for a part of it
 
 bench-episodes: setup  # EPISODES="--only costs" for a part of it
 	$(BIN)/python -m benchmarks.episodes $(EPISODES)
+
+bench-studio: setup  # STUDIO="--write-page" to put the table into docs/studio.md
+	$(BIN)/python -m benchmarks.studio $(STUDIO)
 
 soak: setup
 	$(BIN)/python -m benchmarks.verl_soak

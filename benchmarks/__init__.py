@@ -1,1 +1,1 @@
-"""Toolyard side by side with reference servers: both up at once, driven in turn, compared by ratios of one run."""
+"""Toolyard beside reference servers: all up at once, loaded in turn, compared by ratios within one run."""

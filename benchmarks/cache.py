@@ -1,4 +1,4 @@
-"""What the benchmarks make once and keep outside the checkout."""
+"""Files that the benchmarks make once and keep outside the checkout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cache() -> Path:
 
 
 def load_generator() -> Path:
-    """The compiled load generator, made anew whenever its source has changed."""
+    """The compiled load generator, rebuilt when its source has changed."""
     built = cache() / f"loadgen-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}"
     if not built.exists():
         compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")

@@ -1,8 +1,8 @@
 """What our clients cost the process that uses them: `python -m benchmarks.client`.
 
-A session is opened, makes one call, and is closed; the server is another process and does not count. Each client is a
-process of its own in its own virtual environment. They take turns; a ratio is the median over rounds of the ratio
-within one round. The bare clients, `aiohttp` and `http.client`, send the same requests and promise nothing.
+Each session opens, makes one call, and closes; the server is another process and does not count. Each client runs in
+its own process and virtual environment. They take turns; a ratio is the median over rounds of the ratio within one
+round. The bare clients, `aiohttp` and `http.client`, send the same requests and promise nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.servers import Started, running, serving, venvs
 LOAD = Path(__file__).with_name("client_load.py")
 SCRIPTS = Path(__file__).parents[1] / "tests" / "peers" / "scripts"
 TARGET = 3.0
-"""Times what the bare client takes."""
+"""The most that a client may take, as a multiple of the bare client."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ WORKS = (
 @dataclass(frozen=True)
 class Contender:
     name: str
-    """As `client_load.py` knows it."""
+    """Its name in `client_load.py`."""
     title: str
     python: Path
 
@@ -55,9 +55,9 @@ class Contender:
 @dataclass(frozen=True)
 class Cost:
     cpu: float
-    """Of one session."""
+    """For one session."""
     seconds: float
-    """Of all of them."""
+    """For all sessions."""
 
 
 def contenders() -> Sequence[Contender]:

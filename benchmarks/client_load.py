@@ -1,6 +1,6 @@
 """Sessions of one client, run by its own Python: `python client_load.py KIND URL AT_ONCE WAVES` prints what they cost.
 
-It imports nothing of the benchmarks: the clients of others run it in virtual environments of their own.
+It imports nothing of the benchmarks: other clients run it in their own virtual environments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ URL = ""
 TASK = {"id": 1, "question": "What is 2 + 2?"}
 INPUT = {"text": "hello world"}
 BODIES = {"/create": {"env_name": "echo", "task_spec": TASK}, "/echo/call": {"name": "echo", "input": INPUT}}
-"""What the bare clients send, beside nothing."""
+"""The requests of the bare clients, and nothing else."""
 WARMING = 20
 """Sessions before those that count: they import, compile and connect what any number needs."""
 
@@ -66,7 +66,7 @@ def toolyard_plain() -> Callable[[], None]:
 
 
 def other_plain(kind: str) -> Callable[[], None]:
-    sdk: Any = importlib.import_module("sdk")  # tests/peers/scripts/sdk.py, which is in their path
+    sdk: Any = importlib.import_module("sdk")  # tests/peers/scripts/sdk.py, which is on their path
     client = sdk.plain_client(kind, None, URL)
     echo = sdk.environment(client, kind, URL, "echo")
 
@@ -77,7 +77,7 @@ def other_plain(kind: str) -> Callable[[], None]:
     return session
 
 
-# Awaited: sessions at once. Each waits until all are open.
+# Awaited: concurrent sessions. Each waits until all are open.
 
 
 @asynccontextmanager
@@ -180,7 +180,7 @@ def plain(kind: str, sessions: int) -> tuple[float, float]:
 
 
 def cpu() -> float:
-    """Of this process, all threads."""
+    """Seconds of this process, all threads."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

@@ -1,11 +1,11 @@
-"""What more processors are good for: `python -m benchmarks.cores` runs `python_code` on 1, 2, 4 … of them.
+"""The benefit of more processors: `python -m benchmarks.cores` runs `python_code` on 1, 2, 4 … of them.
 
-The server and everything that it starts are kept on so many processors, the load generator on the others, if there are
-any. It sends what a trainer sends: requests of 256 new trajectories, each of which runs one short program and ends; two
-requests are always under way. The ratio compares executions per second with as many times those on one processor.
+The server and everything that it starts stay on so many processors, the load generator on the others, if there are any.
+It sends a trainer's requests: 256 new trajectories each, every one with one short program and an end; two requests are
+always in progress. The ratio compares executions per second with as many times those on one processor.
 
-Where neighbours use the same processors, the last column is the one to look at: it counts executions per second of the
-processor time that neighbours have left, whether the server used it or not.
+Where other programs use the same processors, read the last column: executions per second of the processor time that
+those programs leave free, whether the server used it or not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from toolyard.server import tune_process
 SIZE = 256
 IN_FLIGHT = 2
 PROCESSORS_EACH = 4
-"""For one gateway, of the rows with several."""
+"""For one gateway, in the rows with several."""
 _CODE = "<python>print('forty' + str(6 * 7))</python>"
 _SAID = "forty42"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -46,19 +46,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Figure:
-    """What one turn of a case came to. Processor time is in seconds."""
+    """The result of one turn of a case. Processor time is in seconds."""
 
     seconds: float
     executions: int
     cpu: float
-    """Of the server and all that it starts."""
+    """For the server and everything that it starts."""
     gateways: float
     templates: float
-    """The rest is that of sandboxes."""
+    """The rest is the sandboxes'."""
     busiest: float
-    """Of the one gateway or template that used the most."""
+    """For the busiest gateway or template."""
     idle: float
-    """Of the processors that it may use."""
+    """For the processors that it may use."""
 
     @property
     def rate(self) -> float:
@@ -66,7 +66,7 @@ class Figure:
 
     @property
     def rate_of_left(self) -> float:
-        """For each second of a processor that neighbours have left."""
+        """Per second of processor time that other programs leave free."""
         return self.executions / (self.cpu + self.idle)
 
 
@@ -81,7 +81,7 @@ def batch() -> Step:
 
 
 def check(server: Started) -> None:
-    """See once that the answers are right and in order."""
+    """Check once that the answers are right and in order."""
     body = {"trajectory_ids": [f"check-{i}" for i in range(SIZE)], "is_last_step": [True] * SIZE}
     actions = [f"<python>print('said', {i})</python>" for i in range(SIZE)]
     told = json.loads(server.ask("POST", "/get_observation", json.dumps({**body, "actions": actions})))
@@ -92,7 +92,7 @@ def check(server: Started) -> None:
 
 @contextmanager
 def on(processors: Sequence[int]) -> Iterator[None]:
-    """Start what is started in here on these processors, and be on the others, if there are any, meanwhile."""
+    """Processes started in the block run on these processors; this process runs on the others, if there are any."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, processors)
     try:
@@ -136,7 +136,7 @@ def _idle(processors: Sequence[int]) -> float:
 
 
 def _processes(server: int) -> tuple[Sequence[int], Sequence[int]]:
-    """The gateways with whoever started them, and the templates: those are what brokers have started."""
+    """The gateways with their parent, and the templates, which are children of brokers."""
     gateways = [server, *(pid for pid in _children(server) if not _is_broker(pid))]
     brokers = [pid for gateway in gateways for pid in _children(gateway) if _is_broker(pid)]
     return gateways, [pid for broker in brokers for pid in _children(broker)]
@@ -155,7 +155,7 @@ def _cpu(pid: int) -> float:
 
 
 def cases(most: int) -> list[Case]:
-    """One gateway on 1, 2, 4 … processors, and several where each has some of them."""
+    """One gateway on 1, 2, 4 … processors, and several with some processors each."""
     counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count < most] + [most]
     found = []
     for count in counts:
@@ -175,7 +175,7 @@ def table(figures: Mapping[Case, Sequence[Figure]]) -> str:
 
 
 def line(case: Case, figures: Sequence[Figure], base: Sequence[Figure]) -> Sequence[str]:
-    """Medians; ratios are those within a round."""
+    """Medians; ratios are within a round."""
 
     def middle(each: Callable[[Figure], float]) -> float:
         return median(map(each, figures))

@@ -1,6 +1,6 @@
 """A server whose every request does nothing: `python -m benchmarks.empty PORT`. It shows what HTTP itself costs.
 
-It has Toolyard's HTTP, from the socket to the application, and nothing of what comes after.
+It has Toolyard's HTTP, from the socket to the application, and nothing behind it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPTIONS = SETTINGS.pick(HttpOptions)
 
 
 async def empty(scope: Scope, receive: Receive, send: Send) -> None:
-    """Read the body, and answer with next to nothing."""
+    """Read the body, and answer with almost nothing."""
     request = Request(scope, receive, send, OPTIONS)
     await request.body()
     await request.answer(200, ((b"content-type", b"application/json"),), b"{}")

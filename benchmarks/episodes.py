@@ -1,8 +1,9 @@
 """What recording costs, and how fast a large store answers: `python -m benchmarks.episodes`.
 
-Two servers of ours are up at once, one with `--record`, and take turns under the same load. A ratio is the median over
+Two Toolyard servers are up at once, one with `--record`, and take turns under the same load. A ratio is the median over
 rounds of the ratio within one round. The main thread runs the event loop, so its CPU is the loop's; another thread
-writes the file. Then one recording server is loaded for longer, and at last a store with a million steps is asked.
+writes the file. Then one recording server runs under load for longer, and finally a store with a million steps answers
+queries.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Work:
     calls: int
     """In one pass."""
     most: str = ""
-    """The target of its ratio."""
+    """The target for its ratio."""
 
 
 ECHO, TRIVIAL = "benchmarks/environment.py", "benchmarks/verl_environment.py:Trivial"
@@ -126,7 +127,7 @@ def in_turns_of(work: Work, folder: Path, count: int, seconds: float) -> Sequenc
 
 
 def costs(work: Work, done: Sequence[Mapping[str, Turn]]) -> Iterator[Row]:
-    """CPU of all threads, and how much more the loop has to do."""
+    """CPU of all threads, and the loop's extra work."""
     without, recorded = (median(turns[name].load.cpu for turns in done) / work.calls for name in ("without", "with"))
     ratio = median(turns["with"].load.cpu / turns["without"].load.cpu for turns in done)
     yield Row(f"CPU of {work.what}", micro(without), micro(recorded), f"{ratio:.2f}x", work.most)
@@ -145,18 +146,18 @@ def latencies(work: Work, done: Sequence[Mapping[str, Turn]]) -> Row:
 PER_SECOND = 6_000
 """Calls."""
 _SLICE_SECONDS = 0.25
-"""The load comes in pieces of this length, so that its pace is steady."""
+"""The load comes in slices of this length, so that its pace is steady."""
 
 
 @dataclass(frozen=True)
 class Lasting:
-    """What a server recorded at a steady pace: at the most it can answer, it has no time left to write."""
+    """What a server recorded at a steady pace. At its maximum pace, it would have no time left to write."""
 
     calls_per_second: float
     seconds: float
     left_out: int
     waiting: int
-    """Events that were not yet written at the end."""
+    """Events not yet written at the end."""
     episodes: int
     complete: int
     bytes_of_episode: float
@@ -197,7 +198,7 @@ def figure(metrics: str, name: str) -> int:
 
 
 def fill(path: Path, steps: int) -> None:
-    """As a server would have, in bulk. Every task is tried by 10 runs."""
+    """Written in bulk, as a server would have. 10 runs attempt every task."""
     connection = connect(path, create=True)
     connection.execute("PRAGMA synchronous = OFF")
     episodes = steps // STEPS_OF_EPISODE
@@ -236,7 +237,7 @@ def step_row(episode: int, number: int) -> Sequence[object]:
 
 
 def questions(path: Path, steps: int) -> Sequence[Sequence[str]]:
-    """Milliseconds of each thing that people ask of a store: each opens it anew."""
+    """Milliseconds for each common query; each opens the store anew."""
     middle = steps // STEPS_OF_EPISODE // 2
     asked: Mapping[str, Callable[[Store], object]] = {
         "list the 20 newest": lambda store: list(store.episodes(limit=20, newest=True)),

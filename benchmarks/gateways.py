@@ -1,8 +1,8 @@
-"""One gateway against several: `python -m benchmarks.gateways`. What it costs that a request is passed on.
+"""One gateway against several: `python -m benchmarks.gateways`. What forwarding a request costs.
 
-Servers are up at once and take turns under the same load. Sessions whose ids a client chose are anywhere: of `n`
-gateways, one part in `n` of the calls arrive where their session is. Sessions whose ids the server handed out over the
-same connection are where their calls arrive, so that none is passed on.
+Servers are up at once and take turns under the same load. Sessions with ids that a client chose are on any gateway: of
+`n` gateways, one call in `n` arrives where its session is. Sessions with ids that the server issued over the same
+connection are where their calls arrive, so that none is forwarded.
 """
 
 from __future__ import annotations

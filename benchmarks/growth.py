@@ -1,8 +1,8 @@
-"""What one of many costs: actions, calls, sessions and nodes, for 16 to 10,000 at once. It should not grow.
+"""The cost of one among many: actions, calls, sessions and nodes, 16 to 10,000 at once. It should not grow.
 
 `python -m benchmarks.growth` measures everything within a quarter of an hour; `--rows bash,ipython --sizes 16,64` a
-part. With `--write FILE.json` figures are kept, and those of several runs are put together in the table of
-`docs/growth.md` by `--write-docs`. What there was no time for is shown as not measured.
+part. `--write FILE.json` keeps the figures, and `--write-docs` merges those of several runs into the table of
+`docs/growth.md`. What did not fit into the time appears as not measured.
 """
 
 from __future__ import annotations
@@ -28,55 +28,55 @@ from toolyard.server import tune_process
 
 SIZES = (16, 64, 256, 1024, 4096, 10_000)
 CONNECTIONS = 1000
-"""Of the client, at most. Sessions and nodes stay open whether or not a connection is theirs."""
+"""Connections of the client, at most. Sessions and nodes stay open with or without their own connection."""
 ALLOWED = 1.5
-"""So much dearer may one of many be than one of few."""
+"""The most that one of many may cost, as a multiple of one of few."""
 _BASE = 64
-"""The size that others are compared with: with fewer, the processors wait."""
+"""The size to compare with: with fewer, processors idle."""
 _TRIES = {256: 5, 1024: 3}
-"""Of sizes up to these; larger ones have a single try, which is a mean of thousands already. Medians count, and never
-the cheapest: that of five would be cheaper than a single one."""
+"""Tries for sizes up to these; larger ones have a single try, which is a mean of thousands already. The median counts,
+never the cheapest: the cheapest of five would be cheaper than a single one."""
 _MINUTES = 14.0
-"""For everything. What a try will take is told by those before it: one that would be too late is not begun, and its
-size is not measured."""
+"""For everything. Earlier tries predict the time of the next: one that would end too late does not begin, and its size
+is not measured."""
 _ROW_SECONDS = 260.0
 """For one row, so that it leaves time for the others."""
 _SECONDS = 300.0
-"""For one try, which is an error."""
+"""For one try; exceeding it is an error."""
 NOT_MEASURED = "not measured"
 
 PAGE = Place(Path(__file__).parents[1] / "docs" / "growth.md", "<!-- growth:begin -->", "<!-- growth:end -->")
 
 _ENVIRONMENT = str(Path(__file__).with_name("environment.py"))
 _SAID = "forty42"
-"""What is to be in an answer. A bare number might be there by chance, in an id."""
+"""A word that the answer must contain. A bare number might occur in an id by chance."""
 _PYTHON = "<python>print('forty' + str(6 * 7))</python>"
 _ECHO = "echo forty$((6 * 7))"
 _TESTS = {"inputs": ["6"], "outputs": ["42"]}
 _numbers = itertools.count()
-"""Ids of trajectories and sessions: in words that no answer has."""
+"""For ids of trajectories and sessions, in words that no answer contains."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What came of one size of one row."""
+    """The result of one size of one row."""
 
     row: str
     size: int
     answered: int
     lost: int
-    """Refused by the server, which blames nobody and says that it is worth trying again."""
+    """Refused by the server, which blames no one and suggests a retry."""
     wrong: int
-    """Answered with something else than what is right. There should be none."""
+    """Wrong answers. There should be none."""
     wall: float
     cpu: float
     """Seconds for all, refused ones included, of the server and everything that it started."""
     said: str
-    """What the first that was lost was told."""
+    """The answer to the first that was lost."""
 
 
 class Connection:
-    """As little of HTTP as will do, so that the server is the one that works."""
+    """A minimum of HTTP, so that the server does the work."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -124,12 +124,12 @@ class Tally:
 
 
 def is_refusal(head: str, text: str) -> bool:
-    """Whether the server says that it is its own fault: by a header, or in the answer itself."""
+    """Whether the server takes the blame: by a header, or in the answer itself."""
     return bool(re.search(r"(?im)^retry-after:", head) or re.search(r'"retryable": ?true', text.replace("\\", "")))
 
 
 Work = Callable[[int, int, Tally], Awaitable[Sequence[str]]]
-"""Do so many at this port, and tell what stays open."""
+"""Perform so many at this port, and return what stays open."""
 End = Callable[[int, Sequence[str]], Awaitable[None]]
 
 
@@ -143,12 +143,12 @@ class Row:
 
 
 def said(text: str, expected: str) -> bool:
-    """Whether a word stands in an answer, as a word of its own."""
+    """Whether the answer contains the word, as a whole word."""
     return re.search(rf"(?<![\w-]){re.escape(expected)}(?![\w-])", text) is not None
 
 
 def verl(action: str, expected: str, *, last: bool, extra: object = None) -> Work:
-    """One request with so many actions, each of a trajectory of its own."""
+    """One request with so many actions, each of its own trajectory."""
 
     async def work(port: int, count: int, tally: Tally) -> Sequence[str]:
         ids = [f"t{next(_numbers)}" for _ in range(count)]
@@ -255,7 +255,7 @@ def session(environment: str, tool: str, given: dict[str, Any], expected: str) -
 
 
 ORS_LOST = "there is no room for another sandbox now"
-"""How a call over ORS is told of it: in an event of the stream, without a header."""
+"""How a call over ORS reports it: in an event of the stream, without a header."""
 _ORS_END = ended("/delete", "X-Session-ID: {}\r\n")
 ROWS = (
     Row("base", "verl action, nothing to do", ["--tools", "base"], verl("x", "turn 0", last=True)),
@@ -331,7 +331,7 @@ def figures(rows: Sequence[Row], sizes: Sequence[int], minutes: float) -> Iterat
     with metering() as meter:
         for row in rows:
             with running(serving(*row.serve)) as server:
-                asyncio.run(_measure(row, server, meter, _BASE))  # what any number of them needs is there from now on
+                asyncio.run(_measure(row, server, meter, _BASE))  # from now on everything that any number needs exists
                 yield from _of_row(row, server, meter, sizes, min(end, time.monotonic() + _ROW_SECONDS))
 
 
@@ -356,7 +356,7 @@ def told(one: Figure) -> str:
 
 
 def table(found: Sequence[Figure]) -> str:
-    """A line for each row: processor time of one that was asked for, by how many there are at once."""
+    """A line for each row: processor time of one request, by how many run at once."""
     sizes = sorted({one.size for one in found} | {*SIZES})
     head = ["processor time of one, ms", *(f"{size:,}" for size in sizes), "growth", "refused", "wrong"]
     return aligned([head, *(_line(row, found, sizes) for row in ROWS if any(one.row == row.name for one in found))])
@@ -371,7 +371,7 @@ def _line(row: Row, found: Sequence[Figure], sizes: Sequence[int]) -> Sequence[s
 
 
 def _cell(one: Figure) -> str:
-    """Per item asked for; per item answered as well, where some were refused."""
+    """Per request; also per answered request, where some were refused."""
     asked = f"{one.cpu / one.size * 1e3:.2f}"
     if one.answered in (0, one.size):
         return asked
@@ -379,8 +379,8 @@ def _cell(one: Figure) -> str:
 
 
 def growth(of_row: Mapping[int, Figure]) -> str:
-    """The dearest size against the base, of those where nothing was refused: a refusal costs something other than an
-    answer, so a mean of both says nothing of either."""
+    """The most expensive size against the base, of those without refusals: a refusal costs less than an answer, so a
+    mean of both says nothing of either."""
     costs = {size: one.cpu / size for size, one in of_row.items() if one.answered == size and size >= _BASE}
     if _BASE not in costs or len(costs) == 1:
         return NOT_MEASURED
@@ -395,7 +395,7 @@ def page(found: Sequence[Figure]) -> str:
     )
     where = f"{processor()}, `ulimit -n` {files:,}. {how}"
     why = {one.row: one.said for one in found if one.lost}
-    notes = [f"- `{row}`, those beyond are told: {_reason(said)}" for row, said in why.items()]
+    notes = [f"- `{row}`, the answer to requests beyond: {_reason(said)}" for row, said in why.items()]
     return "\n".join([table(found), "", f"`make bench-growth` on {where}", *([""] if notes else []), *notes])
 
 
@@ -424,8 +424,8 @@ def kept(path: Path | None) -> dict[str, Figure]:
 def main() -> None:
     args = arguments().parse_args()
     check_platform()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which stops the server, as an interrupt does
-    tune_process()  # as the server does: it opens as many files as it may
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stops the server, as an interrupt does
+    tune_process()  # like the server, open as many files as allowed
     if unknown := {*args.rows.split(",")} - {row.name for row in ROWS} - {""}:
         raise SystemExit(f"there are no rows {', '.join(sorted(unknown))}; there are {', '.join(r.name for r in ROWS)}")
     rows = [row for row in ROWS if row.name in args.rows.split(",")]

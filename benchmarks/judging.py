@@ -1,6 +1,6 @@
 """Measures what one test of `python_oj` costs, by its kind: `python -m benchmarks.judging [--count 200]`.
 
-To compare with another version, run it with PYTHONPATH set to the `src` of that.
+To compare with another version, set PYTHONPATH to its `src`.
 """
 
 from __future__ import annotations

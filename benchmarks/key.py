@@ -1,6 +1,6 @@
-"""What asking for a key costs: `python -m benchmarks.key`.
+"""What checking a key costs: `python -m benchmarks.key`.
 
-Two servers of ours are up at once, one with `--api-key`, and take turns under the same load of three wires. A ratio is
+Two Toolyard servers are up at once, one with `--api-key`, and take turns under the same load of three wires. A ratio is
 the median over rounds of the ratio within one round.
 """
 
@@ -38,7 +38,7 @@ WORKS: Mapping[str, tuple[str, Sequence[Step], int]] = {
     ),
     "ToolServer: a call": (f"{toolserver.ENVIRONMENT}:Trivial", toolserver.OURS, toolserver.NODES),
 }
-"""What is served, what is asked, and over how many connections."""
+"""What is served, the requests, and the number of connections."""
 
 
 def measure(what: str, count: int, seconds: float) -> Row:

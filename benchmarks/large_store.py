@@ -1,7 +1,7 @@
-"""Makes a store as large as a training run leaves it, to look at: `python -m benchmarks.large_store runs.db`.
+"""Makes a store as large as after a training run, to look at: `python -m benchmarks.large_store runs.db`.
 
 It has 100,000 episodes of several runs with tasks and prompts of real sizes, one episode of 300,000 steps, one with a
-result of 5 MB, some with images, a tree of forks, and named rewards. The writer of a server writes the special ones.
+result of 5 MB, some with images, a tree of forks, and named rewards. A server's writer writes the special ones.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _TOOLS = ("read_file", "python", "search", "submit")
 
 @dataclass(frozen=True)
 class Special:
-    """The ids of the episodes that are there for what is special about them."""
+    """The ids of the special episodes."""
 
     long: str
     large: str
     images: str
     root: str
-    """Of a tree of forks."""
+    """The root of a tree of forks."""
 
 
 def fill(path: Path, *, episodes: int = 100_000, steps: int = 300_000, result: int = LONG_RESULT) -> Special:
@@ -180,7 +180,7 @@ class Maze(Environment):
 
 
 class _Played:
-    """Episodes that go through the writer of a server."""
+    """Episodes that go through a server's writer."""
 
     def __init__(self, connection: sqlite3.Connection, at: float) -> None:
         self._connection = connection
@@ -202,7 +202,7 @@ class _Played:
         return one.id
 
     def forked(self) -> str:
-        """Three episodes that go on from the second step of one, and one that goes on from one of these."""
+        """Three episodes that branch off at the second step of one, and one that branches off one of these."""
         root = self._opened("forked", None)
         batch = Batch()
         batch.events.append(Opened(root, self._at))

@@ -1,4 +1,4 @@
-"""Load on a server: what to send, and what it cost. The sending is done by loadgen.c, which see."""
+"""Load on a server: what to send, and what it cost. loadgen.c does the sending; see there."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Literal
 from benchmarks.servers import Started
 
 SESSION = "{the-id-of-a-session-goes-in-here--}"
-"""Stands for the session's id in a request; as long as one."""
+"""Stands for the session's id in a request, and has its length."""
 COOKIE = "{the-name-of-a-node-as-its-cookie-has-it-after-node_id=-is-here}"
-"""Stands for what the cookie says that an answer set; as long as that."""
+"""Stands for the value of a cookie that an answer set, and has its length."""
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,18 @@ class Step:
     accept: str = "*/*"
     repeat: int = 1
     session: Literal["keep", "new", "take", "cookie", "unsaid"] = "keep"
-    """Whether the request goes to the session as it is, to a new one, or takes the id of one from its answer; or
-    whether a cookie names the session, or no header does. A `new` step in the loop makes every pass a whole session of
-    its own."""
+    """`keep` sends the request to the session, `new` to a new one, `take` reads the session's id from its answer;
+    `cookie` names the session by a cookie, `unsaid` by no header. A `new` step in the loop makes every pass a whole
+    session."""
     key: str = ""
-    """Of the server, if it asks for one."""
+    """The server's key, if it requires one."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """What else the request says."""
+    """Further headers of the request."""
 
     def encode(self) -> bytes:
         lines = [
             f"{self.method} {self.path} HTTP/1.1",
-            "Host: 127.0.0.1:8080",  # some servers take no host without a port, and none looks at which
+            "Host: 127.0.0.1:8080",  # some servers require a port, and none checks which
             f"Accept: {self.accept}",
             "Accept-Encoding: gzip, deflate",
             "User-Agent: ors-sdk/0.1.0",
@@ -53,7 +53,7 @@ class Step:
             lines.append(f"Content-Length: {len(self.body)}")
         if self.session == "cookie":
             lines.append(f"Cookie: node_id={COOKIE}")
-        elif self.session in ("keep", "new") and SESSION not in self.body:  # verl-tool's wire names trajectories there
+        elif self.session in ("keep", "new") and SESSION not in self.body:  # verl-tool's wire has ids in the body
             lines.append(f"X-Session-ID: {SESSION}")
         request = "\r\n".join([*lines, "", self.body]).encode()
         rule = "keep" if self.session in ("cookie", "unsaid") else self.session
@@ -84,7 +84,7 @@ class Load:
 
     @property
     def interval(self) -> float:
-        """Between the ends of two passes, of whatever connection."""
+        """Between the ends of two passes, of any connection."""
         return self.seconds / self.passes
 
     @property

@@ -9,8 +9,9 @@
  * teardown steps once. No connection starts a phase before all have ended the one before, and a pass through the loop
  * that has begun is always ended. So the server's CPU time over the loop belongs to whole passes and to nothing else.
  *
- * HOLE in a request is replaced by the id of the connection. It has one from the beginning; a `new` step makes a fresh one, so a loop that begins
- * with one plays a whole session in each pass; a `take` step reads the id from the first `data:` line of its answer. COOKIE is replaced by the cookie that the connection was given last.
+ * The connection's id replaces HOLE in a request. It has one from the beginning; a `new` step makes a fresh one, so a
+ * loop that begins with one plays a whole session in each pass; a `take` step reads the id from the first `data:` line
+ * of its answer. The last cookie that the connection received replaces COOKIE.
  *
  * Any answer that is not 2xx, and any connection that the server drops, ends the run: numbers of a run with errors
  * would mean nothing. Otherwise the result is one line of JSON.
@@ -56,7 +57,7 @@ struct step {
     size_t length;
     size_t holes[MAX_HOLES];
     int hole_count;
-    char *cookie; /* where in the request it goes, if it does */
+    char *cookie; /* its place in the request; NULL if there is none */
 };
 
 struct answer {
@@ -91,7 +92,7 @@ static struct connection *connections;
 static int connection_count, port, server_pid;
 static int epoll_fd;
 
-static int busy; /* connections that are not yet through the current phase */
+static int busy; /* connections that have not finished the current phase */
 static double stop_at;
 static long most_passes, passes_begun, requests, reconnects;
 static unsigned long long bytes_in;
@@ -125,7 +126,7 @@ static double own_cpu(void) {
 
 static size_t read_file(const char *path, char *buffer, size_t room) {
     int fd = open(path, O_RDONLY);
-    if (fd < 0) return 0; /* a process or thread that has just ended */
+    if (fd < 0) return 0; /* the process or thread has ended */
     ssize_t n = read(fd, buffer, room - 1);
     close(fd);
     buffer[n > 0 ? n : 0] = 0;
@@ -221,7 +222,7 @@ static void write_out(struct connection *c) {
             listen_for(c, EPOLL_CTL_MOD);
             return;
         } else {
-            return; /* the server hung up: reading will say so */
+            return; /* the server hung up: the next read reports it */
         }
     }
     if (c->waits_to_write) {

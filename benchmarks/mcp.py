@@ -1,8 +1,8 @@
 """Toolyard against the servers of MCP's own SDK and of FastMCP: `python -m benchmarks.mcp`.
 
-All servers are up at once and take turns under the same load: calls of a tool that says its argument back, in both eras
-of MCP. Both peers answer with JSON, which is cheaper for them than the events of their defaults. A second table has our
-own other doors beside it, in the same turns. A ratio is the median over rounds of the ratio within one round.
+All servers are up at once and take turns under the same load: calls of a tool that returns its argument, in both eras
+of MCP. Both peers answer with JSON, which is cheaper for them than the events of their defaults. A second table adds
+Toolyard's other doors, in the same turns. A ratio is the median over rounds of the ratio within one round.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _INITIALIZE = {
 }
 _TYPES = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
-# As their documentation has them, with uvicorn's faster loop and parser asked for by name.
+# As their documentation starts them, but explicitly with uvicorn's faster loop and parser.
 _RUN = """
 uvicorn.run(app, port=int(sys.argv[1]), loop="uvloop", http="httptools", access_log=False, timeout_keep_alive=60)
 """
@@ -94,9 +94,9 @@ PEERS = (
 
 
 def contender(peer: Peer) -> Contender:
-    """A peer in the virtual environment of both, which is made the first time."""
+    """A peer in the virtual environment of both, which this makes the first time."""
     python = venvs.interpreter(venvs.MCP_FAST)
-    folder = cache() / "mcp"  # and not here, where `import mcp` would find this file
+    folder = cache() / "mcp"  # not here, where `import mcp` would find this file
     folder.mkdir(exist_ok=True)
     return Contender(peer.name, peer.name, python, [str(python), "-c", peer.program + _RUN], folder)
 
@@ -110,7 +110,7 @@ def call(era: Era) -> str:
 
 
 def said(era: Era) -> Mapping[str, str]:
-    """In the headers of a call."""
+    """The headers of a call."""
     if era == "2026-07-28":
         return {"MCP-Protocol-Version": era, "Mcp-Method": "tools/call", "Mcp-Name": "echo"}
     return {"MCP-Protocol-Version": era}
@@ -122,7 +122,7 @@ def calls(path: str, era: Era, session_id: str = "") -> Step:
 
 
 def shaken(server: Started) -> str:
-    """The session of a peer that all calls with a handshake go to."""
+    """The session of a peer for all calls with a handshake."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": _INITIALIZE}
     connection.request("POST", "/mcp", json.dumps(body), _TYPES)
@@ -136,7 +136,7 @@ def shaken(server: Started) -> str:
 
 
 def check(server: Started, step: Step) -> None:
-    """See that the server does the work that it is going to be measured at."""
+    """Check that the server does the work to be measured."""
     answer = json.loads(server.ask(step.method, step.path, step.body, {**_TYPES, **step.headers}))
     blocks = answer["result"]["content"] if "result" in answer else answer["blocks"]
     assert blocks[0]["text"] == TEXT, answer
@@ -219,7 +219,7 @@ def beside_ors(done: Turns) -> Sequence[Row]:
 
 
 def conditions(command: str, done: Turns) -> str:
-    """How the figures came about, for who wants to repeat or doubt them."""
+    """How the figures were measured, for readers who want to repeat or doubt them."""
     busy = max(load.generator_busy for turns in done for load in turns.values())
     contenders = (*map(contender, PEERS), serving(ENVIRONMENT))
     builds = ["; ".join(f"{name} {number}" for name, number in versions(one).items()) for one in contenders]
@@ -243,7 +243,7 @@ def main() -> None:
     args = arguments().parse_args()
     check_platform()
     if args.write_page:
-        MCP_PAGE.around()  # find out now, not after some minutes
+        MCP_PAGE.around()  # fail now, not after some minutes
     done = measure(args.rounds, args.seconds)
     text = "\n\n".join(
         [

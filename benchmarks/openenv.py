@@ -1,9 +1,8 @@
 """Toolyard against OpenEnv's own server: `python -m benchmarks.openenv`.
 
-All servers are up at once and take turns under the same load. A step calls a tool that says its argument back.
-OpenEnv's server runs on the same loop and parser, with an environment that calls its tool itself, and with one whose
-tools are FastMCP's. Then each server holds many sockets, and the memory of a socket is measured.
-"""
+All servers are up at once and take turns under the same load. A step calls a tool that returns its argument. OpenEnv's
+server runs on the same loop and parser, with an environment that calls its tool itself, and with one whose tools are
+FastMCP's. Then each server holds many sockets, which shows the memory of a socket."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ class Player:
         self._server = server
 
     async def check(self) -> None:
-        """See that the server does the work that it is going to be measured at."""
+        """Check that the server does the work to be measured."""
         async with sockets(self._server.port, self._path, 1) as (socket,):
             reset = data_of(await socket.ask(RESET))
             assert (reset["reward"], reset["done"]) == (None, False), reset
@@ -70,7 +69,7 @@ class Player:
             return measured.load()
 
     async def episodes(self, at_once: int, seconds: float) -> SocketLoad:
-        """Episodes from the connection to its close. What is counted are their steps."""
+        """Episodes from the connection to its close. Their steps count."""
         measured, until = Measured(self._server.pid), time.perf_counter() + seconds
         await asyncio.gather(*(self._episodes(measured, until) for _ in range(at_once)))
         return measured.load()
@@ -85,7 +84,7 @@ class Player:
             measured.steps += STEPS
 
     async def memory_per_socket(self, count: int) -> float:
-        """Bytes of a socket with the session of one reset, after a few that bring in what any number of them needs."""
+        """Bytes of a socket with the session of one reset, after a few that load what any number needs."""
         async with sockets(self._server.port, self._path, 50) as first:
             for socket in first:
                 await socket.ask(RESET)
@@ -155,7 +154,7 @@ def rows(
 
 
 def memory(count: int) -> Sequence[Row]:
-    """Each on a fresh server, one after the other: what one holds must not press on another."""
+    """Each on a fresh server, one after the other, so that the memory of one does not affect the next."""
     found: dict[str, float] = {}
     for name, contender in contenders().items():
         progress(f"memory of {count} sockets, {name}")
@@ -181,7 +180,7 @@ def main() -> None:
     args = arguments().parse_args()
     check_platform()
     if args.write_page:
-        OPENENV_PAGE.around()  # find out now, not after some minutes
+        OPENENV_PAGE.around()  # fail now, not after some minutes
     made = [*measure(args.rounds, args.seconds), *memory(args.sockets)]
     theirs = versions(openenv("lean"))
     builds = "; ".join(f"{name} {theirs[name]}" for name in ("openenv", "uvicorn", "uvloop"))

@@ -1,4 +1,4 @@
-"""OpenEnv's own server in a virtual environment of its own, with a tool that says its argument back."""
+"""OpenEnv's own server in its own virtual environment, with a tool that returns its argument."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from benchmarks.servers import Contender, venvs
 
 Way: TypeAlias = Literal["lean", "fastmcp"]
 WAYS: tuple[Way, ...] = ("lean", "fastmcp")
-"""How its environment is written: it calls its tool itself, on the event loop; or its tools are FastMCP's, as OpenEnv
-has it for environments with tools."""
+"""Styles of its environment: it calls its tool itself, on the event loop; or its tools are FastMCP's, as OpenEnv
+documents it for environments with tools."""
 
 SERVE = '''
 import sys, uuid, uvicorn

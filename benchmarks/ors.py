@@ -1,7 +1,7 @@
 """Toolyard against the reference ORS server: `python -m benchmarks.ors`.
 
-Both servers are up at once and take turns under the same load; who goes first alternates. A ratio is the median over
-rounds of the ratio within one round, so a neighbour that slows both down changes little.
+Both servers are up at once and take turns under the same load; they alternate in going first. A ratio is the median
+over rounds of the ratio within one round, so a neighbour that slows both down changes little.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LARGE_CALL = json.dumps({"name": "fill", "input": {"size": LARGE}})
 
 
 def calls(body: str) -> Sequence[Step]:
-    """One session a connection, and calls in it one after the other."""
+    """One session per connection, and calls in it one after the other."""
     return [
         Step("setup", "POST", "/create", CREATE, session="new"),
         Step("loop", "POST", "/echo/call", body, EVENTS),
@@ -85,7 +85,7 @@ WORKS = {
 
 @dataclass(frozen=True)
 class Pair:
-    """The same figure of both servers, taken one right after the other."""
+    """The same figure of both servers, measured one right after the other."""
 
     reference: float
     ours: float
@@ -101,16 +101,16 @@ Round: TypeAlias = Mapping[str, tuple[Load, Load]]
 
 @dataclass(frozen=True)
 class Figures:
-    """Everything that was measured."""
+    """All measurements."""
 
     rounds: Sequence[Round]
     start_seconds: Sequence[Pair]
     import_seconds: Sequence[Pair]
     idle_bytes: Sequence[Pair]
     created_bytes: Pair
-    """Memory per session that has been created."""
+    """Memory per created session."""
     called_bytes: Pair
-    """The same when one call has been made in each."""
+    """The same after one call in each."""
     author_bytes: float
     """Memory of the author's own object in a session, with its task."""
 
@@ -131,7 +131,7 @@ class Benchmark:
             servers = (reference_server, our_server)
             for server in servers:
                 check_answers(server)
-            self._round(servers, seconds=min(self._seconds, 0.5), ours_first=False)  # to warm up; not counted
+            self._round(servers, seconds=min(self._seconds, 0.5), ours_first=False)  # warm-up; not counted
             done = []
             for number in range(count):
                 progress(f"round {number + 1} of {count}")
@@ -172,7 +172,7 @@ class Benchmark:
         return Pair(theirs, ours)
 
     def _growth(self, contender: Contender, steps: Sequence[Step], sessions: int) -> float:
-        """On a fresh server, after a few sessions that bring in what any number of them needs."""
+        """On a fresh server, after a few sessions that load what any number needs."""
         progress(f"memory of {sessions} sessions, {contender.name}")
         with running(contender) as server:
             drive(self._generator, server, steps, connections=SESSIONS, passes=sessions // 10)
@@ -182,7 +182,7 @@ class Benchmark:
 
 
 def check_answers(server: Started) -> None:
-    """See that the server does the work that it is going to be measured at."""
+    """Check that the server does the work to be measured."""
     session = {"X-Session-ID": "11111111-2222-4333-8444-555555555555", "Accept": EVENTS}
     server.ask("POST", "/create", CREATE, session)
     for body, expected in ((SMALL_CALL, "hello world"), (LARGE_CALL, "x" * LARGE)):
@@ -237,7 +237,7 @@ def rows(figures: Figures) -> Sequence[Row]:
 
 
 def conditions(command: str, figures: Figures, contenders: Sequence[Contender]) -> str:
-    """How the figures came about, for who wants to repeat or doubt them."""
+    """How the figures were measured, for readers who want to repeat or doubt them."""
     builds = ["; ".join(f"{name} {number}" for name, number in versions(one).items()) for one in contenders]
     calls, episodes = ([pair.ratio for pair in figures.pairs(work, "cpu")] for work in ("small", "episode"))
     busy = max(load.generator_busy for done in figures.rounds for pair in done.values() for load in pair)
@@ -270,7 +270,7 @@ def main() -> None:
     if args.quick:
         args.rounds, args.seconds, args.sessions = 2, 0.5, 1000
     if args.write_page:
-        ORS_PAGE.around()  # find out now, not after some minutes
+        ORS_PAGE.around()  # fail now, not after some minutes
     theirs, ours = reference(), toolyard()
     benchmark = Benchmark(theirs, ours, load_generator(), args.seconds)
     start_seconds, idle_bytes = benchmark.starts(args.rounds)

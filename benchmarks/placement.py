@@ -1,7 +1,7 @@
-"""What it costs where sessions live: `python -m benchmarks.placement`.
+"""What the place of sessions costs: `python -m benchmarks.placement`.
 
-The runtime is driven without HTTP, in one process for each place, so that what differs is the place. Processor time is
-that of all processes: of this one, of the workers, of the template. Each figure is the median over rounds.
+The runtime is driven without HTTP, in one process for each place, so that only the place differs. Processor time covers
+all processes: this one, the workers, the template. Each figure is the median over rounds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AT_ONCE = 32
 
 
 class Trivial(Environment):
-    """Does next to nothing, so that the place is what is measured."""
+    """Does almost nothing, so that the place is what is measured."""
 
     replayable = False
 
@@ -74,7 +74,7 @@ class Trivial(Environment):
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one place. Seconds, bytes, per second."""
+    """For one place. Seconds, bytes, per second."""
 
     open: float
     call: float
@@ -128,7 +128,7 @@ async def _kept(runtime: Runtime, name: str, opened: list[Session]) -> None:
 
 async def _called(session: Session, name: str, **arguments: int) -> None:
     result = await session.start(name, arguments).finished()
-    assert isinstance(result, ToolOutput | str), result  # text comes as it is
+    assert isinstance(result, ToolOutput | str), result  # text comes unchanged
 
 
 async def _timed(works: Sequence[Callable[[], Awaitable[object]]]) -> float:
@@ -157,7 +157,7 @@ async def _together(
 
 
 async def _rounds_of(seconds: float, session: Session) -> int:
-    """How much to burn so that it takes about that long."""
+    """How many rounds to burn for about that long."""
     began = time.perf_counter()
     await _called(session, "burn", rounds=20_000)
     return round(20_000 * seconds / (time.perf_counter() - began))
@@ -169,7 +169,7 @@ async def _fork(runtime: Runtime, session: Session) -> float | None:
         began = time.perf_counter()
         try:
             await runtime.fork(session, [f"fork-{number}"])
-        except Exception:  # this place forks nothing
+        except Exception:  # this place cannot fork
             return None
         took.append(time.perf_counter() - began)
         await runtime.close(f"fork-{number}")
@@ -177,7 +177,7 @@ async def _fork(runtime: Runtime, session: Session) -> float | None:
 
 
 def memory() -> int:
-    """Proportional set size of this process and of all below it."""
+    """Proportional set size of this process and all of its descendants."""
     return sum(map(_pss, _tree(os.getpid())))
 
 
@@ -227,7 +227,7 @@ async def crowd(settings: Settings, sessions: int, at_once: int = 256) -> Crowd:
 
     try:
         async with runtime.running():
-            for number in range(sessions // 10):  # so that what is needed once is there
+            for number in range(sessions // 10):  # warm up: what is needed once exists
                 await _open(runtime, f"first {number}")
             await asyncio.gather(*map(runtime.close, list(runtime.sessions)))
             gc.collect()
@@ -249,13 +249,13 @@ async def crowd(settings: Settings, sessions: int, at_once: int = 256) -> Crowd:
 
 
 def apart(work: Callable[..., Coroutine[Any, Any, T]], place: str, *numbers: int) -> T:
-    """In a process of its own, so that what one place leaves in memory is not another's."""
+    """In a separate process, so that what one place leaves in memory does not count for another."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(_run, work, place, numbers).result()
 
 
 def _run(work: Callable[..., Coroutine[Any, Any, T]], place: str, numbers: Sequence[int]) -> T:
-    tune_process()  # as a server does
+    tune_process()  # like a server
     return asyncio.run(work(Settings.read({"placement": place}, {}), *numbers))
 
 

@@ -1,4 +1,4 @@
-"""Figures as a Markdown table, printed and put into a page."""
+"""Figures as a Markdown table, printed and written into a page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Place:
     end: str
 
     def around(self) -> tuple[str, str]:
-        """What the page says before and after its table."""
+        """The page's text before and after its table."""
         text = self.page.read_text() if self.page.exists() else ""
         before, begin, rest = text.partition(self.begin)
         _, end, after = rest.partition(self.end)
@@ -51,6 +51,7 @@ OPENENV_PAGE = Place(_CHECKOUT / "docs" / "openenv.md", "<!-- benchmark:begin --
 PLACEMENT_PAGE = Place(_CHECKOUT / "docs" / "placement.md", "<!-- placement benchmark -->", "<!-- end -->")
 CLIENT_PAGE = Place(_CHECKOUT / "docs" / "quickstart.md", "<!-- client benchmark -->", "<!-- end -->")
 EPISODES_PAGE = Place(_CHECKOUT / "docs" / "episodes.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
+STUDIO_PAGE = Place(_CHECKOUT / "docs" / "studio.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
 SANDBOX_PAGE = Place(_CHECKOUT / "docs" / "sandbox-cost.md", "<!-- sandbox benchmark -->", "<!-- end -->")
 
 
@@ -59,7 +60,7 @@ def table(names: tuple[str, str], rows: Sequence[Row]) -> str:
 
 
 def aligned(cells: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell, so that it can be read as it is printed, too."""
+    """Columns as wide as their widest cell, so that the printed table is readable too."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["| " + " | ".join(_pad(line, widths)) + " |" for line in cells]
     rule = (
@@ -69,7 +70,7 @@ def aligned(cells: Sequence[Sequence[str]]) -> str:
 
 
 def command_of(parser: argparse.ArgumentParser, args: argparse.Namespace, *, usual: str) -> str:
-    """What to type for the same figures; where they are written to makes no difference."""
+    """The command for the same figures; where they are written makes no difference."""
     given = vars(args)
     names = [name for name in ("rounds", "seconds", "sessions") if name in given]
     chosen = [f"--{name} {given[name]:g}" for name in names if given[name] != parser.get_default(name)]

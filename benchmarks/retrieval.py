@@ -1,10 +1,10 @@
-"""How well and how fast tools are found: `python -m benchmarks.retrieval FOLDER`.
+"""How well and how fast search finds tools: `python -m benchmarks.retrieval FOLDER`.
 
 FOLDER holds `tools.jsonl` (name, description, parameters), `queries.jsonl` (query, and the names of the relevant tools)
 and, for speed at scale, `catalog.jsonl`, with the same fields as the first. The score is NDCG@5, of our index and of
-plain BM25 over the same words. `--folds` also says what comes of choosing the weights on other questions than those
-they are judged by. `--embeddings` says what the model of that extra adds: to these questions, and to the same ones with
-half of the words left out that any tool has, as somebody may ask who does not know what things are called here.
+plain BM25 over the same words. `--folds` also reports the scores when weights are chosen on other questions than those
+that judge them. `--embeddings` reports what the model of that extra adds: to these questions, and to the same ones
+without half of the words that any tool has, as a user who does not know the names might ask.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from toolyard.embeddings import word_vectors
 TOP = 5
 DRAWS = 3
 ALONE = 1e6
-"""So much that words only decide between two tools that are equally alike."""
+"""So much that words only decide between two tools of equal similarity."""
 Search = Callable[[str, int], Sequence[ToolSpec]]
 
 
@@ -111,7 +111,8 @@ def ndcg(found: Sequence[str], relevant: frozenset[str]) -> float:
 
 
 def cross_validated(specs: Sequence[ToolSpec], queries: Sequence[Query], tries: int, folds: int = 5) -> str:
-    """Of random weights within half and double of ours, take the best for four fifths, and judge by the other fifth."""
+    """Of random weights within half and double of ours, choose the best on four fifths, and judge on the other
+    fifth."""
     chance = random.Random(0)
     tried = [scores(ToolIndex(specs, _near(WEIGHTS, chance)).search, queries) for _ in range(tries)]
     order = chance.sample(range(len(queries)), len(queries))
@@ -125,7 +126,7 @@ def cross_validated(specs: Sequence[ToolSpec], queries: Sequence[Query], tries: 
 
 
 def compare(specs: Sequence[ToolSpec], queries: Sequence[Query], model: MeaningModel) -> None:
-    """What a model adds, how much it ought to count, and what it does where words are wanting."""
+    """What a model adds, its best weight, and its effect where words are missing."""
     fewer = [_fewer_words(queries, specs, seed) for seed in range(DRAWS)]
     for about, several in (("as they are", [queries]), ("with half of the words", fewer)):
         without = _mean_scores(ToolIndex(specs), several)
@@ -149,7 +150,7 @@ def measure_speed(
 
 
 def _fewer_words(queries: Sequence[Query], specs: Sequence[ToolSpec], seed: int) -> list[Query]:
-    """Of the words that a tool has, each is left out of a question or it is not."""
+    """Drops words that a tool has from a question, each at random."""
     chance = random.Random(seed)
     known = {stem(word) for spec in specs for word in words(f"{spec.name} {spec.description} {_parameters(spec)}")}
 
@@ -162,7 +163,7 @@ def _fewer_words(queries: Sequence[Query], specs: Sequence[ToolSpec], seed: int)
 
 
 def _mean_scores(index: ToolIndex, several: Sequence[Sequence[Query]]) -> list[float]:
-    """For each question, of all forms of it."""
+    """For each question, the mean over all of its forms."""
     return [mean(forms) for forms in zip(*[scores(index.search, queries) for queries in several], strict=True)]
 
 
@@ -173,7 +174,7 @@ def _near(weights: Weights, chance: random.Random) -> Weights:
 
 
 def _seconds(action: Callable[[], object]) -> float:
-    """Of the processor, of all threads: what others do beside it makes no difference."""
+    """Processor time of all threads, which other programs do not affect."""
     began = time.process_time()
     action()
     return time.process_time() - began

@@ -2,7 +2,7 @@
 
 Everything takes its turn in every round, forwards in one and backwards in the next. A ratio is the median over rounds
 of the ratio within one round, so a neighbour that slows all of them down changes little. Processor time says more than
-time that passed, and counts everything: see `sandbox_meter`.
+elapsed time, and counts everything: see `sandbox_meter`.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ CODE = "print(1 + 1)"
 NUMPY = "import numpy; print(1 + 1)"
 ANALYSIS = "import numpy, pandas, sympy; print(1 + 1)"
 LARGE: Sequence[Profile] = ("analytic", "scientific")
-"""Profiles that have loaded these. The second has more besides: scipy."""
+"""Profiles that have loaded these. The second has also loaded scipy."""
 AT_ONCE = (1, 2, 8, 32)
 FRESH, READY = "Toolyard, fresh", "Toolyard, from the pool"
 READY_COUNT = 2
 KILLED_WITH = 20
-"""Sandboxes that are open in the server that is killed."""
+"""Open sandboxes in the server that is killed."""
 BRANCHES = 20
-"""Of one session, to measure their memory."""
+"""Branches of one session, to measure their memory."""
 
 _REFILL_SECONDS = 0.05
-"""More than a sandbox takes to be made, so that the pool is full whenever it is asked."""
+"""Longer than making a sandbox takes, so that the pool is full at each request."""
 _SETTLE_SECONDS = 0.2
-"""For what a turn has left to come to its end: sandboxes that nobody waits for, and what the kernel clears away a
-little later, in threads of its own."""
+"""Time for the leftovers of a turn to end: sandboxes that end in the background, and what the kernel's own threads
+clean up a little later."""
 
 Once: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
-"""Do the work once. It may call its argument when the part that is timed is over; if it does not, all of it is."""
+"""Do the work once. It may call its argument at the end of the timed part; otherwise all of it is timed."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ class Work:
     once: Once
     at_once: int = 1
     rest: float = 0.0
-    """Seconds between the end of one and the begin of the next, which are not timed."""
+    """Seconds between the end of one and the beginning of the next, not timed."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What it took to do the work again and again, in seconds."""
+    """What repeating the work took, in seconds."""
 
     seconds: float
     count: int
@@ -135,7 +135,7 @@ async def timed(once: Once) -> float:
     return laps[0] - began
 
 
-# What is done.
+# The work.
 
 
 class Bench:
@@ -148,7 +148,7 @@ class Bench:
         self.peers = peers()
 
     async def works(self) -> Mapping[str, Mapping[str, Work]]:
-        """By name, and by who does it."""
+        """By name, and by contender."""
         plain = await self._session("plain")
         works: dict[str, Mapping[str, Work]] = {
             f"exec {at_once}": {
@@ -220,7 +220,7 @@ class Bench:
 
 
 def check(said: object, expected: object, who: str) -> None:
-    """What is measured is the work, and not a failure."""
+    """Make sure that the work succeeded, so that no failure is measured."""
     if said != expected:
         raise SystemExit(f"{who} gave {said!r} instead of {expected!r}; what was measured would mean nothing.")
 
@@ -231,7 +231,7 @@ async def executed(interpreter: Interpreter, code: str, expected: str) -> None:
 
 
 def stateless(provider: Provider, profile: Profile, code: str) -> Once:
-    """For one piece of code, as `execute` has it."""
+    """One piece of code, as `execute` runs it."""
 
     async def once(_: Callable[[], None]) -> None:
         async with provider.interpreter_once(profile=profile) as interpreter:
@@ -241,7 +241,7 @@ def stateless(provider: Provider, profile: Profile, code: str) -> Once:
 
 
 def started(provider: Provider, profile: Profile, code: str) -> Once:
-    """The first result of a session is what is timed."""
+    """Times the first result of a session."""
 
     async def once(lap: Callable[[], None]) -> None:
         async with await provider.open(profile=profile) as sandbox:
@@ -252,7 +252,7 @@ def started(provider: Provider, profile: Profile, code: str) -> Once:
 
 
 def forked(sandbox: Sandbox) -> Once:
-    """The first result of a branch is what is timed."""
+    """Times the first result of a branch."""
 
     async def once(lap: Callable[[], None]) -> None:
         async with (await sandbox.fork())[0] as branch:
@@ -262,7 +262,7 @@ def forked(sandbox: Sandbox) -> Once:
     return once
 
 
-# What is held.
+# Memory.
 
 
 @dataclass(frozen=True)
@@ -270,11 +270,11 @@ class Memory:
     """Bytes for each of many live sessions."""
 
     proportional: float | None
-    """Of its processes, by PSS; None where only root may know."""
+    """Of its processes, by PSS; None where only root may read it."""
     unique: float | None
-    """Of its processes, without what they share with others; the same."""
+    """Of its processes, without what they share with others; or None."""
     machine: float
-    """By which less was available on the machine."""
+    """By how much less memory was available on the machine."""
 
 
 async def memory_of_sessions(provider: Provider, profile: Profile, count: int) -> Memory:
@@ -327,17 +327,17 @@ def _each(size: Callable[[int], int], processes: Iterable[int], count: int) -> f
         return None
 
 
-# What is left.
+# Leftovers.
 
 
 @dataclass(frozen=True)
 class Killed:
-    """Seconds from the server's end by SIGKILL to that of others."""
+    """Seconds from the server's SIGKILL to the end of others."""
 
     sandboxes: float
     """Every process in a sandbox."""
     helpers: float
-    """Those too that belonged to no sandbox, which have cleared everything away by then."""
+    """Also those outside of sandboxes, which have cleaned everything up by then."""
 
 
 def kill_server(sandboxes: int) -> Killed:
@@ -362,7 +362,7 @@ def kill_server(sandboxes: int) -> Killed:
 
 
 def held(pid: int, skip: int) -> Iterator[int]:
-    """Processes below this one, each by a descriptor that can mean no other."""
+    """Descendants of this process, each by a pidfd."""
     for below in descendants(pid, skip=skip):
         yield os.pidfd_open(below)
 
@@ -370,23 +370,23 @@ def held(pid: int, skip: int) -> Iterator[int]:
 # All of it.
 
 Round: TypeAlias = Mapping[str, Mapping[str, Turn]]
-"""By work, and by who did it."""
+"""By work, and by contender."""
 
 Figure: TypeAlias = Literal["cpu", "kernel", "p50", "p99", "interval"]
 
 
 @dataclass
 class Figures:
-    """Everything that was measured."""
+    """All measurements."""
 
     contenders: Sequence[str]
     versions: Sequence[str]
     level: Level
     scope: str
-    """Whose processor time was counted."""
+    """Whose processor time counts."""
     rounds: list[Round] = field(default_factory=list)
     sessions: dict[Profile, list[Memory]] = field(default_factory=dict)
-    """By profile, those that are installed."""
+    """By installed profile."""
     branches: dict[Profile, list[Memory]] = field(default_factory=dict)
     killed: list[Killed] = field(default_factory=list)
 
@@ -394,7 +394,7 @@ class Figures:
         return median(self._each(work, who, figure))
 
     def ratio(self, work: str, who: str, figure: Figure) -> float:
-        """How many times as much as Toolyard."""
+        """As a multiple of Toolyard's."""
         pairs = zip(self._each(work, who, figure), self._each(work, FRESH, figure), strict=True)
         return median(theirs / ours for theirs, ours in pairs)
 
@@ -444,7 +444,7 @@ async def one_round(works: Mapping[str, Mapping[str, Work]], meter: Meter, secon
     return done
 
 
-# Telling.
+# The report.
 
 
 def lines(figures: Figures) -> Iterator[Sequence[str]]:
@@ -519,7 +519,7 @@ def mib(size: float) -> str:
 
 
 def conditions(command: str, figures: Figures, sessions: int) -> str:
-    """How the figures came about, for who wants to repeat or doubt them."""
+    """How the figures were measured, for readers who want to repeat or doubt them."""
     each = [done["exec 1"][FRESH].cpu for done in figures.rounds]
     return (
         f"Printed by `{command}` with Python {platform.python_version()} on {os.cpu_count()} cores of {processor()}, "
@@ -555,7 +555,7 @@ def main() -> None:
     if args.quick:
         args.rounds, args.seconds, args.sessions = 2, 0.3, 100
     if args.write_docs:
-        SANDBOX_PAGE.around()  # find out now, not after some minutes
+        SANDBOX_PAGE.around()  # fail now, not after some minutes
     with metering() as meter:
         figures = uvloop.run(measure(args.rounds, args.seconds, args.sessions, meter))
     text = f"{aligned(list(lines(figures)))}\n\n{conditions(command, figures, args.sessions)}"

@@ -1,8 +1,8 @@
-"""What work costs: processor time of all processes that it takes, and memory, as the kernel counts them.
+"""The cost of work: processor time of all of its processes, and memory, as the kernel counts them.
 
-The processes of a sandbox cannot be added up afterwards from /proc: when process 1 of a pid namespace is killed, the
-kernel reaps the others without adding their time to anybody's. So this process counts in a control group, where
-everything that it starts stays, directly or not: programs, the sandboxes' broker, templates and guests, and itself.
+/proc cannot give the sum for a sandbox afterwards: when process 1 of a pid namespace is killed, the kernel reaps the
+others without adding their time to any process. So this process counts in a control group, which everything that it
+starts stays in, directly or not: programs, the sandboxes' broker, templates and guests, and itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from toolyard.sandboxes.native.cgroups import Group, Hierarchy, Tree, own_hierarchies
 
 _KERNEL_THREADS = 2
-"""The process that all threads of the kernel are children of."""
+"""The parent of all kernel threads."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Cpu:
 
     processes: float
     kernel_threads: dict[int, float]
-    """By number. They clear away what programs leave: namespaces, mounts, memory."""
+    """By pid. They clean up what programs leave: namespaces, mounts, memory."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ def kernel_seconds(before: Cpu, after: Cpu) -> float:
 
 @contextmanager
 def metering() -> Iterator[Meter]:
-    """Count the processor time of this process and of all that it starts from now on."""
+    """Count the processor time of this process and of everything that it starts from now on."""
     with ExitStack() as leaving:
         yield _own_group(leaving) or _group_around() or Meter(_machine_seconds, "of the whole machine, whoever used it")
 
 
 def _own_group(leaving: ExitStack) -> Meter | None:
-    """In version 1, whose groups of this kind have no other use. Needs root."""
+    """In version 1, where groups of this kind have no other use. Needs root."""
     hierarchy = next((one for one in own_hierarchies() if one.version == 1 and "cpuacct" in one.controllers), None)
     if hierarchy is None:
         return None
@@ -60,7 +60,7 @@ def _own_group(leaving: ExitStack) -> Meter | None:
     group = Group([tree], f"benchmark-{os.getpid()}")
     try:
         group.make()
-    except OSError:  # we are not allowed to, or all groups are read-only here
+    except OSError:  # not allowed, or all groups are read-only here
         return None
     leaving.callback(group.remove)
     group.attach(os.getpid())
@@ -69,9 +69,9 @@ def _own_group(leaving: ExitStack) -> Meter | None:
 
 
 def _group_around() -> Meter | None:
-    """In version 2 a group of our own would be in the way of the sandboxes', so take the one that we are in."""
+    """In version 2 a group of our own would get in the way of the sandboxes', so use the one that we are in."""
     hierarchy = next((one for one in own_hierarchies() if one.version == 2), None)
-    if hierarchy is None or not Path(hierarchy.own, "cgroup.type").exists():  # which the root of the host has not
+    if hierarchy is None or not Path(hierarchy.own, "cgroup.type").exists():  # the host's root has no such file
         return None
     group = Group([_tree(hierarchy)], ".")
     return Meter(lambda: group.usage().cpu_seconds, "of all processes in the benchmark's control group")
@@ -104,7 +104,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def descendants(pid: int, *, skip: int = 0) -> Iterator[int]:
-    """All processes below this one, without the first so many generations."""
+    """All descendants of this process, without the first so many generations."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, children.read_text().split()):
             if skip == 0:
@@ -113,7 +113,7 @@ def descendants(pid: int, *, skip: int = 0) -> Iterator[int]:
 
 
 def wait_until_gone(pidfds: set[int]) -> None:
-    """Until these processes have ended; whether somebody has reaped them does not matter."""
+    """Wait until these processes have ended, reaped or not."""
     waiting = select.poll()
     for pidfd in pidfds:
         waiting.register(pidfd, select.POLLIN)
@@ -128,12 +128,12 @@ def wait_until_gone(pidfds: set[int]) -> None:
 
 
 def proportional_bytes(pid: int) -> int:
-    """Memory of a process; what it shares with others is shared out among them."""
+    """Memory of a process; what several share is divided among them."""
     return _rollup(pid, "Pss:")
 
 
 def unique_bytes(pid: int) -> int:
-    """Memory that it shares with nobody."""
+    """Memory that it shares with no other process."""
     return _rollup(pid, "Private_Clean:", "Private_Dirty:")
 
 

@@ -1,4 +1,4 @@
-"""Other ways to run a snippet of Python: a new interpreter each time, bare or in somebody else's sandbox."""
+"""Other ways to run a snippet of Python: a new interpreter each time, bare or in another sandbox."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 from benchmarks.cache import cache
 from benchmarks.servers import clean_environment
 
-# A read-only view of the host's files, and namespaces of all kinds; what any user of bubblewrap would begin with.
+# A read-only view of the host's files, and namespaces of all kinds: where any user of bubblewrap would begin.
 BUBBLEWRAP = (
     *("bwrap", "--unshare-all", "--die-with-parent", "--new-session"),
     *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),
 )
-# As verl-tool has them: its python_code tool, with firejail asked for.
+# As verl-tool starts them: its python_code tool, with firejail enabled.
 FIREJAIL = (
     *("firejail", "--quiet", "--seccomp=socket", "--noprofile"),
     *("--rlimit-nproc=32", "--rlimit-nofile=32", "--rlimit-fsize=2m", "--rlimit-as=1096m"),
@@ -37,7 +37,7 @@ class Peer:
 
 
 def peers() -> Sequence[Peer]:
-    """Those that are installed."""
+    """The installed ones."""
     python = str(bare_python())
     bare = [Peer("python3 -c", [python, "-c"]), Peer("python3 -I -S -c", [python, "-I", "-S", "-c"])]
     boxed = [("bubblewrap", BUBBLEWRAP), ("firejail", FIREJAIL)]
@@ -52,7 +52,7 @@ def peers() -> Sequence[Peer]:
 
 
 def bare_python() -> Path:
-    """This interpreter without any packages: those of a host may do work of their own whenever Python starts."""
+    """This interpreter without any packages: a host's packages may do work whenever Python starts."""
     folder = cache() / f"python-{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
     python = folder / "bin" / "python3"
     if not python.exists():
@@ -61,7 +61,7 @@ def bare_python() -> Path:
 
 
 def with_packages(code: str) -> str:
-    """The same for a bare Python that is to find what is installed here."""
+    """The same for a bare Python that must find the packages installed here."""
     return f"import sys; sys.path.append({sysconfig.get_path('purelib')!r}); {code}"
 
 
@@ -71,7 +71,7 @@ def _version(program: str) -> str:
 
 
 class Launcher:
-    """Starts programs from threads, and reads what they print: what any server would have to do."""
+    """Starts programs from threads, and reads their output, as any server would have to."""
 
     def __init__(self, most_at_once: int) -> None:
         self._threads = ThreadPoolExecutor(most_at_once)

@@ -1,6 +1,6 @@
 """A server with live sandboxes, to be killed: `python -m benchmarks.sandbox_victim 20`.
 
-Every sandbox has an interpreter, a shell, and a program that the shell started in the background. It says `ready`
+Every sandbox has an interpreter, a shell, and a program that the shell started in the background. It prints `ready`
 when all of them are there.
 """
 

@@ -1,4 +1,4 @@
-"""The two servers that are compared: how each is started, and what the system says of its processes."""
+"""The two servers to compare: how each starts, and what the system reports of its processes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ venvs: Any = importlib.import_module("tests.peers.venvs")  # Any: mypy does not 
 
 ENVIRONMENT = Path(__file__).with_name("environment.py")
 BENEATH = ("uvicorn", "uvloop", "httptools", "pydantic")
-"""Packages that matter to the figures of both."""
+"""Packages that affect the figures of both."""
 
-# As its own Server.run() has it, but for the address, and with uvicorn's faster loop and parser asked for by name.
+# As its own Server.run() does, but with another address, and explicitly with uvicorn's faster loop and parser.
 SERVE_REFERENCE = """
 import sys, uvicorn
 from environment import Echo
@@ -40,7 +40,7 @@ _STOP_SECONDS = 30
 
 @dataclass(frozen=True)
 class Contender:
-    """A server that can be started, any number of times."""
+    """A server that can be started any number of times."""
 
     name: str
     """Of its distribution."""
@@ -53,14 +53,14 @@ class Contender:
 
 @dataclass(frozen=True)
 class Started:
-    """A running server. It is known by its process, since CPU and memory are the process's."""
+    """A running server, known by its process, since CPU and memory are the process's."""
 
     pid: int
     port: int
     seconds_to_answer: float
 
     def ask(self, method: str, path: str, body: str = "", headers: Mapping[str, str] = {}) -> str:
-        """One request from outside the load, to see that the answer is right."""
+        """One request outside the load, to check that the answer is right."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_START_SECONDS)
         connection.request(method, path, body, {"Content-Type": "application/json", **headers})
         answer = connection.getresponse()
@@ -71,7 +71,7 @@ class Started:
         return text
 
     def memory(self) -> int:
-        """Bytes that are resident, of the process and its descendants."""
+        """Resident bytes of the process and its descendants."""
         return sum(_resident(pid) for pid in tree(self.pid))
 
 
@@ -81,13 +81,13 @@ def toolyard() -> Contender:
 
 
 def serving(*what: str) -> Contender:
-    """Toolyard with what `toolyard serve` is told, in the folder of the checkout."""
+    """Toolyard with these arguments of `toolyard serve`, in the folder of the checkout."""
     command = [str(Path(sysconfig.get_path("scripts")) / "toolyard"), "serve", *what, "--port"]
     return Contender("toolyard", "toolyard", Path(sys.executable), command, Path(__file__).parents[1])
 
 
 def reference() -> Contender:
-    """The reference in a virtual environment of its own, which is made the first time."""
+    """The reference in its own virtual environment, which this makes the first time."""
     python = venvs.interpreter(venvs.Peer("ors-bench", [*venvs.ORS.requirements, "uvloop", "httptools"]))
     folder = cache() / "ors-sdk"
     folder.mkdir(exist_ok=True)
@@ -107,7 +107,7 @@ def running(contender: Contender) -> Iterator[Started]:
         [*contender.command, str(port)],
         cwd=contender.folder,
         env=clean_environment(),
-        stdout=subprocess.DEVNULL,  # the reference logs each request; that is its way, but it need not fill a disk
+        stdout=subprocess.DEVNULL,  # the reference logs each request, which would fill the disk
         stderr=subprocess.DEVNULL,
     )
     try:
@@ -129,7 +129,7 @@ def import_seconds(contender: Contender) -> float:
 
 
 def versions(contender: Contender) -> Mapping[str, str]:
-    """Of the server itself and of what it stands on."""
+    """Of the server itself and of the packages beneath it."""
     names = [contender.name, *BENEATH]
     program = f"import importlib.metadata as m, json; print(json.dumps({{name: m.version(name) for name in {names}}}))"
     found: dict[str, str] = json.loads(_run(contender, program))
@@ -143,7 +143,7 @@ def _run(contender: Contender, program: str) -> bytes:
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without what would change a server's settings or keep Python from caching compiled modules."""
+    """Our environment without variables that would change a server's settings or stop Python from caching modules."""
     unwanted = ("TOOLYARD_", "ORS_", "LOG_LEVEL", "PYTHONDONTWRITEBYTECODE")
     return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
 

@@ -1,4 +1,4 @@
-"""A load of WebSockets: frames that are made once and sent one after the other on each socket, and what they cost."""
+"""A load of WebSockets: frames made once and sent one after the other on each socket, and what they cost."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class SocketLoad:
 
 
 class Measured:
-    """Counts steps from its making until `load`."""
+    """Counts steps from its creation until `load`."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -131,7 +131,7 @@ def _ticks(pid: int) -> int:
 
 
 def data_of(answer: bytes) -> Mapping[str, Any]:
-    """What an observation says. Anything else ends the benchmark: what it measured would mean nothing."""
+    """The data of an observation. Anything else ends the benchmark, whose figures would mean nothing."""
     said = json.loads(answer)
     if said["type"] != "observation":
         raise SystemExit(f"a step was answered {answer.decode()[:500]!r}")

@@ -1,9 +1,8 @@
 """Toolyard against XAgent's own ToolServer node: `python -m benchmarks.toolserver --checkout PATH`.
 
-PATH is a checkout of XAgent; its node is run from there, in a virtual environment with what it imports. All servers
-are up at once and take turns under the same load. The tool that is called says its argument back, so the first table
-shows what the server itself costs. The second is about many nodes of Toolyard's, each with a notebook, a shell and
-files.
+PATH is a checkout of XAgent; its node runs from there, in a virtual environment with what it imports. All servers are
+up at once and take turns under the same load. The tool returns its argument, so the first table shows what the server
+itself costs. The second is about many Toolyard nodes, each with a notebook, a shell and files.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ NODES = 32
 
 
 def calls(*, create: str, release: str) -> Sequence[Step]:
-    """One node a connection, and calls in it one after the other."""
+    """One node per connection, and calls in it one after the other."""
     call = json.dumps({"tool_name": ECHO.tool, "arguments": ECHO.arguments})
     return [
         Step("setup", "POST", create, session="cookie"),
@@ -85,7 +84,7 @@ def compare_calls(checkout: Path, count: int, seconds: float) -> list[Row]:
 
 
 async def check(server: Started, *, is_ours: bool) -> None:
-    """See that the server does the work that it is going to be measured at."""
+    """Check that the server does the work to be measured."""
     node = await Node.connected(server.port)
     if is_ours:
         await node.create()
@@ -152,7 +151,7 @@ def main() -> None:
     args = arguments().parse_args()
     check_platform()
     if args.write_page:
-        TOOLSERVER_PAGE.around()  # find out now, not after some minutes
+        TOOLSERVER_PAGE.around()  # fail now, not after some minutes
     made = compare_calls(args.checkout, args.rounds, args.seconds)
     figures = uvloop.run(measure(args.rounds, args.nodes))
     memory, idle = mib(median(figures.memory)), mib(figures.idle)

@@ -1,4 +1,4 @@
-"""Many nodes of the ToolServer at once, each with a notebook, a shell and files: how long, how large, what is left."""
+"""Many nodes of the ToolServer at once, each with a notebook, a shell and files: times, sizes, leftovers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toolyard.sandboxes.native.cgroups import own_hierarchies
 
 CREATE, RELEASE = "creation of a node", "release of a node"
 _SETTLE_SECONDS = 10.0
-"""For what a released node leaves behind to go, and for the pool of sandboxes to fill again."""
+"""Time for a released node's leftovers to go, and for the pool of sandboxes to fill again."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Use:
     tool: str
     arguments: Mapping[str, Any]
     expected: str
-    """Is somewhere in the result."""
+    """Text that the result must contain."""
 
 
 USES = (
@@ -47,7 +47,7 @@ USES = (
 
 
 class Node:
-    """A client with one node. As little of HTTP as will do, so that the server is the one that works."""
+    """A client with one node. A minimum of HTTP, so that the server does the work."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -96,17 +96,17 @@ class Times:
     one_by_one: list[float] = field(default_factory=list)
     at_once: list[float] = field(default_factory=list)
     until_all: list[float] = field(default_factory=list)
-    """From the first request to the last answer, when all nodes ask at once."""
+    """From the first request to the last answer, when all nodes send at once."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a server has, beside files in memory."""
+    """What a server holds, beside files in memory."""
 
     processes: int
     mounts: int
     control_groups: int
-    """With processes in them. Others are kept to be used again."""
+    """With processes in them. Others are kept for reuse."""
     files: int
     """Files and folders in its temporary folder."""
 
@@ -121,18 +121,18 @@ class Figures:
     times: dict[str, Times] = field(default_factory=lambda: {CREATE: Times(), **{use.what: Times() for use in USES}})
     release: Times = field(default_factory=Times)
     memory: list[float] = field(default_factory=list)
-    """Bytes per node that has been used."""
+    """Bytes per used node."""
     idle: float = 0.0
     """Bytes of the server and its helpers without a node."""
     left: list[str] = field(default_factory=list)
-    """What there was more of after all nodes were released."""
+    """What there was more of after the release of all nodes."""
 
 
 @dataclass(frozen=True)
 class Served:
     server: Started
     folder: Path
-    """Its temporary files are there and nobody else's."""
+    """The folder of its temporary files and of no others."""
 
     def processes(self) -> Sequence[int]:
         return [self.server.pid, *descendants(self.server.pid)]
@@ -152,7 +152,7 @@ class Served:
 
 @contextmanager
 def served_alone() -> Iterator[Served]:
-    """A server that must leave nothing when it is stopped."""
+    """A server that must leave nothing when it stops."""
     contender = serving("toolyard.tools.workspace:Workspace", "--protocol", "toolserver")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -231,13 +231,13 @@ async def _settled(served: Served, before: Held | None = None) -> Held:
 
 
 def _memory(pid: int) -> int:
-    with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
         return proportional_bytes(pid)
     return 0
 
 
 def _control_groups(processes: Sequence[int]) -> Iterator[Path]:
-    """Those that these processes made: a folder with the number of the process in its name, and those below."""
+    """Groups that these processes made: folders with a pid of one in the name, and those below."""
     for hierarchy in own_hierarchies():
         for path in Path(hierarchy.own).glob("toolyard-*-*-*"):
             if int(path.name.split("-")[2]) in processes:

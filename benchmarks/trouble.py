@@ -1,10 +1,10 @@
-"""Right programs on a host in trouble: how many are answered right, how many are lost, and how many wrong.
+"""Right programs on a host in trouble: how many answers are right, how many are lost, and how many wrong.
 
     python -m benchmarks.trouble [--at-once 4] [memory stopped blocked processes files]
 
-A call that is `lost` may be tried again. One that is wrong is blamed on the agent, and there must be none. Each kind of
-trouble comes from outside: a parent group with too little memory or too few processes, a server that is stopped or
-whose event loop somebody blocks, a server that can open no more files. It needs control groups, and root to limit them.
+A caller may retry a `lost` call. A wrong answer blames the agent, and there must be none. Each kind of trouble comes
+from outside: a parent group with too little memory or too few processes, a stopped server, a blocked event loop, a
+server that can open no more files. It needs control groups, and root to limit them.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from toolyard.client.errors import ToolLost
 from toolyard.sandboxes.native.cgroups import name_of_broker, own_hierarchies
 
 LIMIT_SECONDS = 4.0
-"""For each program. The machine may be busy, and that is not what this is about."""
+"""For each program. It allows for a busy machine, which is not the topic here."""
 STALL_SECONDS = 5.5
 BEGUN_SECONDS = 1.2
-"""After which programs run that are sent now."""
+"""By then a program sent now is running."""
 BYTES = 64 * 2**20
-"""That each program holds, of the 256 MiB that it may."""
+"""Bytes that each program holds, of its 256 MiB."""
 PARENT_SHARE = 0.4
-"""Of the memory that all of them would need."""
+"""The group's share of the memory that all of them would need."""
 PROCESSES_EACH = 1.6
-"""Fewer than a program needs with what is beside it."""
+"""Fewer than a program needs with its helpers."""
 FILES_EACH = 5
 
 PROGRAM = f"""
@@ -55,9 +55,9 @@ FUNCTION = f"def doubled():\n{textwrap.indent(PROGRAM, '    ')}    return len(he
 COMMAND = f"python3 -c '{PROGRAM.strip()}'"
 
 Way = Callable[[Started, int], Awaitable[str]]
-"""Run the program once, and say whether the answer is right, lost or wrong."""
+"""Run the program once; returns whether the answer is right, lost or wrong."""
 Trouble = Callable[[Started, int], AbstractAsyncContextManager[None]]
-"""Make it, for a server that so many programs are sent to."""
+"""Cause it, for a server that gets so many programs."""
 
 
 def told(text: str) -> str:
@@ -186,7 +186,7 @@ TROUBLES: Mapping[str, Trouble] = {
 
 @asynccontextmanager
 async def _limited(server: Started, controller: str, files: Mapping[int, str], most: int) -> AsyncIterator[None]:
-    """The group around all sandboxes of the server. None of them is near its own limit."""
+    """Limit the group around all sandboxes of the server. None of them is near its own limit."""
     path = _parent_group(server, controller, files)
     before = path.read_text()
     path.write_text(str(most))
@@ -212,13 +212,13 @@ def contender() -> Contender:
 
 
 async def warm_up(server: Started) -> None:
-    """Have it load what each way needs, and see that all is well without trouble."""
+    """Make it load what each way needs, and check that all is well without trouble."""
     came = await asyncio.gather(*(run(server, -1) for run in WAYS.values()))
     assert set(came) == {"right"}, came
 
 
 async def answers(server: Started, trouble: str, at_once: int) -> Mapping[str, Counter[str]]:
-    """How often each answer came, by way; wrong ones with what was said. All ways are in the same trouble."""
+    """How often each answer came, by way; wrong ones with their text. All ways are in the same trouble."""
     numbers = range(at_once)
     async with TROUBLES[trouble](server, at_once * len(WAYS)):
         came = await asyncio.gather(*(asyncio.gather(*(run(server, n) for n in numbers)) for run in WAYS.values()))

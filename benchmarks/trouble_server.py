@@ -18,7 +18,7 @@ from toolyard.tools.environment import named_toolsets, toolbox
 
 
 class Blocking(Environment):
-    """Somebody else's environment, with a tool that is `async` and does not wait as such tools do."""
+    """Another environment, with an `async` tool that blocks."""
 
     @classmethod
     def list_splits(cls) -> Sequence[Split]:
@@ -33,7 +33,7 @@ class Blocking(Environment):
 
     @tool
     async def block(self, seconds: float) -> ToolOutput:
-        """Keep the event loop from everything else."""
+        """Block the event loop."""
         time.sleep(seconds)  # noqa: ASYNC251  # that is the trouble
         return ToolOutput(blocks=[TextBlock(text="blocked")])
 

@@ -16,7 +16,7 @@ _WARMING_SECONDS = 0.3
 def in_turns(
     names: Sequence[str], turn: Callable[[str, float], T], *, count: int, seconds: float
 ) -> Sequence[Mapping[str, T]]:
-    """So many rounds, forwards in one and backwards in the next, after a short one that is not counted."""
+    """So many rounds, forwards in one and backwards in the next, after a short one that does not count."""
     for name in names:
         turn(name, _WARMING_SECONDS)
     done = []

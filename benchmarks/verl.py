@@ -4,9 +4,8 @@ PATH is a checkout of verl-tool; its server runs from there, in a virtual enviro
 are up at once and take turns under the same load. A ratio is the median over rounds of the ratio within one round.
 
 A trainer opens a trajectory with its first action and ends it with `finish` or `is_last_step`. So most rows play whole
-trajectories, with ids that the server has not seen before. The tools of the first table do next to nothing: they show
-what the server itself costs. The second table runs Python, isolated by Toolyard's sandbox, and by firejail if that is
-installed.
+trajectories, with ids that are new to the server. The tools of the first table do almost nothing: they show what the
+server itself costs. The second table runs Python, isolated by Toolyard's sandbox, and by firejail if that is installed.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ LOTS = (1, 32, 256, 1024)
 TURNS = 4
 TEXT = "I will compute it. <python>print('hello world')</python>"
 REQUIRED = ["fire", "uvicorn", "uvloop", "httptools", "fastapi", "tqdm", "regex", "ray"]
-"""What its server and its python_code import."""
+"""Packages that its server and its python_code import."""
 OURS = ("base", "coroutine", "plain function")
 """What our servers serve: the built-in tool that verl-tool has as well, and two environments of one tool."""
 EMPTY = "empty"
-"""A server with our HTTP and nothing behind it. Its turns show the most that a lot of one can reach."""
+"""A server with our HTTP and nothing behind it. Its turns show the upper bound for single trajectories."""
 
 Shape: TypeAlias = Literal["four turns and a finish", "one turn", "an action of an open one"]
 TARGETS: Mapping[Shape, Sequence[str]] = {
@@ -97,7 +96,7 @@ def played(shape: Shape, lot: int) -> Sequence[Step]:
 class Turn:
     load: Load
     cpu: float
-    """Seconds per pass, of all processes, those of sandboxes included."""
+    """Seconds per pass, of all processes, sandboxes included."""
 
 
 class Benchmark:

@@ -11,7 +11,7 @@ from toolyard import Environment, Given, tool
 
 @dataclass(frozen=True)
 class Anything:
-    """Takes every text for a call."""
+    """Takes every text as a call."""
 
     shown: Sequence[str] = ()
 

@@ -1,7 +1,7 @@
 """Thousands of trajectories that each check their own state: `python -m benchmarks.verl_soak`.
 
-Each takes five turns, mixing python, bash and ipython, and is then finished. Every observation is compared with what
-it must be. Meanwhile sandboxes are killed at random: that may cost their own trajectories, which must be told so,
+Each takes five turns, mixing python, bash and ipython, and then finishes. Every observation is compared with the
+expected one. Meanwhile sandboxes are killed at random: that may cost their own trajectories, whose answers must say so,
 and no others. At the end nothing may be left: no session, no process, no memory to speak of.
 """
 
@@ -32,15 +32,15 @@ TURNS = 5
 
 @dataclass
 class Soak:
-    """What became of it."""
+    """The result of a soak."""
 
     seconds: float = 0.0
     turns: Counter[str] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    """Observations that were not what they must be."""
+    """Unexpected observations."""
     lost: int = 0
-    """Trajectories that were told that their state is lost."""
+    """Trajectories whose answer says that their state is lost."""
     killed: int = 0
     left: dict[str, object] = field(default_factory=dict)
     """What the server still holds that it did not hold before."""
@@ -53,11 +53,11 @@ class Soak:
 
 
 class Lost(Exception):
-    """The trajectory was told that what it was in is gone."""
+    """The answer says that the trajectory's sandbox is gone."""
 
 
 class Trajectory:
-    """One agent, and what it knows must come back."""
+    """One agent, with what it must find again."""
 
     def __init__(self, client: httpx2.AsyncClient, name: str, soak: Soak) -> None:
         self._client = client
@@ -112,7 +112,7 @@ class Trajectory:
 
 
 async def soak(server: Started, trajectories: int, in_flight: int, kills: int) -> Soak:
-    """Let them live, and look at what is left."""
+    """Run them, and check what is left."""
     told = Soak()
     before = _held(server)
     memory = server.memory()
@@ -137,7 +137,7 @@ async def soak(server: Started, trajectories: int, in_flight: int, kills: int) -
 
 
 async def _kill(server: Started, kills: int, told: Soak) -> None:
-    """Now and then, the first process of some sandbox."""
+    """Now and then, kill process 1 of some sandbox."""
     random = Random(1)
     while told.killed < kills:
         await asyncio.sleep(random.uniform(0.1, 0.6))
@@ -150,7 +150,7 @@ async def _kill(server: Started, kills: int, told: Soak) -> None:
 
 
 async def _settled(server: Started, before: dict[str, int]) -> dict[str, int]:
-    """What it holds when that has come down to what it was, or after a while."""
+    """What it holds once that is back to the old state, or after a while."""
     for _ in range(200):
         if _held(server) == before:
             break
@@ -165,7 +165,7 @@ def _held(server: Started) -> dict[str, int]:
 
 
 def _sandboxes(pid: int) -> Iterator[int]:
-    """Their first processes: the server's child is the broker, whose are the templates, whose are the sandboxes."""
+    """Their first processes: the server's child is the broker; its children are the templates, theirs the sandboxes."""
     for broker in _children(pid):
         for template in _children(broker):
             yield from _children(template)
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     args = parser.parse_args()
     with running(contender()) as server:
-        asyncio.run(soak(server, 10, 10, 0))  # to warm up
+        asyncio.run(soak(server, 10, 10, 0))  # warm up
         told = asyncio.run(soak(server, args.trajectories, args.in_flight, args.kills))
     print(f"{args.trajectories} trajectories, {args.in_flight} in flight: {told.seconds:.1f} s, {dict(told.turns)}")
     print(f"a turn took {told.percentile(0.5) * 1000:.0f} ms (p50), {told.percentile(0.99) * 1000:.0f} ms (p99)")

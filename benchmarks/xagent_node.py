@@ -1,7 +1,7 @@
-"""XAgent's ToolServerNode from a checkout of it, with a tool of ours among its extensions.
+"""XAgent's ToolServerNode from a checkout of it, with one of our tools among its extensions.
 
-Its Manager, which passes each request on to the node of its session, wants Docker and MongoDB and is left out: what a
-call really costs there is more.
+Its Manager, which passes each request on to the node of its session, needs Docker and MongoDB and is left out: a real
+call costs more there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REQUIRED = [
     *("PyYAML", "docstring_parser", "tqdm", "requests", "httpx[http2]", "beautifulsoup4", "duckduckgo_search"),
     *("numpy", "scikit-learn", "nbformat", "nbclient", "ipykernel"),
 ]
-"""What the node imports with the configuration that it comes with, and the faster loop and parser for uvicorn."""
+"""What the node imports with its default configuration, and the faster loop and parser for uvicorn."""
 
 Way: TypeAlias = Literal["shipped", "fast", "quiet"]
 WAYS: dict[Way, dict[str, object]] = {
@@ -28,9 +28,9 @@ WAYS: dict[Way, dict[str, object]] = {
     "fast": {"loop": "uvloop", "http": "httptools"},
     "quiet": {"loop": "uvloop", "http": "httptools", "access_log": False},
 }
-"""How uvicorn runs it: as its image does; with the faster loop and parser; and without a line of log per request."""
+"""How uvicorn runs it: as its image does; with the faster loop and parser; and without a log line per request."""
 
-# It also runs `service docker start`, which is none of its business here.
+# It also runs `service docker start`, which is irrelevant here.
 SERVE = """
 import json, os, sys, uvicorn
 os.environ["PATH"] = ""
@@ -57,7 +57,7 @@ def xagent_node(folder: Path, way: Way) -> Contender:
 
 
 def laid_out(checkout: Path) -> Path:
-    """Its files as in its image. A tool that is among its extensions is loaded when it is first called."""
+    """Its files as in its image. It loads a tool among its extensions at the first call."""
     folder = cache() / "xagent-node"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(checkout / "ToolServer" / "ToolServerNode", folder, copy_function=os.symlink)

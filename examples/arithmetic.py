@@ -21,6 +21,8 @@ TASKS = {"train": 1000, "test": 100}
 class Arithmetic(Environment):
     """Sums and word problems. One answer, one reward."""
 
+    replayable = True  # the same calls lead to the same state, so a session can be forked or made again
+
     @classmethod
     def list_splits(cls) -> Sequence[Split]:
         return [Split(name="train", type="train"), Split(name="test", type="test")]
@@ -114,7 +116,7 @@ NUMBER = re.compile(
 
 
 def read_number(text: str) -> Fraction | None:
-    """The last number in a text, whatever stands around it."""
+    """The last number in a text, whatever surrounds it."""
     found = NUMBER.findall(text[-100:].replace("−", "-"))
     if not found:
         return None

@@ -1,8 +1,8 @@
 """Answer a question about a file by running Python, in a sandbox that each session has to itself.
 
-Shows: `uses_sandbox`, which makes the server get its isolation ready before it answers anybody, or not start; a
-sandbox that lives as long as the session, with a file put into it and variables kept from call to call; code that is
-stopped by a limit and tells the model so; and a reward that does not depend on what was run, only on the answer.
+Shows: `uses_sandbox`, which makes the server prepare its isolation before it accepts requests, or refuse to start; a
+sandbox that lives as long as the session, with a file in it and variables kept from call to call; code that a limit
+stops, and a message about that for the model; and a reward that depends on the answer only, not on what was run.
 
     toolyard serve examples/code_runner.py
 

@@ -1,8 +1,8 @@
-"""An agent that has a URL and nothing else: it reads its prompt, finds a tool, and calls it.
+"""An agent that has only a URL: it reads its prompt, finds a tool, and calls it.
 
     AGENT_URL=http://127.0.0.1:8081/agent/agt-…/mcp python examples/agent/agent.py
 
-It needs nothing but Python. A real agent lets a model decide; this one can only work out sums.
+It needs only Python. A real agent lets a model decide; this one can only work out sums.
 """
 
 import ast
@@ -29,7 +29,7 @@ def ask(path: str, body: object = None) -> Any:
 
 
 def call(name: str, **input: Any) -> Any:
-    """Call a tool. What the infrastructure failed at is tried again under the same id, which runs nothing twice."""
+    """Call a tool. After a failure of the infrastructure, retry under the same id, which runs nothing twice."""
     body = {"name": name, "input": input, "call_id": uuid.uuid4().hex}
     while True:
         try:

@@ -24,7 +24,7 @@ def text(blocks: Iterable[ContentBlock]) -> str:
 
 
 async def call(client: Client, tool: str, **arguments: str) -> str:
-    """Call a tool. A result is for the model, also one that says what was wrong; an error never is."""
+    """Call a tool. A result is for the model, even one that reports a mistake; an error never is."""
     try:
         result = await client.call_tool(tool, arguments)
     except MCPError as error:

@@ -1,10 +1,10 @@
-"""A trainer that lets an agent play in a process of its own, which is told a URL and nothing else.
+"""A trainer that lets an agent play in a separate process, which gets only a URL.
 
     python examples/agent/trainer.py
     python examples/agent/trainer.py mcp_agent.py    # the agent that uses the `mcp` package
 
-The server listens on two ports: on one for the trainer, who has the key, and on one for agents. The agent's process
-sees no task, no reward and no other session. When it has ended, the trainer asks what its session came to.
+The server listens on two ports: on one for the trainer, which has the key, and on one for agents. The agent's process
+sees no task, no reward and no other session. When it has ended, the trainer asks for the outcome of its session.
 """
 
 import os
@@ -23,7 +23,7 @@ KEY = "only the trainer knows this"
 
 
 def play(session: Session) -> float | None:
-    """Let an agent play a session to its end; its return."""
+    """Let an agent play a session to its end; returns its return."""
     environment = {"AGENT_URL": session.agent_url(expires_in=600).url, "PATH": os.environ["PATH"]}
     subprocess.run([sys.executable, HERE / AGENT], env=environment, check=True)
     outcome = session.outcome()

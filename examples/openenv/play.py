@@ -2,7 +2,7 @@
 
     python play.py http://127.0.0.1:8080
 
-`expression` stands where a model would be. It knows one kind of question.
+`expression` stands in for a model. It knows one kind of question.
 """
 
 import re
@@ -13,7 +13,7 @@ from openenv import GenericEnvClient  # type: ignore[attr-defined]  # only who p
 
 
 def expression(question: str) -> str:
-    """The answer to `What is (99 - 37) * 79?`; to other questions a wrong one."""
+    """The answer to `What is (99 - 37) * 79?`; a wrong one to other questions."""
     found = re.match(r"What is \((\d+) - (\d+)\) \* (\d+)\?", question)
     if found is None:
         return "0"
@@ -22,7 +22,7 @@ def expression(question: str) -> str:
 
 
 def play(url: str, index: int) -> dict[str, Any]:
-    """Play a task to its end; how it ended."""
+    """Play a task to its end; returns how it ended."""
     with GenericEnvClient(base_url=f"{url}/openenv/arithmetic").sync() as env:
         seen = env.reset(split="train", index=index)
         tools = env.step({"type": "list_tools"}).observation["tools"]

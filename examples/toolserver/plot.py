@@ -2,8 +2,8 @@
 
     python examples/toolserver/plot.py --png plot.png
 
-It starts a server by itself, or takes the `--url` of one that serves the workspace. A real agent lets a model decide
-what comes next; here the steps are written down.
+It starts a server itself, or uses the `--url` of one that serves the workspace. A real agent lets a model decide what
+comes next; here the steps are fixed.
 """
 
 import argparse
@@ -52,7 +52,7 @@ figure.savefig("temperatures.png")
 
 
 class Agent:
-    """A node of its own, and the few things that one can say to it."""
+    """An agent with its own node, and its few requests."""
 
     def __init__(self, url: str) -> None:
         self.http = httpx2.Client(base_url=url, timeout=120, trust_env=False)
@@ -87,7 +87,7 @@ def served(url: str) -> Iterator[str]:
 
 
 def pictures(result: Any) -> Iterator[bytes]:
-    """What is binary in a result, however deep."""
+    """The binary parts of a result, however deep."""
     if isinstance(result, dict) and result.get("type") == "composite":
         for part in result["data"]:
             yield from pictures(part)

@@ -56,6 +56,7 @@ from toolyard.studio.parts import Options as StudioOptions
 from toolyard.studio.route import Studio
 from toolyard.tools.data_files import use_data_dirs
 from toolyard.tools.environment import named_toolsets
+from toolyard.tools.offered import workable
 from toolyard.tools.sandboxed import SandboxedToolset
 from toolyard.web_socket import NO_UPGRADES, Upgrades
 
@@ -89,7 +90,8 @@ class Server:
         environments += apis_of(self.settings)
         if not environments:
             raise DefinitionError("there is no environment to serve")
-        self.environments: Sequence[type[Environment]] = [adapt(environment) for environment in environments]
+        with using(python):
+            self.environments: Sequence[type[Environment]] = [workable(adapt(each)) for each in environments]
         offered = [*session_toolsets(environments), *toolsets]
         load = model_of(self.settings)
         model = load() if load is not None else None  # before any fork, so that processes share it
@@ -107,8 +109,9 @@ class Server:
         for route in routes:
             if isinstance(route, OpenEnv):
                 route.tasks = Ors(self.runtime, options)
-        if part.studio:
-            routes.insert(0, Studio(self.runtime, part.pick(StudioOptions), [*routes]))
+        self.studio = Studio(self.runtime, part.pick(StudioOptions), [*routes]) if part.studio else None
+        if self.studio is not None:
+            routes.insert(0, self.studio)
         enter = partial(here.set, self.sandboxes)
         self._tokens = next((route for route in routes if isinstance(route, Tokens)), None)
         behind = [door_of(self._tokens, self.runtime, part)] if self._tokens is not None else []

@@ -117,7 +117,7 @@ async def test_what_goes_wrong_in_a_tool_is_told_apart(wire):
     bad = await wire.call(sid, "guess", {"number": "many"}, env="sumenv")
     assert bad.failure["error"].startswith("Tool input validation error: ")
     for name in ("forgotten", "not_a_tool", "setup", "_call_tool", "inner", "nope"):
-        assert (await wire.call(sid, name, env="sumenv")).failure["error"] == f"{name!r} is not a valid tool"
+        assert (await wire.call(sid, name, env="sumenv")).failure["error"].startswith(f"{name!r} is not a valid tool")
     await wire.end(sid)
 
 
@@ -129,7 +129,8 @@ async def test_coroutines_share_the_servers_loop(wire):
     listed = await tools(wire, "/asyncsumenv/task_tools", sid)
     assert list(listed) == ["later", "same_loop", "described"]
     described = await wire.call(sid, "described", {"number": 1}, env="asyncsumenv")
-    assert described.failure["error"] == "'described' is not a valid tool", "as with ors-sdk: nobody answers for it"
+    said = "'described' is not a valid tool. The tools are: later, same_loop."
+    assert described.failure["error"] == said, "as with ors-sdk: nobody answers for it"
     await wire.end(sid)
 
 

@@ -41,6 +41,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         venvs.prepare(PEERS.values())
     if "sources" in wanted:
         venvs.prepare([venvs.SERVED], SUITES)
+    if "trainer" in wanted:
+        venvs.prepare([venvs.TRAINING])
     if "node_modules" in wanted:
         with suppress(venvs.PeerError):  # the tests that need it say so
             npm.installed(npm.MCP)
@@ -74,6 +76,12 @@ def _addresses(arguments: dict[str, Any]) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def served_python() -> Path:
     return venvs.interpreter(venvs.SERVED)
+
+
+@pytest.fixture(scope="session")
+def trainer() -> Path:
+    """The Python that has PyTorch and TRL."""
+    return venvs.interpreter(venvs.TRAINING)
 
 
 @pytest.fixture(scope="session")

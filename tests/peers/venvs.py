@@ -61,6 +61,12 @@ OPENENV = Peer("openenv", ["openenv==0.10.0", "uvloop", "httptools"], constraint
 VERIFIERS = Peer("verifiers", ["verifiers[openenv]==0.4.0"], constraints=HERE / "constraints-verifiers.txt")
 # Its models of trajectories need only pydantic; the rest needs a newer Python than ours.
 HARBOR = Peer("harbor", ["openai", "pydantic"], bare=["harbor==0.25.0"])
+# What the recipes of examples/training need. Where pip finds no build of PyTorch for the CPU, this is several GB.
+TRAINING = Peer(
+    "training",
+    [*requirements(), "matplotlib", "openreward==0.1.167", "torch==2.13.0", "trl==1.16.0"],
+    constraints=HERE / "constraints-training.txt",
+)
 FUSION = Peer("fusion", ["sandbox-fusion==0.3.7"])
 # Toolyard itself comes from the sources, beside the packages whose environments it serves and what tests them.
 SERVED = Peer("served", [*requirements(), "ors-sdk==0.1.0", "openreward==0.1.167", "httpx", "pytest", "pytest-asyncio"])

@@ -1,4 +1,4 @@
-"""Containers of a real engine. `make test-engines` prepares it and names it in ENGINE_UNDER_TEST and IMAGE_UNDER_TEST."""
+"""Containers of a real engine, which `make test-engines` prepares: ENGINE_UNDER_TEST and IMAGE_UNDER_TEST name it."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def test_over_ors_a_new_tool_is_listed_checked_and_called_in_its_session_alone()
             assert json.loads(told.text)["name"] == "add"
             assert "add" in [spec.name for spec in session.list_tools()]
             assert session.call_tool("add", {"a": "2"}).text == "3"
-            with pytest.raises(ToolCallFailed, match='"a" is a required property'):
+            with pytest.raises(ToolCallFailed, match=r"'a' is missing: it must be a whole number\. add takes a "):
                 session.call_tool("add", {"b": 1})
             peek = "@toolwrapper()\ndef peek(): return secret"
             session.call_tool("register_new_tool", {"tool_name": "peek", "code": peek})

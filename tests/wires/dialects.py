@@ -87,7 +87,7 @@ class Ors(Wire):
 
     def _read(self, answer: Answer) -> Came:
         if not answer.result["ok"]:
-            assert answer.failure.keys() - {"reason"} == {"ok", "error"}
+            assert answer.failure.keys() - {"reason", "metadata"} == {"ok", "error"}
             reason = answer.failure.get("reason", "")
             return Came("lost" if reason == "timed_out" else "failed", answer.failure["error"], reason=reason)
         output = answer.output
@@ -218,7 +218,7 @@ class Mcp(Ors):
                 return Came("failed", error["message"])
 
     async def _came(self, result: dict[str, Any]) -> Came:
-        assert result.keys() == {"content", "isError"}
+        assert result.keys() - ({"_meta"} if result["isError"] else set()) == {"content", "isError"}
         text = "".join(block["text"] for block in result["content"])
         outcome = (await self.get(f"/sessions/{self._sid}/outcome")).json()
         if result["isError"]:  # after a timeout, only the trainer reads that the agent is not to blame

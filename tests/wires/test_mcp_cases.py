@@ -369,7 +369,8 @@ async def test_an_unknown_tool_is_an_error(opened):
     async with opened() as client:  # F35
         assert (await client.call_tool("handshake", "nope")).refusal == (200, -32602)
         told = await client.call_tool("modern", "nope")
-        assert (*told.refusal, told.error["message"]) == (400, -32602, "Unknown tool: nope")
+        assert told.refusal == (400, -32602)
+        assert told.error["message"].startswith("Unknown tool: nope. ")
 
 
 @both

@@ -65,7 +65,8 @@ async def test_E41_input_must_be_an_object(wire: Wire, sid: str, body: dict):
 async def test_E42_an_unknown_tool_is_a_failure_not_an_error(wire: Wire, sid: str):
     answer = await wire.call(sid, "nope")
     assert answer.names == ["task_id", "end"]
-    assert answer.failure == {"ok": False, "error": "'nope' is not a valid tool", "reason": "not_found"}
+    assert (answer.failure["reason"], answer.failure.keys()) == ("not_found", {"ok", "error", "reason", "metadata"})
+    assert answer.failure["error"].startswith("'nope' is not a valid tool. The tools are: submit, big, ")
 
 
 async def test_E43_wrong_input_is_a_failure_that_says_what_is_wrong(wire: Wire, sid: str):
@@ -85,7 +86,7 @@ async def test_E45_a_tool_without_parameters_ignores_its_input(wire: Wire, sid: 
 
 @pytest.mark.parametrize("name", ["setup", "_call_tool", "get_prompt", "teardown", "__init__", "call_task_tool", ""])
 async def test_E46_a_method_that_is_no_tool_cannot_be_called(wire: Wire, sid: str, name: str):
-    assert (await wire.call(sid, name)).failure["error"] == f"{name!r} is not a valid tool"
+    assert (await wire.call(sid, name)).failure["error"].startswith(f"{name!r} is not a valid tool")
 
 
 async def test_E47_an_exception_is_an_error_event_line_by_line(wire: Wire, sid: str):
@@ -481,7 +482,7 @@ async def test_wrong_input_for_a_dynamic_tool_is_a_failure(wire: Wire, content: 
 
 
 async def test_a_dynamic_tool_exists_only_in_its_task(wire: Wire, sid: str):
-    assert (await wire.call(sid, "dyn", {"x": 1})).failure["error"] == "'dyn' is not a valid tool"
+    assert (await wire.call(sid, "dyn", {"x": 1})).failure["error"].startswith("'dyn' is not a valid tool.")
 
 
 # Beyond the cases: deadlines and limits.
@@ -624,8 +625,8 @@ async def test_a_long_complaint_is_cut_too(crash: bool):
 async def test_wrong_input_is_quoted_but_not_at_any_length(wire: Wire, sid: str):
     failure = (await wire.call(sid, "half", {"number": "x" * 200_000})).failure
     assert failure["error"].startswith("Tool input validation error: ")
-    assert "valid number" in failure["error"]
-    assert len(failure["error"]) < 20_000
+    assert failure["error"].endswith("… (200,000 characters)).")
+    assert len(failure["error"]) < 300
 
 
 class Odd(Environment):

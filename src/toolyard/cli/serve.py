@@ -16,6 +16,7 @@ from toolyard.loading import WORKSPACE, Loaded, LoadError, folders_of, load_targ
 from toolyard.sandboxes.installation import Installation, use
 from toolyard.server import Server, listen_all, tune_process
 from toolyard.settings import Settings
+from toolyard.tools.offered import left_out
 from toolyard.version import __version__
 
 try:
@@ -100,6 +101,7 @@ def banner(server: Server, port: int) -> str:
     for name, environment in server.runtime.environments.items():
         tools = ", ".join(environment._definition.tools) or "tools that depend on the task"
         lines += textwrap.wrap(f"  {name:{width}}{tools}", 100, subsequent_indent=" " * (width + 2))
+    lines += left_out_lines(server)
     asked = bool(server.settings.api_key)  # the key itself is not for a screen or a log
     lines += [
         "",
@@ -132,6 +134,17 @@ def banner(server: Server, port: int) -> str:
 
 def studio_lines(server: Server, url: str) -> Sequence[str]:
     return (f"  studio: {url}/studio/, to look at it in a browser",) if server.settings.studio else ()
+
+
+def left_out_lines(server: Server) -> Sequence[str]:
+    """The tools that cannot work here, with what would bring them."""
+    why: dict[str, list[str]] = {}
+    for environment in server.environments:
+        for tools, reason in left_out(environment).items():
+            why.setdefault(f"not offered here: {tools}: {reason}", []).append(environment.name().lower())
+    lines = [f"  {text} ({', '.join(names)})" for text, names in why.items()]
+    wrapped = [line for text in lines for line in textwrap.wrap(text, 100, subsequent_indent=" " * 4)]
+    return ["", *wrapped] if wrapped else ()
 
 
 def sandbox_lines(server: Server) -> Sequence[str]:

@@ -15,6 +15,7 @@ ClientError
 from __future__ import annotations
 
 from toolyard.core.errors import ToolyardError
+from toolyard.core.output import JsonObject
 
 
 class ClientError(ToolyardError):
@@ -24,14 +25,16 @@ class ClientError(ToolyardError):
 class ToolCallFailed(ClientError):
     """The message is for the model to read. There is no reward, and the episode goes on.
 
+    `metadata` says to a program which arguments are wrong, or which tools there are, if the server says so.
     `reason` is `no_such_tool`, `bad_arguments`, `tool_failed` (the tool refused), `tool_raised` (the tool broke) or
     `episode_finished`; other servers may have others.
     """
 
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(reason, message)
+    def __init__(self, reason: str, message: str, metadata: JsonObject | None = None) -> None:
+        super().__init__(reason, message, metadata)
         self.reason = reason
         self.message = message
+        self.metadata = metadata
 
     def __str__(self) -> str:
         return self.message

@@ -125,7 +125,7 @@ def _result(said: JsonObject) -> ToolOutput | ClientError:
     if not said["ok"]:
         message = str(said["error"])
         reason = said.get("reason") or _reason_in(message)
-        return failure(_OUR_REASON.get(reason, reason), message)
+        return failure(_OUR_REASON.get(reason, reason), message, said.get("metadata"))
     output = said["output"]
     return ToolOutput(
         blocks=blocks(output["blocks"]),
@@ -143,16 +143,16 @@ _OUR_REASON = {"not_found": "no_such_tool", "input_validation": "bad_arguments"}
 
 def _reason_in(message: str) -> str:
     """Find the reason in the words of a message: not every server sends a reason, but all use these words."""
-    if message.endswith(" is not a valid tool"):
+    if message[:1] in ("'", '"') and " is not a valid tool" in message:
         return "no_such_tool"
     return "bad_arguments" if message.startswith("Tool input validation error: ") else "tool_failed"
 
 
-def failure(reason: str, message: str) -> ClientError:
+def failure(reason: str, message: str, metadata: JsonObject | None = None) -> ClientError:
     """The error of a call: a fault of the agent, or one of the infrastructure."""
     if reason in ("timed_out", "lost", "overloaded", "cancelled"):
         return ToolLost(reason, message)
-    return ToolCallFailed(reason, message)
+    return ToolCallFailed(reason, message, metadata)
 
 
 def refusal(answer: Answer) -> ClientError:

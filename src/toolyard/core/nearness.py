@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 _SHORT = 5
 """In shorter names, one letter more or less makes another word."""
-_ALIKE = 0.6
+_COMPARED_MOST = 500
+"""Comparing names takes time, and a model may write wrong ones again and again."""
+_ALIKE = 0.75
 """As `difflib` measures it."""
 
 
@@ -18,7 +21,7 @@ def same_letters(name: str, other: str) -> bool:
 
 def is_near(name: str, other: str) -> bool:
     """Whether one slip leads from one to the other: a letter too many, too few or wrong, or two that changed places.
-    Nobody slips on the first letter: `set_task` is not meant to be `get_task`."""
+    The first letter must be right: `set_task` is no slip of `get_task`."""
     a, b = _letters(name), _letters(other)
     if min(len(a), len(b)) < _SHORT or abs(len(a) - len(b)) > 1 or a[0] != b[0]:
         return False
@@ -33,10 +36,13 @@ def is_near(name: str, other: str) -> bool:
 def nearest(name: str, known: Iterable[str], most: int = 1) -> Sequence[str]:
     """The known names that resemble this one, best first. Empty if none does."""
     by_letters: dict[str, str] = {}
-    for each in known:
+    for each in islice(known, _COMPARED_MOST):
         by_letters.setdefault(_letters(each), each)
-    close = difflib.get_close_matches(_letters(name)[:100], by_letters, n=most, cutoff=_ALIKE)
-    return [by_letters[letters] for letters in close]
+    wanted = _letters(name)[:100]
+    close = difflib.get_close_matches(wanted, by_letters, n=most, cutoff=_ALIKE)
+    if len(wanted) >= _SHORT:  # a prefix that is missing, or one too many
+        close += [one for one in by_letters if wanted in one or (len(one) >= _SHORT and one in wanted)]
+    return [by_letters[letters] for letters in list(dict.fromkeys(close))[:most]]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

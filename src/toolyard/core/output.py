@@ -149,6 +149,8 @@ class ToolFailure:
     """The tool's own words or detail from its ToolError; `message` adds words around them."""
     finished: bool = False
     """It was the last call that the episode has, and the episode is over."""
+    metadata: JsonObject | None = None
+    """What is wrong, for programs: which arguments, or which tools exist."""
 
     @property
     def retryable(self) -> bool:

@@ -13,10 +13,11 @@ from typing import Any
 
 import jsonschema_rs
 
+from toolyard.core.mistakes import Mistake, of_schema
 from toolyard.core.output import JsonObject
 
 
-def fit(arguments: JsonObject, schema: JsonObject | None) -> tuple[JsonObject, list[str]]:
+def fit(arguments: JsonObject, schema: JsonObject | None) -> tuple[JsonObject, Sequence[Mistake]]:
     """Coerce the arguments to the types that the schema asks for. Return also what is still wrong with them."""
     if not schema:
         return arguments, []
@@ -25,8 +26,8 @@ def fit(arguments: JsonObject, schema: JsonObject | None) -> tuple[JsonObject, l
     try:
         errors = list(validator.iter_errors(fitted))
     except ValueError as problem:  # what JSON cannot hold, such as half a character
-        return fitted, [f"input: {problem}"]
-    return fitted, [f"{'.'.join(map(str, e.instance_path)) or 'input'}: {e.message}" for e in errors]
+        return fitted, [Mistake((), "wrong", str(problem), own_words=True)]
+    return fitted, of_schema(errors)
 
 
 @functools.lru_cache(maxsize=512)

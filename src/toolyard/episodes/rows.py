@@ -133,7 +133,7 @@ class Row:
 
     @property
     def rewards(self) -> JsonObject | None:
-        """The rewards that have names."""
+        """The named rewards."""
         found = json.loads(self.metadata).get("rewards") if self.metadata and '"rewards"' in self.metadata else None
         return found if isinstance(found, dict) else None
 
@@ -151,7 +151,7 @@ def seen(result: Reply) -> tuple[Sequence[JsonObject], float | None, bool, JsonO
         case str():
             return [_text(result)], None, False, None
         case ToolFailure():
-            return [_text(result.message)], None, result.finished, None
+            return [_text(result.message)], None, result.finished, result.metadata
         case AskAgain():
             return [], None, False, {ASK_AGAIN: result.tool}
         case ToolOutput():

@@ -38,6 +38,7 @@ from toolyard.core.errors import (
 )
 from toolyard.core.hooks import without_super
 from toolyard.core.messages import GroupCandidate, GroupScore, Message, flatten
+from toolyard.core.mistakes import no_such_tool, of_pydantic, wrong_arguments
 from toolyard.core.output import (
     AskAgain,
     Blocks,
@@ -48,7 +49,6 @@ from toolyard.core.output import (
     as_blocks,
     as_output,
     as_reply,
-    cut_text,
     has_image,
 )
 from toolyard.core.reading import tools_of
@@ -64,11 +64,9 @@ log = logging.getLogger("toolyard.environment")
 T = TypeVar("T")
 
 _DISCARD_SECONDS = 10.0
-"""How long `stop` waits for the teardowns of environments that nobody waited for."""
+"""How long `stop` waits for teardowns that run without a caller."""
 _SET_BY_US = ("task_spec", "secrets")
 """What the constructor of `Environment` sets."""
-_WORDS_MOST = 10_000
-"""Characters of an error about the arguments of a call."""
 
 
 class LocalPlacement:
@@ -319,7 +317,7 @@ class LocalEnvironment:
         try:
             positional, named = tool.fit(arguments, given, env.task_spec if tool.given else {})
         except ValidationError as error:
-            return bad_arguments(_problems(error, quotes=not tool.given))
+            return wrong_arguments(tool.name, tool.spec.input_schema, arguments, of_pydantic(error, arguments))
         return tool.method_of(owner)(*positional, **named)
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
@@ -382,11 +380,13 @@ class LocalEnvironment:
     async def _call_dynamic(self, name: str, arguments: JsonObject) -> Reply:
         found = await self._find_dynamic(name)
         if found is None or (found[0] is self._env and not overrides(type(self._env), "call_task_tool")):
-            return ToolFailure("no_such_tool", f"{name!r} is not a valid tool")
+            listed = [tool.name for tool in self.tools.values() if not tool.terminal]
+            own = [spec.name for _, spec in await self._dynamic() if spec.name != name]
+            return no_such_tool(name, dict.fromkeys([*listed, *own]), type(self._env)._definition.catalogue)
         owner, spec = found
-        fitted, problems = fit(arguments, spec.input_schema)
-        if problems:
-            return bad_arguments(problems)
+        fitted, mistakes = fit(arguments, spec.input_schema)
+        if mistakes:
+            return wrong_arguments(name, spec.input_schema, arguments, mistakes)
         returned = await self._place.ask(owner.call_task_tool, name, fitted)
         return as_reply(returned) if not has_image(returned) else await self._drawn(as_output, returned)
 
@@ -398,19 +398,6 @@ class LocalEnvironment:
 
 async def _converted(returned: Awaitable[object]) -> Reply:
     return as_reply(await returned)
-
-
-def bad_arguments(problems: object) -> ToolFailure:
-    return ToolFailure("bad_arguments", cut_text(f"Tool input validation error: {problems}", _WORDS_MOST))
-
-
-def _problems(error: ValidationError, *, quotes: bool) -> object:
-    """The errors of validation, with the arguments themselves if those are short.
-
-    The arguments of a tool with parameters that the task fills in are not quoted: a model could read its task there.
-    """
-    problems = error.errors(include_url=False, include_input=quotes)
-    return problems if len(str(problems)) <= _WORDS_MOST else error.errors(include_url=False, include_input=False)
 
 
 def failure(tool: str, error: BaseException) -> ToolFailure:

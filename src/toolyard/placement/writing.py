@@ -20,7 +20,7 @@ def write_reply(reply: Reply) -> Any:
             }
             return {"value": reply.came_as, **written} if isinstance(reply, ValueOutput) else written
         case ToolFailure():
-            return {"reason": reply.reason, "message": reply.message, "said": reply.said}
+            return {"reason": reply.reason, "message": reply.message, "said": reply.said, "metadata": reply.metadata}
         case AskAgain():
             return {"tool": reply.tool, "arguments": reply.arguments}
 

@@ -48,7 +48,10 @@ def within(result: ToolFailure, most: int) -> ToolFailure:
         said = cut_text(said, most)
     elif said is not None and len(encode(said)) > most:
         said = None
-    return replace(result, message=cut_text(result.message, most), said=said)
+    metadata = result.metadata
+    if metadata is not None and len(encode(metadata)) > most:
+        metadata = None
+    return replace(result, message=cut_text(result.message, most), said=said, metadata=metadata)
 
 
 def refused(tool: str, why: str = "a tool returned finished=True") -> ToolFailure:

@@ -119,7 +119,7 @@ class Runtime:
     ) -> Session:
         """Build the environment of a new session; setup() goes on in the background. On failure the id stays free.
 
-        If nobody uses the session for long, the runtime calls `on_idle` instead of closing it.
+        If the session is idle for long, the runtime calls `on_idle` instead of closing it.
         """
         if spec.session_id in self.sessions:
             raise SessionExists("Session already exists")

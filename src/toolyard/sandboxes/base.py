@@ -128,7 +128,7 @@ class Finished:
     state_lost: bool = False
     """The shell ended with this command; the next command gets a fresh shell in the same workspace."""
     signal: int | None = None
-    """The number of the signal that ended the program, if one did. A shell does not tell it of the programs it runs."""
+    """The number of the signal that ended the program, if one did. A shell does not report it for its programs."""
 
     @property
     def timed_out(self) -> bool:

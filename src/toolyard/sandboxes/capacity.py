@@ -56,7 +56,7 @@ def shortages(count: int, making: int, files: Bound, readings: Readings) -> Iter
     """Names what is too short for one more sandbox, and what sets the limit."""
     now = making + 1  # the readings may not show these yet
     if files.most != resource.RLIM_INFINITY:
-        spoken_for = count * DESCRIPTORS_EACH + files.most // 8  # the rest is for connections, and what runs only once
+        spoken_for = count * DESCRIPTORS_EACH + files.most // 8  # the rest is for connections and one-shot programs
         if spoken_for > files.most or files.used + _DESCRIPTORS_NOW > files.most:
             yield f"{count} sandboxes need most of the {files.most} files that the server may open (ulimit -n)"
     for used, most, where in readings.processes:
@@ -114,7 +114,7 @@ def _machines_processes() -> Iterator[Bound]:
         for name in ("pid_max", "threads-max"):
             yield Bound(used, int((kernel / name).read_text()), f"this machine may have (kernel.{name})")
         yield from _users_processes(used)
-    except (OSError, ValueError, IndexError):  # not Linux, or it is hidden from us
+    except (OSError, ValueError, IndexError):  # not Linux, or we may not read it
         return
 
 

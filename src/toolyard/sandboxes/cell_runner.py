@@ -1,8 +1,8 @@
 """Runs the cells of a notebook in a sandbox's IPython, and keeps what they show until the host has fetched it.
 
 Imports only the standard library: a template, or the first session that needs it, runs the text of this file inside. It
-replaces the shell's `run_cell` and passes on whatever is not a request. A request is a comment, so a shell without this
-module ignores it.
+replaces the shell's `run_cell` and passes on everything that is not a request. A request is a comment, so a shell
+without this module ignores it.
 
 A cell's standard output and error share one pipe, which keeps their order. Marks in it say where the stream changes and
 where the cell showed something. The host fetches shown objects, such as pictures, as JSON, in pieces short enough for
@@ -306,7 +306,7 @@ def _text_of(kind: str, shown: object) -> str:
         try:
             shown = _dumps(shown)
         except (TypeError, ValueError, RecursionError):
-            return f"[{kind} that cannot be told]"
+            return f"[{kind} that JSON cannot hold]"
     return shown if kind.startswith("image/") else _clean(shown)
 
 

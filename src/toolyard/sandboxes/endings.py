@@ -99,7 +99,7 @@ class HostKills:
     def _lines(self) -> Sequence[str]:
         try:
             return self._path.read_text().splitlines()
-        except OSError:  # not Linux, or hidden from us
+        except OSError:  # not Linux, or we may not read it
             return []
 
 

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 _LEFT_OUT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.ENAMETOOLONG}
-"""The file has vanished or changed its kind meanwhile, or its path is too long."""
+"""Errors of a file that has vanished or changed its kind since it was listed, or whose path is too long."""
 _BLOCK = 256 * 1024
 _TIME_MOST = 2**33
 
 
 class Steady:
-    """A file that keeps the length it had when we looked. If it shrinks, the missing end reads as zeros."""
+    """A file of fixed length. If it shrinks while it is read, the missing end reads as zeros."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 def place(path: str, *, make: bool = False) -> str:
-    """The real path of something in the current directory, out of which no link leads."""
+    """The real path of an entry of the current directory. Raises `Refused` if a link leads out of it."""
     root, real = os.getcwd(), os.path.realpath(path)
     if not _is_below(real, root):
         raise Refused("it leads out of the workspace")
@@ -51,9 +51,9 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def pack(path: str, most: int, out: BinaryIO) -> None:
-    """Files, folders and links, and whether they can be written or run. Pipes, sockets and devices are left out.
+    """Pack files, folders and links with their write and execute bits. Pipes, sockets and devices are left out.
 
-    There may be at most so many. A single file has the name `.`.
+    `most` limits their number. A single file has the name `.`.
     """
     sys.setrecursionlimit(10_000)  # a path has at most half as many folders
     real = place(path)
@@ -100,7 +100,7 @@ def _pack_one(tar: tarfile.TarFile, path: str, mode: int, room: Room, *, name: s
                 tar.addfile(about, Steady(file))  # type: ignore[arg-type]  # it only reads
     elif stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
         about = tar.gettarinfo(path)
-        if about is not None and (about.isdir() or about.issym()):  # and not something else by now
+        if about is not None and (about.isdir() or about.issym()):  # its kind may have changed
             tar.addfile(about)
         if stat.S_ISDIR(mode):
             with _readable(path, mode, stat.S_IRUSR | stat.S_IXUSR):
@@ -109,7 +109,7 @@ def _pack_one(tar: tarfile.TarFile, path: str, mode: int, room: Room, *, name: s
 
 @contextlib.contextmanager
 def _readable(path: str, mode: int, needed: int) -> Iterator[None]:
-    """Lets us in, for the moment, where the owner has shut out even itself."""
+    """Grants the owner access during the block, where the mode denies even that."""
     if mode & needed == needed:
         yield
         return
@@ -125,7 +125,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 def _if_allowed(change: Callable[..., None], *about: Any) -> None:
-    """Some walls keep modes and times of files as they are."""
+    """Some walls forbid changes of modes and times of files."""
     with contextlib.suppress(PermissionError):
         change(*about)
 
@@ -151,7 +151,7 @@ class Unpacking:
                         raise Refused(f"{member.name[:200]!r} {problem}")
                 else:
                     self._unpack_one(tar, member)
-        for path, mode, mtime in reversed(self._folders):  # or nothing could be put into some of them
+        for path, mode, mtime in reversed(self._folders):  # last, since some modes forbid adding files
             if stat.S_IMODE(os.stat(path).st_mode) != mode:
                 _if_allowed(os.chmod, path, mode)
             _if_allowed(os.utime, path, (mtime, mtime))
@@ -161,7 +161,7 @@ class Unpacking:
         mode, mtime = member.mode & 0o777, min(max(member.mtime, 0), _TIME_MOST)
         os.makedirs(os.path.dirname(path) or ".", 0o755, exist_ok=True)
         if os.path.islink(path) or (os.path.lexists(path) and not os.path.isdir(path)):
-            os.unlink(path)  # or it would be written through
+            os.unlink(path)  # otherwise the write would follow the link
         if member.isdir():
             os.makedirs(path, mode | 0o700, exist_ok=True)
             self._folders.append((path, mode, mtime))
@@ -214,7 +214,7 @@ def main() -> None:
             os.chdir(place(path, make=True))
             Unpacking(int(*bytes_most), int(entries_most), strict=what == "unpack").unpack(sys.stdin.buffer)
     except (OSError, ValueError, OverflowError, EOFError, MemoryError, Refused, tarfile.TarError, zlib.error) as error:
-        said = error.strerror if isinstance(error, OSError) else ""  # without a path, which may be the host's
+        said = error.strerror if isinstance(error, OSError) else ""  # without the path, which may be the host's
         sys.exit(said or str(error) or type(error).__name__)
 
 

@@ -25,7 +25,7 @@ _TASKS_MOST = 1000
 _NAMED_MOST = 100
 _INDEX_SECONDS = 0.4
 """How long one request adds to the index of words; the page asks again while that goes on."""
-_AT_ONCE = 2
+_AT_ONCE = 3
 """Questions to a store at once: each has a thread of its own."""
 _LIMITER = RunVar[CapacityLimiter]("toolyard.studio.episodes")
 
@@ -37,7 +37,7 @@ def pages(parts: Parts) -> Sequence[Page]:
         Page("GET", "episodes", show_list),
         Page("GET", "api/v1/episodes", rows),
         Page("GET", "api/v1/episodes/choices", choices),
-        Page("GET", "api/v1/episodes/plots", plots),
+        Page("GET", "api/v1/episodes/plots/*", plots),
         Page("GET", "api/v1/episodes/named", named),
     ]
 
@@ -69,16 +69,16 @@ async def choices(visit: Visit) -> None:
 async def plots(visit: Visit) -> None:
     query = visit.query
     wanted = filter_of(query)
-    limit = min(max(visit.number("tasks", 12), 1), _TASKS_MOST)
-
-    def ask(file: sqlite3.Connection) -> JsonObject:
-        return {
-            "histogram": lists.histogram(file, wanted),
-            "curves": lists.curves(file, wanted),
-            "tasks": lists.tasks(file, wanted, limit=limit),
-        }
-
-    await visit.json(await asked(visit, ask))
+    limit = min(max(visit.number("limit", 12), 1), _TASKS_MOST)
+    ask: Mapping[str, Callable[[sqlite3.Connection], object]] = {
+        "histogram": lambda file: lists.histogram(file, wanted),
+        "curves": lambda file: lists.curves(file, wanted),
+        "tasks": lambda file: lists.tasks(file, wanted, limit=limit),
+    }
+    which = visit.named[0]
+    if which not in ask:
+        raise HttpError(404, f"there is no plot {which[:100]!r}; there are {', '.join(ask)}")
+    await visit.json(await asked(visit, ask[which]))
 
 
 async def named(visit: Visit) -> None:
@@ -102,6 +102,8 @@ async def asked(visit: Visit, ask: Callable[[sqlite3.Connection], T]) -> T:
         return await to_thread.run_sync(look, limiter=_limiter(), abandon_on_cancel=False)
     except StoreError as error:
         raise HttpError(503 if not path.exists() else 409, str(error)) from error
+    except (ValueError, TypeError, LookupError, AttributeError) as error:  # of a stranger's file
+        raise HttpError(409, f"{str(path)!r} has rows that no Toolyard has written: {error}") from error
 
 
 def store_of(visit: Visit) -> Path:

@@ -36,9 +36,7 @@ class Workspace(ToolsEnvironment):
     """A machine for each session: one tool can read what another writes."""
 
     uses_sandbox = True
-    toolsets = [toolset for toolset in TOOLSETS if not toolset.missing()]
-    missing = {toolset.__name__: toolset.missing() for toolset in TOOLSETS if toolset.missing()}
-    """The tools that this host cannot offer, and why."""
+    toolsets = TOOLSETS
 
     @classmethod
     def name(cls) -> str:

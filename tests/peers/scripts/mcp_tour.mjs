@@ -1,4 +1,4 @@
-// The same as mcp_tour.py, by the client of the TypeScript SDK.
+// The same as mcp_tour.py, with the client of the TypeScript SDK.
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolyard.asgi import Verbosity
+from toolyard.core.mistakes import advice
 from toolyard.core.output import Blocks, ImageBlock, JsonObject, Returned, TextBlock, ToolFailure, ToolOutput
 from toolyard.core.tool import ToolSpec
 from toolyard.protocols.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, UNAVAILABLE, RpcError
@@ -13,6 +14,8 @@ from toolyard.protocols.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, UNAV
 LATER = 2
 """The default of seconds after which a client should try again."""
 
+FAILURE = "toolyard/failure"
+"""The key in `_meta` of what a program may read of a mistake in a call."""
 _NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 
 
@@ -55,7 +58,8 @@ def told(outcome: Returned, tool: str, errors: Verbosity) -> dict[str, Any]:
 def _failed(failure: ToolFailure, tool: str, errors: Verbosity) -> dict[str, Any]:
     match failure.reason:
         case "no_such_tool":
-            raise RpcError(INVALID_PARAMS, f"Unknown tool: {tool}")
+            told = advice(failure.metadata) if failure.metadata else ""
+            raise RpcError(INVALID_PARAMS, f"Unknown tool: {tool}{told}", failure.metadata)
         case "tool_raised":
             text = failure.message if errors == "stacktrace" else f"the tool {tool!r} raised an exception"
             raise RpcError(INTERNAL_ERROR, f"Internal error: {text}")
@@ -65,7 +69,8 @@ def _failed(failure: ToolFailure, tool: str, errors: Verbosity) -> dict[str, Any
         case "timed_out" if errors == "none":
             return words(f"the tool {tool!r} took too long and was stopped", is_error=True)
         case _:
-            return words(failure.message, is_error=True)
+            told_too = {"_meta": {FAILURE: failure.metadata}} if failure.metadata else {}
+            return {**words(failure.message, is_error=True), **told_too}
 
 
 def unavailable(message: str, reason: str, retry_after: int = LATER) -> RpcError:

@@ -53,7 +53,9 @@ def of_call(name: str, returned: Returned, seat: Seat, runtime: Runtime) -> dict
     done = seat.session is not None and seat.session.finished
     if isinstance(returned, ToolFailure):
         error = failed(returned, runtime)
-        return observation({"metadata": {}, "tool_name": name, "result": None, "error": error}, done=done)
+        told = dict(returned.metadata or {})
+        seen = {"metadata": told, "tool_name": name, "result": None, "error": error}
+        return observation(seen, done=done, metadata=told)
     output = as_output(returned)
     return observation(
         {"metadata": {}, "tool_name": name, "result": result(output), "error": None},

@@ -63,7 +63,8 @@ def result(outcome: CallResult | Sequence[GroupScore]) -> bytes:
             return _events({"ok": False, "error": outcome.message})
         case ToolFailure():
             reason = _WIRE_REASON.get(outcome.reason, outcome.reason)
-            return _events({"ok": False, "error": outcome.message, "reason": reason})
+            failure = {"ok": False, "error": outcome.message, "reason": reason}
+            return _events(failure if outcome.metadata is None else {**failure, "metadata": outcome.metadata})
         case _:
             return _events({"scores": [vars(score) for score in outcome]})
 

@@ -16,6 +16,7 @@ from toolyard.core.errors import (
     SessionFailed,
     ToolyardError,
 )
+from toolyard.core.mistakes import advice
 from toolyard.core.output import Reply, ToolFailure
 from toolyard.protocols.toolserver.node import Node
 from toolyard.runtime.call import Call
@@ -49,7 +50,7 @@ def as_answer(name: str, failure: ToolFailure, hint: str = "") -> HttpError:
     """
     match failure.reason:
         case "no_such_tool":
-            return no_such_tool(name)
+            return no_such_tool(name, advice(failure.metadata) if failure.metadata else "")
         case "tool_failed":
             words = failure.said or failure.message
             return refused(500, _COLOURS.sub("", words) if isinstance(words, str) else words)
@@ -80,8 +81,9 @@ def as_http(error: ToolyardError) -> HttpError:
             return refused(503, str(error))
 
 
-def no_such_tool(name: str) -> HttpError:
-    return refused(404, f"The tool {echoed(name)} is not found!")
+def no_such_tool(name: str, told: str = "") -> HttpError:
+    """`told` goes on after the sentence that clients know."""
+    return refused(404, f"The tool {echoed(name)} is not found!{told.removeprefix('.')}")
 
 
 def unregistered(why: str) -> HttpError:

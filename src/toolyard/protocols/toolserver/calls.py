@@ -10,6 +10,7 @@ from typing import Any
 from toolyard.asgi import Request, Verbosity, explain
 from toolyard.core.environment import Environment
 from toolyard.core.errors import CallNotFound, ToolyardError, describe
+from toolyard.core.mistakes import advice, which_tools
 from toolyard.core.output import AskAgain, Reply, ToolFailure, ToolOutput
 from toolyard.protocols.toolserver import answers, bodies, results
 from toolyard.protocols.toolserver.node import Node, NotRunning
@@ -61,8 +62,11 @@ class Calls:
             raise answers.refused(500, why + node.hint(environment)) from error
 
     async def _found(self, node: Node, name: str, world: str | None) -> Offer:
-        if (offer := self._offers.find(name, world, await node.own_offers())) is None:
-            raise answers.no_such_tool(f"{world}_{name}" if world else name)
+        own = await node.own_offers()
+        if (offer := self._offers.find(name, world, own)) is None:
+            full = f"{world}_{name}" if world else name
+            names = [one.name for one in (*own.by_name.values(), *self._offers.listed)]
+            raise answers.no_such_tool(full, advice(which_tools(full, names)))
         return offer
 
     async def _in_time(self, call: Call[Reply]) -> Reply:

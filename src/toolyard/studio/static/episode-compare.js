@@ -119,7 +119,9 @@ async function begin() {
 
 byId("difference").addEventListener("click", () => next());
 byId("start").addEventListener("click", () => steps.go(1));
-field.addEventListener("change", () => steps.go(Number(field.value)));
+field.addEventListener("keydown", (event) => {
+  if (event.key === "Enter") steps.go(Number(field.value));
+});
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || (event.target instanceof Element && event.target.closest("input, pre"))) return;
   const acts = /** @type {Record<string, () => void>} */ ({ j: () => steps.go(steps.here + 1), k: () => steps.go(steps.here - 1), d: () => next(), Home: () => steps.go(1), End: () => steps.go(steps.total) });

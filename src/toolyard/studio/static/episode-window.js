@@ -47,8 +47,8 @@ export class Window {
     return style.position === "sticky" ? parseFloat(style.top) + tools.offsetHeight : bar;
   }
 
-  /** Show a step, with its neighbours. @param {number} step */
-  async go(step, focus = true) {
+  /** Show a step, with its neighbours. @param {number} step @param {boolean} focus it @param {boolean} still do not scroll */
+  async go(step, focus = true, still = false) {
     const wanted = Math.min(Math.max(Math.round(step) || 1, 1), Math.max(this.total, 1));
     if (!this.shown.some((one) => one.number === wanted)) {
       const turn = ++this.turn;
@@ -69,10 +69,16 @@ export class Window {
     this.mark();
     const found = this.shown.find((one) => one.number >= wanted);
     if (!found) return;
-    if (wanted > 1 || focus) this.align(found.element);
+    const box = found.element.getBoundingClientRect();
+    if (!still && (focus || box.top < this.covered || box.bottom > innerHeight)) this.align(found.element);
     if (focus) found.element.focus({ preventScroll: true });
     this.given.moved(found.number);
     this.look();
+  }
+
+  /** Show the first steps, and leave the page where it is. */
+  async begin() {
+    await this.go(1, false, true);
   }
 
   /** @param {HTMLElement} element */

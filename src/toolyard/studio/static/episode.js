@@ -244,7 +244,8 @@ async function begin() {
   steps = new Window({ into: byId("timeline"), fetch: fetching(api), element: (step) => stepElement(step, api, { play }), moved, problem, total: one.steps });
   drawStrip();
   current = 0;
-  await steps.go(wanted(), wanted() > 1);
+  if (wanted() > 1) await steps.go(wanted());
+  else await steps.begin();
   drawNear();
   if (one.outcome === "open") setTimeout(lookAgain, LOOK_AGAIN);
 }
@@ -259,7 +260,9 @@ byId("search").addEventListener("submit", (event) => {
 });
 byId("words-back").addEventListener("click", () => jump("words", true));
 byId("keys").addEventListener("click", () => /** @type {HTMLDialogElement} */ (byId("help")).showModal());
-field.addEventListener("change", () => steps.go(Number(field.value)));
+field.addEventListener("keydown", (event) => {
+  if (event.key === "Enter") steps.go(Number(field.value));
+});
 addEventListener("hashchange", () => steps.go(wanted()));
 document.addEventListener("keydown", key);
 if (document.referrer.startsWith(`${location.origin}/studio/episodes?`)) /** @type {HTMLAnchorElement} */ (byId("back")).href = document.referrer;

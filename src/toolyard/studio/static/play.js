@@ -121,12 +121,17 @@ class Branch {
     });
   }
 
+  /** @param {boolean} able */
+  enable(able) {
+    for (const control of [this.fork, this.close, ...this.tools.querySelectorAll("button, input, select, textarea")]) {
+      control.toggleAttribute("disabled", !able);
+    }
+  }
+
   end() {
     this.over = true;
     this.stop();
-    this.fork.setAttribute("disabled", "");
-    this.close.setAttribute("disabled", "");
-    for (const control of this.tools.querySelectorAll("button, input, select, textarea")) control.setAttribute("disabled", "");
+    this.enable(false);
     if (branches.every((branch) => branch.over)) offer();
     else tabs();
   }
@@ -184,15 +189,15 @@ function remember() {
 
 /** @param {Branch} branch */
 async function forkOf(branch) {
-  branch.fork.setAttribute("disabled", "");
+  branch.enable(false); // what is typed now would be meant for the fork
   say("Forking…");
   try {
     const made = await post(`${branch.session.api}/fork`);
     const last = Math.max(0, ...branch.steps.shown.keys());
-    await add(made, last ? `from ${branch.name} after call ${last}` : `from ${branch.name}`);
+    await add(made, last ? `after call ${last}` : "from the start");
     say(`This is ${current?.name}, which goes on from where ${branch.name} is. Both can be played: choose one above.`);
   } finally {
-    if (!branch.over) branch.fork.removeAttribute("disabled");
+    if (!branch.over) branch.enable(true);
   }
 }
 

@@ -285,7 +285,8 @@ def parts_of(value: Any) -> list[Mapping[str, Any]]:
 async def _unknown_tool(server: ToolServer) -> None:
     """POST /execute_tool of a tool that is not there, and with broken bodies"""
     answer = await server.on_node("/execute_tool", {"tool_name": _NOBODY, "arguments": {}})
-    require(answer.status == 404 and answer.object.get("detail") == f"The tool {_NOBODY} is not found!", answer)
+    detail = str(answer.object.get("detail"))
+    require(answer.status == 404 and detail.startswith(f"The tool {_NOBODY} is not found!"), answer)
     for body in ({"tool_name": _NOBODY}, {"tool_name": _NOBODY, "arguments": "x"}):
         (await server.on_node("/execute_tool", body)).require(422)
 

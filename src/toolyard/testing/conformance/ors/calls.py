@@ -40,12 +40,12 @@ async def _bad_input(ors: Ors) -> None:
             (await ors.asked(sid, name, arguments)).require(422)
 
 
-@case("E42", "ok: false, error \"'…' is not a valid tool\"")
+@case("E42", "ok: false, error begins \"'…' is not a valid tool\"")
 async def _unknown_tool(ors: Ors) -> None:
     """POST /{env}/call of a tool that is not there"""
     async with ors.session() as sid:
         called = await ors.call(sid, NOBODY, {})
-    require(called.failure == f"'{NOBODY}' is not a valid tool", called.answer)
+    require(called.failure.startswith(f"'{NOBODY}' is not a valid tool"), called.answer)
 
 
 @case("E43", 'ok: false, error "Tool input validation error: …"')
@@ -86,7 +86,7 @@ async def _methods(ors: Ors) -> None:
     async with ors.session() as sid:
         for name in ("setup", "get_prompt", "_call_tool"):
             called = await ors.call(sid, name, {})
-            require(called.failure == f"'{name}' is not a valid tool", called.answer)
+            require(called.failure.startswith(f"'{name}' is not a valid tool"), called.answer)
 
 
 @case("E49", f"chunk events and an end, none longer than {_SLICE} characters", difference="D-5")
