@@ -51,6 +51,7 @@ OPENENV_PAGE = Place(_CHECKOUT / "docs" / "openenv.md", "<!-- benchmark:begin --
 PLACEMENT_PAGE = Place(_CHECKOUT / "docs" / "placement.md", "<!-- placement benchmark -->", "<!-- end -->")
 CLIENT_PAGE = Place(_CHECKOUT / "docs" / "quickstart.md", "<!-- client benchmark -->", "<!-- end -->")
 EPISODES_PAGE = Place(_CHECKOUT / "docs" / "episodes.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
+STUDIO_PAGE = Place(_CHECKOUT / "docs" / "studio.md", "<!-- benchmark:begin -->", "<!-- benchmark:end -->")
 SANDBOX_PAGE = Place(_CHECKOUT / "docs" / "sandbox-cost.md", "<!-- sandbox benchmark -->", "<!-- end -->")
 
 

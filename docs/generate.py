@@ -1,4 +1,4 @@
-"""Write docs/reference.md and docs/api.md: commands, settings and the Python API, read from the code.
+"""Write docs/reference.md and docs/api.md from the code, and the measurements of docs/train.md from docs/figures.
 
 python docs/generate.py
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import python_api
+import training_run
 
 from toolyard.cli import build_parser, command_names
 from toolyard.settings import Settings, flag_of, variable_of
@@ -39,6 +40,7 @@ Seconds may have decimals. Flags that are yes or no also have a `--no-` form.
 def main() -> None:
     PAGE.write_text(reference(), encoding="utf-8")
     python_api.PAGE.write_text(python_api.python_api(), encoding="utf-8")
+    training_run.write()
 
 
 def reference() -> str:

@@ -21,6 +21,8 @@ TASKS = {"train": 1000, "test": 100}
 class Arithmetic(Environment):
     """Sums and word problems. One answer, one reward."""
 
+    replayable = True  # the same calls lead to the same state, so a session can be forked or made again
+
     @classmethod
     def list_splits(cls) -> Sequence[Split]:
         return [Split(name="train", type="train"), Split(name="test", type="test")]

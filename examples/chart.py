@@ -36,6 +36,8 @@ class Reading(BaseModel):
 class Chart(Environment):
     """Read the height of one bar off a bar chart."""
 
+    replayable = True  # the same calls lead to the same state, so a session can be forked or made again
+
     @classmethod
     def list_splits(cls) -> Sequence[str]:
         return ["train", "test"]

@@ -47,6 +47,8 @@ HOW_TO = {
 class Exam(Environment):
     """Questions that come with different tools."""
 
+    replayable = True  # the same calls lead to the same state, so a session can be forked or made again
+
     @classmethod
     def list_splits(cls) -> Sequence[str]:
         return ["train"]

@@ -22,6 +22,8 @@ STEPS: dict[Direction, Cell] = {"north": (0, -1), "east": (1, 0), "south": (0, 1
 class Maze(Environment):
     """Walk from the north-west corner to the south-east corner."""
 
+    replayable = True  # the same calls lead to the same state, so a session can be forked or made again
+
     @classmethod
     def list_splits(cls) -> Sequence[str]:
         return ["train", "test"]

@@ -1,8 +1,8 @@
 """Rewards of a policy that learns and of one that does not, seed by seed: as JSON, as a picture, and as a verdict."""
 
+import argparse
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any
 
 LEARNS, FROZEN = "learns", "frozen"
-COLOURS = {LEARNS: "#00796b", FROZEN: "#9e9e9e"}
 MARGIN = 0.15
 """How much more a policy has to earn in the end than the best of the frozen ones, to count as better."""
 
@@ -66,22 +65,42 @@ def both(learns: Curves, frozen: Curves) -> Sequence[tuple[str, Curves]]:
     return [(LEARNS, learns), (FROZEN, frozen)]
 
 
-def draw(path: Path, title: str, learns: Curves, frozen: Curves) -> None:
+@dataclass(frozen=True)
+class Look:
+    """The colours of a picture."""
+
+    paper: str
+    ink: str
+    lines: str
+    curves: Mapping[str, str]
+
+
+LIGHT = Look("white", "#263238", "#cfd8dc", {LEARNS: "#00796b", FROZEN: "#9e9e9e"})
+DARK = Look("#1e2129", "#eceff1", "#455a64", {LEARNS: "#4db6ac", FROZEN: "#9e9e9e"})
+
+
+def draw(path: Path, title: str, learns: Curves, frozen: Curves, look: Look = LIGHT) -> None:
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 -- the numbers are worth having without it
     except ImportError:
         print(f"no picture: matplotlib is not installed; later: python curves.py {path.with_suffix('.json')}")
         return
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
+    figure = Figure(figsize=(6.4, 3.4), layout="constrained", facecolor=look.paper)
+    axes = figure.add_subplot(facecolor=look.paper)
     for name, curves in both(learns, frozen):
         for number, rewards in enumerate(curves.values()):
             label = f"{name} ({len(curves)} seeds)" if number == 0 else None
-            axes.plot(range(1, len(rewards) + 1), rewards, color=COLOURS[name], alpha=0.8, label=label)
-    axes.set(title=title, xlabel="step", ylabel="mean reward of the step", ylim=(min(0, *low(learns, frozen)), 1.02))
-    axes.grid(alpha=0.3)
-    axes.legend(loc="center right", frameon=False)
-    figure.savefig(path, dpi=120)
+            axes.plot(range(1, len(rewards) + 1), rewards, color=look.curves[name], alpha=0.8, label=label)
+    axes.set_title(title, color=look.ink)
+    axes.set_xlabel("step", color=look.ink)
+    axes.set_ylabel("mean reward of the step", color=look.ink)
+    axes.set_ylim(min(0, *low(learns, frozen)), 1.02)
+    axes.grid(color=look.lines, alpha=0.5)
+    axes.tick_params(colors=look.ink)
+    for side in axes.spines.values():
+        side.set_color(look.lines)
+    axes.legend(loc="center right", frameon=False, labelcolor=look.ink)
+    figure.savefig(path, dpi=100, pil_kwargs={"optimize": True})
     print(f"drawn in {path}")
 
 
@@ -89,11 +108,27 @@ def low(learns: Curves, frozen: Curves) -> Sequence[float]:
     return [min(rewards) for _, curves in both(learns, frozen) for rewards in curves.values() if rewards]
 
 
-def redraw(path: Path) -> None:
-    told = json.loads(path.read_text())
-    draw(path.with_suffix(".png"), told["title"], told[LEARNS], told[FROZEN])
+def curves_in(told: Mapping[str, Any]) -> tuple[Curves, Curves]:
+    """The curves of what a recipe has written, or whole_run.py."""
+    if "tables" not in told:
+        return told[LEARNS], told[FROZEN]
+    learns, frozen = ({seed: one["rewards"] for seed, one in told["tables"][name].items()} for name in (LEARNS, FROZEN))
+    return learns, frozen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Draw the curves that a recipe has written as JSON.")
+    parser.add_argument("told", type=Path, help="OUT.json of a recipe")
+    parser.add_argument("--to", type=Path, help="draw TO-light.png and TO-dark.png instead of OUT.png")
+    args = parser.parse_args()
+    told = json.loads(args.told.read_text())
+    title, curves = told.get("title", ""), curves_in(told)
+    if args.to is None:
+        draw(args.told.with_suffix(".png"), title, *curves)
+        return
+    for name, look in (("light", LIGHT), ("dark", DARK)):
+        draw(args.to.with_name(f"{args.to.name}-{name}.png"), title, *curves, look)
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        redraw(Path(name))
+    main()

@@ -47,6 +47,7 @@ class WholeRun:
 
     def carry_out(self) -> None:
         self.tell(
+            title=f"Running Python to answer, {self.args.size}",
             machine=machine(self.args.device),
             size=self.args.size,
             scale=asdict(self.scale),

@@ -272,7 +272,7 @@ def without_token(scope: Scope) -> Scope:
 class Door:
     """The ASGI application: checks the key, finds the route, and turns `HttpError` into an answer.
 
-    With `agents`, every request whose path begins with `AGENTS` goes through that door instead, whatever it says.
+    With `agents`, every request whose path begins with `AGENTS` goes through that door instead.
     """
 
     def __init__(

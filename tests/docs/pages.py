@@ -10,7 +10,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 SNIPPETS = sorted((ROOT / "docs" / "snippets").glob("*.py"))
 EXAMPLES = sorted(
-    path for pattern in ("*.py", "agent/*.py", "openenv/*.py") for path in (ROOT / "examples").glob(pattern)
+    path
+    for pattern in ("*.py", "agent/*.py", "openenv/*.py", "training/*.py")
+    for path in (ROOT / "examples").glob(pattern)
 )
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

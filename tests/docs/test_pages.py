@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -43,7 +43,10 @@ def examples() -> Iterator[Running]:
 
 
 def test_every_command_is_of_a_kind_that_is_checked():
-    known = re.compile(r"(toolyard|make|curl|python -m toolyard\.verl|(uv )?pip install|pipx install|uv tool install) ")
+    known = re.compile(
+        r"(toolyard|make|curl|python -m toolyard\.verl|python examples/training/\w+\.py|(uv )?pip install|pipx install"
+        r"|uv tool install) "
+    )
     assert [str(command) for command in commands() if not known.match(command.text)] == []
 
 
@@ -58,6 +61,21 @@ def test_each_command_in_the_place_of_verl_tools_is_understood(command: Block):
     flags, unused = verl.read_flags(shlex.split(command.text)[3:])
     assert flags.tool_type
     assert not unused
+
+
+@pytest.mark.parametrize("command", matching("python examples/"), ids=str)
+def test_each_recipe_is_there_and_has_the_flags_it_is_given(command: Block):
+    _, program, *words = shlex.split(command.text)
+    path = ROOT / program
+    assert path.is_file()
+    # whole_run.py takes the flags about the size of a policy from python_grpo.py.
+    sources = [path, *([path.with_name("python_grpo.py")] if path.name == "whole_run.py" else [])]
+    assert {word for word in words if word.startswith("--")} <= flags_in(sources)
+
+
+def flags_in(sources: Iterable[Path]) -> set[str]:
+    """The flags that programs have which cannot be imported here, for want of PyTorch."""
+    return {flag for path in sources for flag in re.findall(r'add_argument\("(--[a-z-]+)"', path.read_text())}
 
 
 def test_each_way_to_install_names_extras_that_there_are():
@@ -175,6 +193,50 @@ def test_the_page_on_the_python_api_is_up_to_date(of_docs: Callable[[str], Modul
     assert api.PAGE.read_text() == api.python_api(), "run `make docs`"
 
 
+def test_the_page_on_training_has_the_measurements_there_are(of_docs: Callable[[str], ModuleType]):
+    training = of_docs("training_run")
+    assert training.PAGE.read_text() == training.page(), "run `make docs`"
+    assert ("No run on a GPU was made" in training.PAGE.read_text()) != training.TOLD.exists()
+
+
+def test_the_page_on_training_would_show_the_measurements_of_a_run(of_docs: Callable[[str], ModuleType]):
+    played = {
+        "trajectories": 2048,
+        "seconds": 4.0,
+        "tokens written per second": 1500,
+        "part of time waiting for tools": 0.1,
+    }
+    learns = {**played, "parameters": 85_082_112, "rewards": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]}
+    told = {
+        "machine": {"in words": "a GPU, 4 cores", "commit": "abc", "python": "3.12", "torch": "2.11", "toolyard": "1"},
+        "scale": {"tasks": 64, "group": 16},
+        "gateways": 4,
+        "seconds": 500.0,
+        "rises": True,
+        "tables": {"learns": {"1": learns, "2": learns}, "frozen": {"1": {"rewards": [0.14, 0.16]}}},
+        "waiting": [
+            {**played, "gateways": 1, "overlap": False, "steps": 8, "executions per second": 250.0},
+            {**played, "gateways": 4, "overlap": True, "steps": 10, "executions per second": 1692.4},
+        ],
+        "executions": [
+            {"cores": 2, "gateways": 1, "executions per second": 400.0, "lost": 0},
+            {"cores": 1, "gateways": 1, "executions per second": 222.0, "lost": 0},
+            {"cores": 2, "gateways": 2, "executions per second": 432.0, "lost": 1},
+        ],
+    }
+    section = of_docs("training_run").section(told)
+    assert "No run on a GPU was made" not in section
+    assert "commit abc" in section
+    for row in (
+        "| 1 | 0.20 | 0.75 | 0.15 | 8 | 2,048 | 4 s | 1,500 | 10.0% |",
+        "| 2 | 0.20 | 0.75 |  | 8 | 2,048 | 4 s | 1,500 | 10.0% |",
+        "| 1 | waits | 0.50 s | 250 | 10.0% |",
+        "| 4 | learns from the batch before | 0.40 s | 1,692 | 10.0% |",
+        "| 1 | 1 | 222 | 0 |\n| 2 | 2 | 432 | 1 |",
+    ):
+        assert row in section
+
+
 def test_every_method_on_the_page_on_the_python_api_is_described():
     rows = re.findall(r"^\| `((?:await )?\w+\(.*)` \| (.*) \|$", (DOCS / "api.md").read_text(), re.MULTILINE)
     assert len(rows) > 50
@@ -197,7 +259,9 @@ def test_every_flag_that_is_mentioned_exists(page: Path):
     others |= set(verl_benchmark.arguments()._option_string_actions)
     others |= set(retrieval_benchmark.arguments()._option_string_actions)
     others |= set(test_runner.options()._option_string_actions)
+    others |= flags_in((ROOT / "examples" / "training").glob("*.py"))
     others |= {"--flag", "--noflag", *(f"--{name}" for name in (*verl.HELP, *verl.UNUSED))}
+    others |= {flag.replace("--", "--no-", 1) for flag in others}
     for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?!\w)", prose(page))) - others:
         assert f"`{re.sub('^--no-', '--', flag)}" in reference, flag
 

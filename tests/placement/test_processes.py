@@ -235,7 +235,7 @@ async def test_a_process_that_does_not_stop_is_killed_and_only_its_session_is_lo
         pid = int(await value(wire, sid, "where"))
         assert "no answer within 1 s" in await late(wire, sid, how)
         await until(lambda pid=pid: not is_alive(pid))
-        assert f"{how!r} did not stop when it was told to" in await lost(wire, sid, "add")
+        assert f"{how!r} did not stop in time" in await lost(wire, sid, "add")
         assert await value(wire, other, "add") == "1"
         for each in (sid, other):
             await wire.end(each)

@@ -22,12 +22,12 @@ from toolyard.core.workspace import Files
 
 _PATH_MOST, _NAME_MOST = 4095, 255
 _TOLD_MOST = 200
-"""Bytes of a name that is left out, as callers are told it."""
+"""The most bytes of a left-out name in a report to callers."""
 _SINGLE = b"./"
-"""Before the name of a file that was packed by itself."""
+"""The prefix of the name of a file that was packed by itself."""
 _TIME_MOST = 2**33 - 1
 _IMPOSSIBLE = {errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ENOENT}
-"""A name that this host's file system does not take, or a second name of a file that has none here."""
+"""Errors for a name that this host's file system refuses, or for a hard link to a file that was left out."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Contents:
 
     tar: bytes
     members: list[Member] = field(default_factory=list)
-    """They have plain names. A single file has an empty one."""
+    """Entries with plain names. A single file has an empty name."""
     left_out: list[str] = field(default_factory=list)
 
     @property
@@ -49,7 +49,7 @@ class Contents:
 
 
 def contents_of(tar: bytes, most: int) -> Contents:
-    """Raises `WorkspaceError` if it is no tar archive, or has more than so many files and folders."""
+    """Read an archive. Raises `WorkspaceError` if it is no tar archive, or has more than `most` files and folders."""
     contents = Contents(tar)
     kinds: dict[bytes, bytes] = {}
     for number, member in enumerate(members(tar)):
@@ -184,8 +184,8 @@ def _write_file(path: bytes, contents: Contents, member: Member) -> None:
 def packed_files(files: Files, most: int, part: int | None = None) -> tuple[Sequence[bytes], Sequence[str]]:
     """Pack files of this host. Return the archive and what was left out: pipes, sockets, devices, links that lead out.
 
-    With `part` there are several archives, with files of about so many bytes each. Raises `WorkspaceError` if all files
-    have more than `most` bytes, before reading them.
+    With `part` there are several archives, each with files of about that many bytes. Raises `WorkspaceError` if all
+    files have more than `most` bytes, before reading them.
     """
     left_out: list[str] = []
     named = files if isinstance(files, Mapping) else {".": files}
@@ -253,6 +253,6 @@ def _about(kind: bytes, mode: int) -> tarfile.TarInfo:
 
 
 def shared_mode(mode: int) -> int:
-    """The permissions in a workspace of a file of the host: others may do what its owner may, but not write it."""
+    """The permissions in a workspace of a file from the host: others get its owner's rights, except writing."""
     owner = mode & 0o700
     return 0o444 | (0o111 if owner & 0o100 else 0) | (owner & 0o200)

@@ -78,7 +78,7 @@ def _longer(kind: bytes, content: bytes) -> Mapping[bytes, bytes]:
 
 
 def plain(name: bytes) -> bytes:
-    """Without steps that lead nowhere."""
+    """The name without empty steps and `.`."""
     return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
 
 

@@ -96,7 +96,7 @@
     return [`[${numberOf(element)}]`, kind, ...(name ? [quoted(name, NAME_MOST)] : []), ...stateOf(element, kind)].join(" ");
   };
 
-  // Rectangles are [left, top, right, bottom] in the window, whatever frame they come from.
+  // Rectangles are [left, top, right, bottom] in the window, for elements of all frames.
   const moved = (rect, dx, dy) => [rect.left + dx, rect.top + dy, rect.right + dx, rect.bottom + dy];
   const both = (a, b) => [Math.max(a[0], b[0]), Math.max(a[1], b[1]), Math.min(a[2], b[2]), Math.min(a[3], b[3])];
   const meets = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];

@@ -34,12 +34,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--secret", action="append", default=[], metavar="NAME=VALUE", help="hand this to the environment (repeatable)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=60, metavar="S", help="give up on whatever takes longer than this [60]"
+        "--seconds", type=float, default=60, metavar="S", help="give up each step that takes longer than this [60]"
     )
     parser.add_argument(
         "--allow-idle-reward",
         action="store_true",
-        help="it is meant that an agent that does nothing gets a reward, for instance for each step that it survives",
+        help="allow rewards for an agent that does nothing, for instance for each step that it survives",
     )
     parser.add_argument("--strict", action="store_true", help="fail on warnings as well")
 

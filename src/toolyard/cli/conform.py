@@ -27,7 +27,7 @@ examples:
   toolyard conform http://127.0.0.1:8080/mcp --only F20 --only F31h
   toolyard conform --list --protocol verl
 
-exit codes: 0 no case failed, 1 one did, 2 the command makes no sense or nobody answers
+exit codes: 0 no case failed, 1 one did, 2 the command makes no sense or no server answers
 """
 _WIDTH = 110
 _SHOWN: Mapping[Verdict, str] = {"pass": "pass", "fail": "FAIL", "skip": "skip"}
@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=list(KITS),
         default=[],
-        help="try this one (repeatable) [whatever the server speaks]",
+        help="try this one (repeatable) [all that the server speaks]",
     )
     parser.add_argument(
         "--only", action="append", default=[], metavar="CASE", help="try the case of this number (repeatable) [all]"

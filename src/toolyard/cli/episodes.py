@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     counting.add_argument(
         "--by", default="environment", help="count by environment, split, task, run, wire [environment]"
     )
-    searching = add("search", search, "Episodes in which something was said or returned.")
+    searching = add("search", search, "Episodes with a step that contains these words.")
     searching.add_argument("words", metavar="WORDS", nargs="+")
     searching.add_argument("--limit", type=int, default=_LISTED)
     comparing = add("compare", compare, "Two runs, task by task.")

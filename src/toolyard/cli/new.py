@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     files = {folder / f"{module}.py": "environment.txt", folder / f"test_{module}.py": "test.txt"}
     for path in files:
         if path.exists():
-            raise NewError(f"{path} is there already, and is left as it is; choose another name, or move it away")
+            raise NewError(f"{path} is there already and stays unchanged; choose another name, or move it away")
     if importlib.util.find_spec(module) is not None:
         raise NewError(f"there is a Python module {module!r} already, which this one would hide; choose another name")
     texts = {path: filled_in(template, module) for path, template in files.items()}

@@ -25,7 +25,7 @@ examples:
   toolyard status http://127.0.0.1:8080 --watch       every 2 seconds, with rates, until Ctrl-C
   toolyard status http://127.0.0.1:8080 --json | jq .sessions
 
-exit codes: 0 it takes new sessions, 1 it does not, 2 the command makes no sense, 3 nobody answers
+exit codes: 0 it takes new sessions, 1 it does not, 2 the command makes no sense, 3 no server answers
 """
 _PATIENCE = 5.0
 _NOBODY = 3

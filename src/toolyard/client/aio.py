@@ -140,7 +140,7 @@ class AsyncEnvironment:
 
 
 class AsyncSession:
-    """One episode. Leaving its `async with` closes it, whatever happened inside, cancellation included."""
+    """One episode. Leaving its `async with` always closes it, even after an exception or a cancellation."""
 
     def __init__(self, line: Line, session: SessionTalk) -> None:
         self._line = line

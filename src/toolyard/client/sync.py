@@ -135,7 +135,7 @@ class Environment:
 
 
 class Session:
-    """One episode. Leaving its `with` closes it, whatever happened inside."""
+    """One episode. Leaving its `with` always closes it, even after an exception."""
 
     def __init__(self, line: BlockingLine, session: SessionTalk) -> None:
         self._line = line

@@ -133,7 +133,7 @@ def _shown(value: object) -> str:
 
 
 def _check_constructor(cls: type, base: type) -> None:
-    function = cls.__init__  # type: ignore[misc]  # that of this class, which is what is looked at
+    function = cls.__init__  # type: ignore[misc]  # the constructor of this class itself
     if function is base.__init__:  # type: ignore[misc]
         return
     where = f"{cls.__qualname__}.__init__"
@@ -157,7 +157,7 @@ def without_super(cls: type) -> str:
 
 def _calls_or_replaces_super(cls: type, function: Any) -> bool:
     """Whether the constructor, or a method that it calls, names `__init__` or `task_spec`. It may also set attributes
-    by other means, which nobody can read off it."""
+    by other means, which its code does not show."""
     seen: set[str] = set()
     todo: list[Callable[..., Any]] = [inspect.unwrap(function), function]
     while todo:
@@ -178,7 +178,7 @@ def _calls_or_replaces_super(cls: type, function: Any) -> bool:
 
 
 def _check_names(cls: type, base: type, hooks: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a method that is meant to be a hook and has another name, such as `list_task` or `tear_down`.
+    """Refuse a misspelt hook, such as `list_task` or `tear_down`.
 
     A helper of the author may resemble a hook by chance. It is refused only if the server could call it like the hook,
     the class has no hook of the right name, and no code of the class mentions the helper.

@@ -21,7 +21,7 @@ def same_letters(name: str, other: str) -> bool:
 
 def is_near(name: str, other: str) -> bool:
     """Whether one slip leads from one to the other: a letter too many, too few or wrong, or two that changed places.
-    Nobody slips on the first letter: `set_task` is not meant to be `get_task`."""
+    The first letter must be right: `set_task` is no slip of `get_task`."""
     a, b = _letters(name), _letters(other)
     if min(len(a), len(b)) < _SHORT or abs(len(a) - len(b)) > 1 or a[0] != b[0]:
         return False

@@ -28,7 +28,7 @@ planning please provide show sure tell use used using want working
 """
 _TRADE = "api apis endpoint endpoints function functions tool tools"
 FILLERS = frozenset(f"{_GRAMMAR} {_POLITENESS} {_TRADE}".split())
-"""Words that say nothing about which tool is meant."""
+"""Words that say nothing about the wanted tool."""
 
 
 def words(text: str) -> list[str]:

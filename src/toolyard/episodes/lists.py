@@ -1,6 +1,7 @@
-"""Parts of a list of episodes, and what plots over a list show. Each question is answered in bounded time and memory.
+"""Reads parts of a list of episodes, and the data of plots over a list, in bounded time and memory.
 
-Most read one index alone, which has what people filter and sort by: tasks and prompts would be a hundred times as much.
+Most queries read only an index with the columns to filter and sort by: tasks and prompts would be a hundred times as
+much.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _BARS_MOST = 24
 _POINTS = 48
 _RUNS_MOST = 8
 _LEAST_SPAN = 1.0
-"""Seconds, for runs of a single moment."""
+"""The shortest span of a curve in seconds, for runs of a single moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Order:
     falling: bool = True
 
     def terms(self) -> tuple[str, str, str]:
-        """What to sort by, in which direction, and how later rows compare. Rows without a value come last."""
+        """The column to sort by, the direction, and how later rows compare. Rows without a value come last."""
         expression = _SORTED[self.by].format(nothing="-9e999" if self.falling else "9e999")
         return (expression, "DESC", "<") if self.falling else (expression, "ASC", ">")
 
@@ -54,7 +55,7 @@ NEWEST = Order()
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The place of a row in an order: rows are asked for after it, and never by their position."""
+    """The place of a row in an order. Pages begin after a cursor, never at a position."""
 
     value: float
     number: int
@@ -64,7 +65,7 @@ class Cursor:
 
     @classmethod
     def read(cls, text: str) -> Cursor:
-        """Raises `StoreError` for one that we did not write."""
+        """Read a cursor. Raises `StoreError` for any other text."""
         value, _, number = text.partition(",")
         try:
             return cls(float(value), int(number))
@@ -99,7 +100,7 @@ def count(file: sqlite3.Connection, wanted: Filter) -> int:
 
 
 def choices(file: sqlite3.Connection) -> JsonObject:
-    """What there is to filter by."""
+    """The values to filter by."""
     kinds = file.execute("SELECT DISTINCT environment, split FROM episodes LIMIT ?", (_CHOICES_MOST,)).fetchall()
     runs = file.execute(
         "SELECT run FROM episodes GROUP BY run ORDER BY max(opened) DESC LIMIT ?", (_CHOICES_MOST,)
@@ -114,7 +115,7 @@ def choices(file: sqlite3.Connection) -> JsonObject:
 
 
 def histogram(file: sqlite3.Connection, wanted: Filter) -> JsonObject:
-    """How many episodes have which return: each value if they are few, else ranges of one width."""
+    """How many episodes have each return: by value if there are few, else by ranges of one width."""
     where, values = wanted.where()
     scored = f"{_FROM} WHERE {where} AND total IS NOT NULL"
     known = file.execute(
@@ -193,7 +194,7 @@ def tasks(file: sqlite3.Connection, wanted: Filter, *, limit: int, pass_at: floa
 
 
 def named(file: sqlite3.Connection, ids: Sequence[str]) -> Sequence[JsonObject]:
-    """These episodes as they are now, for rows that are shown already."""
+    """The current state of these episodes, for rows that a page already shows."""
     marks = ", ".join("?" * len(ids))
     return [_row(row) for row in file.execute(f"SELECT {_SHOWN} FROM episodes WHERE id IN ({marks})", ids)]
 

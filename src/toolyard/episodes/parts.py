@@ -1,4 +1,4 @@
-"""Parts of one episode, for a reader who sees a few steps at a time: never all of it, never a whole long text."""
+"""Reads parts of one episode, for a page that shows a few steps at a time: never all of it, never a whole long text."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from toolyard.episodes.texts import STEPS_MOST, quoted, words_of_step
 Kind: TypeAlias = Literal["failure", "reward"]
 
 CUT = 4096
-"""Bytes of a text that are shown at first."""
+"""Bytes of a text to show at first."""
 CHUNK = 64 * 2**10
-"""Bytes of a text that are fetched at once."""
+"""Bytes of a text to fetch at once."""
 IMAGES: Mapping[str, Sequence[bytes]] = {
     "image/png": (b"\x89PNG\r\n\x1a\n",),
     "image/jpeg": (b"\xff\xd8\xff",),
     "image/gif": (b"GIF87a", b"GIF89a"),
     "image/webp": (b"RIFF",),
 }
-"""The kinds of images that are shown, and how their files begin."""
+"""The kinds of images to show, and how their files begin."""
 _BLOCKS_MOST = 20
-"""Of a step, that are shown at first."""
+"""The most blocks of a step to show at first."""
 _ARGUMENTS_MOST = 50
 _WINDOW_BYTES = 2**20
-"""Rows of steps that are read at once: one step at least, however large it is."""
+"""The most bytes of steps to read at once; at least one step, even if it is larger."""
 _STRIP = 240
-"""Pieces of the strip that shows where an episode failed and where it was rewarded."""
+"""Pieces of the strip that shows where an episode has failures and rewards."""
 _FAMILY_MOST = 500
 _SIBLINGS_MOST = 50
 _COMPARED_AT_ONCE = 20_000
@@ -54,7 +54,7 @@ _SAME = " AND ".join(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a text, and where it lies in the whole: both in bytes."""
+    """A part of a text, and its place in the whole, in bytes."""
 
     text: str
     start: int
@@ -66,7 +66,7 @@ class Part:
 
 
 def part_of(data: bytes, start: int, of: int) -> Part:
-    """Without the half of a character at either end, so that the next part begins where this one ends."""
+    """Cut off incomplete characters at both ends, so that the next part begins where this one ends."""
     skipped = 0
     while start and skipped < min(3, len(data)) and data[skipped] & 0xC0 == 0x80:
         skipped += 1
@@ -86,7 +86,7 @@ def cut(text: str) -> Part:
 
 
 def head(file: sqlite3.Connection, wanted: str) -> JsonObject:
-    """Everything of an episode but its steps. Raises `NoEpisode`."""
+    """An episode without its steps. Raises `NoEpisode`."""
     row = file.execute(f"SELECT {_EPISODE} FROM episodes WHERE id = ?", (wanted,)).fetchone()
     if row is None:
         raise NoEpisode(f"there is no episode {wanted[:80]!r}; it may have been dropped to make room for newer ones")
@@ -114,7 +114,7 @@ def number_of(file: sqlite3.Connection, wanted: str) -> int:
 def steps(
     file: sqlite3.Connection, episode: int, first: int, limit: int, *, back: bool = False
 ) -> Sequence[JsonObject]:
-    """Steps from a number on, or back from it, in their order; fewer than asked for where they are large."""
+    """Steps from a number on, or back from it, in order; fewer than `limit` if they are large."""
     order, compared = ("DESC", "<=") if back else ("ASC", ">=")
     sql = f"SELECT * FROM steps WHERE episode = ? AND number {compared} ? ORDER BY number {order} LIMIT ?"
     found: list[JsonObject] = []
@@ -128,7 +128,7 @@ def steps(
 
 
 def strip(file: sqlite3.Connection, episode: int, of: int) -> JsonObject:
-    """How many failures and rewards there are, and where, in pieces of equal length."""
+    """The number of failures and rewards, in all and in each of the strip's equal pieces."""
     found: dict[str, object] = {"pieces": _STRIP, "of": of}
     for kind, condition in _KINDS.items():
         counted = file.execute(
@@ -151,9 +151,9 @@ def jump(file: sqlite3.Connection, episode: int, kind: Kind, start: int, *, back
 def find(
     file: sqlite3.Connection, episode: int, words: str, start: int, *, back: bool = False
 ) -> tuple[int | None, int]:
-    """The next step after a number that says all of these words, or the last before it; and how far was looked.
+    """The next step after a number that contains all of these words, or the last before it; and how far it searched.
 
-    The index of words knows episodes that are over. Of others some thousand steps are read: ask again from there.
+    The word index has closed episodes. In others it reads some thousand steps: ask again from there.
     """
     (indexed,) = file.execute("SELECT searchable FROM episodes WHERE number = ?", (episode,)).fetchone()
     order, compared = ("DESC", "<") if back else ("ASC", ">")
@@ -203,12 +203,12 @@ def _step(file: sqlite3.Connection, row: sqlite3.Row) -> JsonObject:
 
 
 def _digest(text: str) -> str:
-    """Tells two long texts apart of which only the beginnings are shown."""
+    """A digest that tells apart two long texts with the same beginning."""
     return hashlib.blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
 
 
 def _arguments(text: str) -> Sequence[tuple[str, str, bool]]:
-    """Each argument with its text, and whether that is JSON. Texts are shown as they are."""
+    """Each argument with its text, and whether that is JSON; strings stay plain text."""
     found = json.loads(text)
     return [
         (name, value, False) if isinstance(value, str) else (name, json.dumps(value, ensure_ascii=False), True)
@@ -217,7 +217,7 @@ def _arguments(text: str) -> Sequence[tuple[str, str, bool]]:
 
 
 def _block(file: sqlite3.Connection, block: JsonObject) -> JsonObject:
-    """A block without what is long: the beginning of a text, and of an image whether it can be shown."""
+    """A block without its long data: the beginning of a text; for an image, whether it can be shown."""
     if block["type"] == "image":
         kind = str(block.get("mimeType", ""))
         return {"type": "image", "kind": kind[:100], "shown": kind in IMAGES}
@@ -272,7 +272,7 @@ def whole(file: sqlite3.Connection, episode: int, step: int, name: str) -> Itera
 
 
 def picture(file: sqlite3.Connection, episode: int, step: int, place: int) -> tuple[str, bytes]:
-    """An image that a browser may show, and its kind. Raises `StoreError` for anything else that calls itself one."""
+    """An image that a browser may show, and its kind. Raises `StoreError` if the data is something else."""
     block = _block_at(file, episode, step, place)
     kind = str(block.get("mimeType", ""))
     if block["type"] != "image" or kind not in IMAGES:
@@ -374,10 +374,11 @@ def siblings(file: sqlite3.Connection, wanted: str) -> Sequence[JsonObject]:
 def first_difference(
     file: sqlite3.Connection, a: int, b: int, *, ahead: int = 0, after: int = 0
 ) -> tuple[int | None, int | None]:
-    """The first step of `a` after a number that is not as that of `b`, and how far they are the same if none is yet.
+    """The first step of `a` after a number that differs from its counterpart in `b`; without one, how far they are the
+    same.
 
-    Step n of `a` stands beside step n + `ahead` of `b`, as for a parent and its fork. Many steps are compared at once,
-    and not all: ask again from there.
+    Step n of `a` stands beside step n + `ahead` of `b`, as for a parent and its fork. It compares many steps at once,
+    but not all: ask again from there.
     """
     last = after + _COMPARED_AT_ONCE
     (found,) = file.execute(

@@ -133,7 +133,7 @@ class Row:
 
     @property
     def rewards(self) -> JsonObject | None:
-        """The rewards that have names."""
+        """The named rewards."""
         found = json.loads(self.metadata).get("rewards") if self.metadata and '"rewards"' in self.metadata else None
         return found if isinstance(found, dict) else None
 

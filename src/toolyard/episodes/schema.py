@@ -100,11 +100,11 @@ CREATE INDEX episodes_by_parent ON episodes (parent) WHERE parent IS NOT NULL;
 CREATE INDEX steps_failed ON steps (episode, number) WHERE outcome <> 'ok';
 CREATE INDEX steps_rewarded ON steps (episode, number) WHERE reward IS NOT NULL;
 """
-"""The sums of named rewards; and what the pages of Studio ask: lists by any filter without reading tasks and prompts,
-forks, and which steps of an episode failed or have a reward."""
+"""The sums of named rewards, and indexes for Studio's pages: lists by any filter without reading tasks and prompts,
+forks, and the steps of an episode that failed or have a reward."""
 _VERSIONS = (_TABLES, _SINCE_2)
 _OPERATIONS = 20_000
-"""Of SQLite's machine, between two looks at the clock: about a millisecond."""
+"""Operations of SQLite's machine between two looks at the clock: about a millisecond."""
 
 
 class StoreError(ToolyardError):
@@ -112,7 +112,7 @@ class StoreError(ToolyardError):
 
 
 def connect(path: Path, *, create: bool = False, patience: float | None = None) -> sqlite3.Connection:
-    """Open a store, or make one. Wait so many seconds for others who have locked it. Raises `StoreError`."""
+    """Open a store, or make one. Wait up to `patience` seconds for a lock. Raises `StoreError`."""
     if not create and not path.exists():
         raise StoreError(f"there is no file {str(path)!r}; a server that is started with --record makes one")
     connection = None
@@ -133,7 +133,7 @@ def connect(path: Path, *, create: bool = False, patience: float | None = None) 
 
 @contextmanager
 def looking(path: Path, *, seconds: float = 10.0, patience: float = 2.0) -> Iterator[sqlite3.Connection]:
-    """A connection for someone who waits for a page: give up after so many seconds. Raises `StoreError`."""
+    """A connection for a page: a query gives up after `seconds`. Raises `StoreError`."""
     end = time.monotonic() + seconds
     connection = connect(path, patience=patience)
     connection.set_progress_handler(lambda: int(time.monotonic() > end), _OPERATIONS)
@@ -173,7 +173,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, create: bool) -> Non
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    """Make what is missing. Several processes may try at the same time, and one of them does it."""
+    """Make the missing tables. Several processes may try at the same time, and one of them does it."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()

@@ -123,9 +123,9 @@ class Filter:
     ids: Sequence[str] = ()
     """Ids, or their beginnings."""
     like: str | None = None
-    """The id of an episode whose task they have."""
+    """The id of an episode: only episodes of its task match."""
     words: str | None = None
-    """What one of their steps says. Only what is in the index is found."""
+    """Words that one of their steps contains. Finds only indexed steps."""
 
     def where(self) -> tuple[str, Sequence[object]]:
         """The SQL condition and its values. Raises `StoreError` for a malformed comparison."""
@@ -223,7 +223,7 @@ class Store:
         return [self._step(file, row) for row in _rows(file, sql, episode.number, first, limit)]
 
     def each_step(self, episode: Episode) -> Iterator[Step]:
-        """All of its steps, a few in memory at a time."""
+        """Yield all steps, a few in memory at a time."""
         first = 1
         while steps := self.some_steps(episode, first, _STEPS_AT_ONCE):
             yield from steps

@@ -21,19 +21,19 @@ STEPS_MOST = 2**20
 """More steps than any episode has: a step's place in the index is its episode's number times this, plus its own
 number."""
 MATCHES_MOST = 50_000
-"""Steps that a filter by words looks at: the newest that match."""
+"""A filter by words considers at most this many steps, the newest that match."""
 _INDEX_AT_ONCE = 500
 _UNREAD = "SELECT number FROM episodes WHERE closed IS NOT NULL AND NOT searchable ORDER BY number LIMIT ?"
 _STEPS = (
     "SELECT number, tool, said, arguments, blocks FROM steps WHERE episode = ? AND number > ? ORDER BY number LIMIT ?"
 )
 _STEPS_AT_ONCE = 5000
-"""In one transaction, during which nobody else writes."""
+"""The most steps to index in one transaction, which blocks all other writers."""
 _LAST = "SELECT max(id) FROM words_docsize WHERE id BETWEEN ? AND ?"
 
 
 def quoted(words: str) -> str:
-    """Every word has to be there; none of them is an operator."""
+    """Quote the words: all must occur, and none acts as an operator."""
     return " ".join('"{}"'.format(word.replace('"', '""')) for word in words.split())
 
 
@@ -55,7 +55,7 @@ def words_of_step(file: sqlite3.Connection, tool: str, said: str | None, argumen
 
 
 def index(file: sqlite3.Connection, seconds: float = math.inf) -> bool:
-    """Add what was recorded since the last search, for about so many seconds. Return whether it is all there."""
+    """Index what was recorded since the last search, for about `seconds`. Return whether the index is complete."""
     end = time.monotonic() + seconds
     while True:
         file.execute("BEGIN IMMEDIATE")
@@ -80,7 +80,7 @@ def empty_index(file: sqlite3.Connection) -> None:
 
 
 def _indexed(file: sqlite3.Connection, numbers: Sequence[tuple[int]]) -> Sequence[tuple[int]]:
-    """Add steps of these episodes, so many at once. Return the episodes of which all are there now."""
+    """Index some steps of these episodes. Return the episodes that are complete now."""
     done, left = [], _STEPS_AT_ONCE
     for (number,) in numbers:
         first = number * STEPS_MOST

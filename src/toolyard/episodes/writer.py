@@ -38,9 +38,9 @@ _YIELD_EVERY = 8
 _DROPPED_MOST = 500
 """The most episodes to drop in one transaction."""
 _REWARDS_MOST = 32
-"""Named rewards of which an episode has the sums."""
+"""An episode keeps the sums of at most this many named rewards."""
 _REWARD_MOST = 1e100
-"""A sum of smaller ones is a number."""
+"""Larger rewards are left out of the sums, so that a sum stays finite."""
 _NO_FILE = (-1, -1)
 _SAID_EVERY = 60.0
 """Seconds between two complaints of the same kind."""

@@ -66,7 +66,7 @@ class Supervisor:
         self._running: dict[int, _Running] = {}
         """By pid."""
         self._due: dict[int, float] = {}
-        """When a gateway that died is to be started again, by its number."""
+        """When to start a gateway that died again, by its number."""
         self._stopped_by: list[int] = []
         self._deadline = float("inf")
         self._serving = False

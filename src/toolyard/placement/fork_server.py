@@ -1,7 +1,7 @@
 """The fork server, from the server's side: a process that has everything loaded that workers need, and forks them.
 
-The server forks it before it answers requests. It ends when the server does, in whatever way, and its workers end with
-it. Its own code is in `fork_server_process`.
+The server forks it before it answers requests. It ends with the server, however that ends, and its workers end with it.
+Its own code is in `fork_server_process`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     server -> guard -> fork server -> workers, and orphans of theirs
 
 The fork server forks workers and ends them. Every process that a worker starts bears the worker's mark. If its parent
-ends, it becomes a child of the fork server, which kills it once its worker has ended. When the fork server or the
-server ends, in whatever way, the guard kills what is left.
+ends, it becomes a child of the fork server, which kills it once its worker has ended. However the fork server or the
+server ends, the guard kills what is left.
 """
 
 from __future__ import annotations

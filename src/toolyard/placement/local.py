@@ -64,7 +64,7 @@ log = logging.getLogger("toolyard.environment")
 T = TypeVar("T")
 
 _DISCARD_SECONDS = 10.0
-"""How long `stop` waits for the teardowns of environments that nobody waited for."""
+"""How long `stop` waits for teardowns that run without a caller."""
 _SET_BY_US = ("task_spec", "secrets")
 """What the constructor of `Environment` sets."""
 

@@ -225,7 +225,7 @@ class RemoteEnvironment:
         return [RemoteEnvironment(spec, process, alone=False, called=name) for spec, name in made], strategy
 
     async def _fork_there(self, names: Sequence[str]) -> Strategy:
-        """Fork within the same process, in whatever way the placement there can."""
+        """Fork within the same process, by any strategy that the placement there supports."""
         strategy: Strategy = await self._ask("fork_here", self._name, self._toolset, names)
         return strategy
 
@@ -289,7 +289,7 @@ class RemoteEnvironment:
         elif asked.done():
             return
         if self.alone:
-            await self.process.end(f"its process was ended, because {tool!r} did not stop when it was told to")
+            await self.process.end(f"its process was ended, because {tool!r} did not stop in time")
         else:
             self.process.retired = True
             log.error("%r does not stop; process %d gets no new sessions", tool, self.process.pid)

@@ -35,7 +35,7 @@ class OurQuestion(asyncio.Future[Any]):
     """
 
     _parts: deque[Any] | None = None
-    """Parts of the answer that nobody has read yet. Made when the first comes: most answers are whole."""
+    """Unread parts of the answer. Made when the first comes: most answers are whole."""
     _size = 0
     """Bytes in these parts."""
     _is_held = False
@@ -50,7 +50,7 @@ class OurQuestion(asyncio.Future[Any]):
         """Tell the other side to stop its work on this question. It still answers, once it has stopped."""
         if not self.done():
             self._connection.send(_CANCELS, self._number)
-            self.add_done_callback(look_at)  # perhaps nobody waits for the answer any more
+            self.add_done_callback(look_at)  # the caller may not wait for the answer any more
 
     def leave(self) -> None:
         """Stop the work, and do not wait for the answer."""
@@ -235,7 +235,7 @@ class RpcConnection(asyncio.Protocol):
             if not question.done():
                 question.set_exception(PeerLost(why))
                 question.wake()
-                question.exception()  # so that asyncio does not complain if nobody waits for it any more
+                question.exception()  # mark it as retrieved, in case no caller waits any more
 
     # What the event loop calls.
 
@@ -285,7 +285,7 @@ class RpcConnection(asyncio.Protocol):
 
 
 def look_at(future: asyncio.Future[Any]) -> None:
-    """A callback that keeps asyncio from complaining about an exception that perhaps nobody waits for any more."""
+    """A callback that marks an exception as retrieved, so that asyncio does not complain if no caller waits for it."""
     if not future.cancelled():
         future.exception()
 

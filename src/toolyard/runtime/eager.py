@@ -2,7 +2,8 @@
 
 Python 3.12 can do this itself. On 3.11 we run the first step by hand, as the same task that runs all later ones: code
 that asks for its task, such as `asyncio.timeout`, always sees one task. Most work is over after that step. Making a
-real task of it would take longer than the work, so we only do that when the work has to wait or somebody uses the task.
+real task of it would take longer than the work, so we only do that when the work has to wait or other code uses the
+task.
 """
 
 from __future__ import annotations

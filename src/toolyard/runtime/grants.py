@@ -18,7 +18,7 @@ from toolyard.runtime.session import Session
 MOST = 64
 """Tokens of one session that are valid at the same time."""
 _MARK = "agt-"
-"""Every token begins with it, so that one can be told from other text."""
+"""Every token begins with it, which distinguishes tokens from other text."""
 _BYTES = 24
 _SHAPE = re.compile(rf"{_MARK}[\w-]{{16,}}", re.ASCII)
 

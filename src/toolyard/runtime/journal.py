@@ -15,8 +15,8 @@ from toolyard.placement.base import SessionSpec
 Outcome: TypeAlias = Literal["ok"] | Reason
 
 Why: TypeAlias = Literal["deleted", "idle", "drained", "replaced", "failed"]
-"""Why a session was closed: its client deleted it, nobody used it, the server ends, its client meant another
-environment, or it could not be built."""
+"""Why a session was closed: its client deleted it, it was idle, the server ends, its client meant another environment,
+or it could not be built."""
 
 Opened: TypeAlias = Callable[[SessionSpec], None]
 Settled: TypeAlias = Callable[[SessionSpec, str, float], None]
@@ -28,7 +28,7 @@ Swept: TypeAlias = Callable[[float], None]
 
 
 class Deed(Protocol):
-    """What a listener remembers of a call that has begun."""
+    """A listener's own note of a running call."""
 
     def ended(self, result: Reply, waited: float, ran: float | None) -> None: ...
 
@@ -55,7 +55,7 @@ class Recorder(Listener, Protocol):
 
 
 class _Deeds:
-    """Those of several listeners."""
+    """The notes of several listeners."""
 
     __slots__ = ("_deeds",)
 
@@ -68,7 +68,7 @@ class _Deeds:
 
 
 class _Listeners:
-    """Several as one."""
+    """Several listeners as one."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self.listeners = listeners

@@ -1,4 +1,4 @@
-"""What `list_splits()` and `list_tasks()` returned, checked: each error says what came, and what to return instead."""
+"""Checks what `list_splits()` and `list_tasks()` return: each error names the value, and what to return instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolyard.core.errors import DefinitionError
 from toolyard.core.output import JsonObject
 
 _SHOWN = 80
-"""Characters of a value that an error shows."""
+"""The most characters of a value to show in an error."""
 
 
 def as_splits(environment: type[Environment], listed: Any) -> Sequence[Split]:
@@ -28,7 +28,7 @@ def as_splits(environment: type[Environment], listed: Any) -> Sequence[Split]:
 
 
 def as_tasks(environment: type[Environment], split: str, listed: Any) -> Sequence[JsonObject]:
-    """The list of tasks as it came. Of a list or tuple, every task is looked at; others may be lazy."""
+    """The list of tasks, unchanged. Checks every task of a list or tuple; other sequences may be lazy."""
     where = f"{environment.__qualname__}.list_tasks({split!r})"
     if isinstance(listed, str | bytes | Mapping) or not (hasattr(listed, "__len__") and hasattr(listed, "__getitem__")):
         advice = "return list(…) of it" if hasattr(listed, "__next__") else "return a list of dicts, one for each task"
@@ -53,7 +53,7 @@ def copied(environment: type[Environment], split: str, index: int, task: JsonObj
     """A copy for one session: what it does to its task must not reach the list that all sessions share."""
     try:
         return copy.deepcopy(task)
-    except Exception as error:  # of an object that the author put there, such as a lock or an open file
+    except Exception as error:  # raised by an object in the task, such as a lock or an open file
         path, culprit = _not_copied(task)
         raise DefinitionError(
             f"{_name(environment, split, index)} cannot be copied for its session: {path} is {shown(culprit)} "
@@ -62,7 +62,7 @@ def copied(environment: type[Environment], split: str, index: int, task: JsonObj
 
 
 def shown(value: object) -> str:
-    """`'train', a str`: a value of an author's, cut, and its type."""
+    """`'train', a str`: an author's value, shortened, and its type."""
     if value is None:
         return "None (is a return missing?)"
     kind = type(value).__name__
@@ -88,6 +88,6 @@ def _not_copied(value: object, path: str = "it") -> tuple[str, object]:
     for key, part in inner:
         try:
             copy.deepcopy(part)
-        except Exception:  # the same as above, of one part
+        except Exception:  # as above, for one part
             return _not_copied(part, f"{path}[{key!r}]")
     return path, value

@@ -83,7 +83,7 @@ class Session:
         self.provisional = provisional
         """The client opened it without naming an environment. The first request that names one decides."""
         self.on_idle = on_idle
-        """The runtime calls this instead of closing the session when nobody has used it for long."""
+        """The runtime calls this instead of closing the session when it is idle for long."""
         self.running = 0
         """How many calls run or wait to run."""
         self._shared = shared
@@ -209,6 +209,13 @@ class Session:
         if running:
             await asyncio.wait([call.ended() for call in running], timeout=self._shared.limits.teardown_seconds)
 
+    @property
+    def _unrepeatable(self) -> str:
+        """Why its calls cannot be repeated."""
+        if self.spec.environment.replayable:
+            return "its calls cannot be repeated, since one of them was stopped half-way"
+        return "its calls cannot be repeated either, since it does not say replayable = True"
+
     async def fork(self, specs: Sequence[SessionSpec]) -> tuple[Sequence[Session], Strategy]:
         """Make sessions that continue from here. This waits until no call runs, and no call begins meanwhile."""
         await self.ready()
@@ -222,7 +229,7 @@ class Session:
                 made, strategy = await placed.fork(specs)
             except (NotSupported, CannotFork) as error:
                 if self._life.history is None:
-                    raise type(error)(f"{error}; and its calls cannot be repeated (replayable = True)") from error
+                    raise type(error)(f"{error}; {self._unrepeatable}") from error
                 strategy = "replay"
                 made = await self._life.repeated(specs)
             for session, one in zip(sessions, made, strict=True):

@@ -33,7 +33,7 @@ def _list(environment: type[Environment], split: str, listed: object) -> _Listed
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Log what is wrong with a list of tasks: the client is told, and the author reads the log."""
+    """Log what is wrong with a list of tasks, for the author; the client gets the error."""
     try:
         yield
     except DefinitionError as error:

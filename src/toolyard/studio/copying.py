@@ -50,7 +50,7 @@ def as_curl(log: Log, url: str, *, asks_key: bool) -> str:
         f'ask "$URL"/{shlex.quote(name)}/prompt',
     ]
     for step in _asked(log):
-        written = f'{{"name":{json.dumps(step.tool)},"input":{step.arguments}}}'
+        written = f'{{"name":{json.dumps(step.tool)},"input":{step.arguments.decode()}}}'
         lines.append(f'ask "$URL"/{shlex.quote(name)}/call -d {shlex.quote(written)}')
     lines.append('ask -X POST "$URL/delete"')
     return "\n".join(lines) + "\n"

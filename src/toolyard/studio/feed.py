@@ -8,14 +8,25 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import copy
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from toolyard.asgi import HttpError
 from toolyard.core.encoding import encode
-from toolyard.core.output import AskAgain, Blocks, ImageBlock, JsonObject, Reply, TextBlock, ToolFailure, as_output
+from toolyard.core.output import (
+    AskAgain,
+    Blocks,
+    ImageBlock,
+    JsonObject,
+    Reply,
+    TextBlock,
+    ToolFailure,
+    ToolOutput,
+    as_output,
+)
 from toolyard.episodes.recorder import size_of
 from toolyard.placement.base import SessionSpec
 from toolyard.runtime.journal import Journal, Why
@@ -40,39 +51,82 @@ _AT_ONCE = 100
 """Steps in one message. A session that is faster than its watchers has gaps."""
 
 
-@dataclass(slots=True)
 class Step:
-    number: int
-    tool: str
-    arguments: str
-    said: str
-    at: float
-    revision: int = 0
-    outcome: str = ""
-    """Empty while the call runs."""
-    blocks: Blocks = ()
-    reward: float | None = None
-    rewards: Mapping[str, float] | None = None
-    finished: bool = False
-    waited: float = 0.0
-    ran: float | None = None
-    size: int = 0
-    inherited: bool = False
-    """It was made in the session that this one continues from."""
+    """One call. It is made and ended on the way of that call, and so does as little as it can until a page asks."""
+
+    __slots__ = (
+        *("_feed", "_log", "arguments", "at", "inherited", "number", "ran", "result"),
+        *("revision", "said", "size", "tool", "waited"),
+    )
+
+    def __init__(self, feed: Feed, log: Log, tool: str, arguments: bytes, said: str) -> None:
+        self._feed = feed
+        self._log = log
+        self.number = log.number = log.number + 1
+        self.tool = tool
+        self.arguments = arguments
+        """As JSON, before the tool could change them."""
+        self.said = said
+        self.at = time.time()
+        self.result: Reply | None = None
+        """None while the call runs."""
+        self.waited = 0.0
+        self.ran: float | None = None
+        self.revision = 0
+        self.size = 0
+        self.inherited = False
+        """It was made in the session that this one continues from."""
+
+    def ended(self, result: Reply, waited: float, ran: float | None) -> None:
+        self.result, self.waited, self.ran = result, waited, ran
+        self._feed.grow(self._log, self, size_of(result))
+
+    def copied_to(self, log: Log) -> Step:
+        made = copy.copy(self)
+        made._log, made.revision, made.inherited = log, 1, True
+        return made
+
+    @property
+    def outcome(self) -> str:
+        """Empty while the call runs."""
+        match self.result:
+            case None:
+                return ""
+            case ToolFailure() as failure:
+                return failure.reason
+            case _:
+                return "ok"
+
+    @property
+    def output(self) -> ToolOutput:
+        """What came back, in blocks."""
+        match self.result:
+            case None:
+                return ToolOutput()
+            case ToolFailure() as failure:
+                return ToolOutput(blocks=[TextBlock(text=failure.message)], finished=failure.finished)
+            case AskAgain() as later:
+                return ToolOutput(blocks=[TextBlock(text=f"[no result yet: ask again with {later.tool}]")])
+            case returned:
+                return as_output(returned)
+
+    @property
+    def blocks(self) -> Blocks:
+        return self.output.blocks
 
     def as_json(self, base: str, budget: Budget) -> JsonObject:
-        here = f"{base}/steps/{self.number}"
+        here, output = f"{base}/steps/{self.number}", self.output
         return {
             "number": self.number,
             "tool": self.tool,
-            "arguments": budget.text(self.arguments, f"{here}/arguments"),
+            "arguments": budget.text(self.arguments.decode(), f"{here}/arguments"),
             "said": budget.text(self.said, f"{here}/said") if self.said else None,
             "at": self.at,
             "outcome": self.outcome,
-            "blocks": blocks_json(self.blocks, here, budget),
-            "reward": self.reward,
-            "rewards": self.rewards,
-            "finished": self.finished,
+            "blocks": blocks_json(output.blocks, here, budget),
+            "reward": output.reward,
+            "rewards": output.rewards,
+            "finished": output.finished,
             "waited": self.waited,
             "ran": self.ran,
             "inherited": self.inherited,
@@ -119,15 +173,13 @@ class Log:
     prompt: Blocks | None = None
     revision: int = 1
     dropped: int = 0
+    number: int = 0
+    """Of the last call."""
     size: int = 0
     viewers: int = 0
     left: float = field(default_factory=time.monotonic)
     closed: Why | None = None
     waiting: set[asyncio.Future[None]] = field(default_factory=set)
-
-    @property
-    def next_number(self) -> int:
-        return self.earlier + self.dropped + len(self.steps) + 1
 
     def step(self, number: int) -> Step:
         for step in self.steps:
@@ -139,9 +191,10 @@ class Log:
         self.revision += 1
         if step is not None:
             step.revision = self.revision
-        for one in self.waiting:
-            if not one.done():
-                one.set_result(None)
+        if self.waiting:
+            for one in self.waiting:
+                if not one.done():
+                    one.set_result(None)
 
     async def after(self, revision: int, seconds: float) -> None:
         """Wait for something newer, but no longer than this."""
@@ -157,30 +210,6 @@ class Log:
     def newer(self, revision: int) -> Sequence[Step]:
         """Steps that have changed since, the newest of them if they are many."""
         return [step for step in self.steps if step.revision > revision][-_AT_ONCE:]
-
-
-class _Deed:
-    __slots__ = ("_feed", "_log", "_step")
-
-    def __init__(self, feed: Feed, log: Log, step: Step) -> None:
-        self._feed = feed
-        self._log = log
-        self._step = step
-
-    def ended(self, result: Reply, waited: float, ran: float | None) -> None:
-        step = self._step
-        step.waited, step.ran = waited, ran
-        if isinstance(result, ToolFailure):
-            step.outcome, step.finished = result.reason, result.finished
-            step.blocks = (TextBlock(text=result.message),)
-        elif isinstance(result, AskAgain):
-            step.outcome = "ok"
-            step.blocks = (TextBlock(text=f"[no result yet: ask again with {result.tool}]"),)
-        else:
-            output = as_output(result)
-            step.outcome, step.finished = "ok", output.finished
-            step.blocks, step.reward, step.rewards = output.blocks, output.reward, output.rewards
-        self._feed.grow(self._log, step, size_of(result))
 
 
 class Feed:
@@ -201,7 +230,7 @@ class Feed:
             self._journal.closed.append(self._closed)
             self._journal.swept.append(self._sweep)
         earlier = session.standing.tally.calls + session.running
-        log = self._logs[session.id] = Log(session.spec, earlier, pinned)
+        log = self._logs[session.id] = Log(session.spec, earlier, pinned, number=earlier)
         return log
 
     def find(self, session_id: str) -> Log | None:
@@ -211,24 +240,25 @@ class Feed:
         """The log of a fork, which begins with what happened before."""
         log = self.follow(fork, pinned=True)
         log.earlier, log.dropped, log.prompt = parent.earlier, parent.dropped, parent.prompt
+        log.number = parent.number
         for step in parent.steps:
             if step.outcome:
-                log.steps.append(_copied(step))
+                log.steps.append(step.copied_to(log))
                 log.size += step.size
         log.changed()
         return log
 
     # What the journal tells.
 
-    def began(self, spec: SessionSpec, tool: str, arguments: JsonObject, given: JsonObject, said: str) -> _Deed | None:
+    def began(self, spec: SessionSpec, tool: str, arguments: JsonObject, given: JsonObject, said: str) -> Step | None:
         log = self._logs.get(spec.session_id)
         if log is None:
             return None
-        written = encode(arguments).decode()
-        step = Step(log.next_number, tool, written, said, time.time())
+        written = encode(arguments)
+        step = Step(self, log, tool, written, said)
         log.steps.append(step)
         self.grow(log, step, len(written) + len(said))
-        return _Deed(self, log, step)
+        return step
 
     def prompted(self, spec: SessionSpec, prompt: Blocks) -> None:
         if (log := self._logs.get(spec.session_id)) is not None:
@@ -273,13 +303,6 @@ class Feed:
             self._journal.unhear(self)
             self._journal.closed.remove(self._closed)
             self._journal.swept.remove(self._sweep)
-
-
-def _copied(step: Step) -> Step:
-    return Step(
-        *(step.number, step.tool, step.arguments, step.said, step.at, 1, step.outcome, step.blocks),
-        *(step.reward, step.rewards, step.finished, step.waited, step.ran, step.size, True),
-    )
 
 
 def picture_in(block: ImageBlock) -> bytes:

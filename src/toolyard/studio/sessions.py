@@ -251,7 +251,7 @@ async def step_text(visit: Visit) -> None:
     step = log_of(visit).step(whole_number(visit.named[1]))
     match visit.named[2]:
         case "arguments":
-            await send_text(visit, step.arguments)
+            await send_text(visit, step.arguments.decode())
         case "said":
             await send_text(visit, step.said)
         case other:
@@ -314,7 +314,7 @@ async def call(visit: Visit) -> None:
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise HttpError(400, "`tool` is the name of a tool, and `arguments` an object")
     log = visit.parts.feed.follow(session)
-    number = log.next_number
+    number = log.number + 1
     try:
         session.start(name, arguments, kept=False)
     except SessionClosed:

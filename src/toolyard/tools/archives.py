@@ -1,7 +1,6 @@
 """Shows a workspace to people, as a zip archive or a tree of names. It trusts nothing that comes out of the workspace.
 
-Untrusted code may have made the tar archive. So its reader moves forward with each step and knows no more than it must:
-files, folders, hard links, and long names in the two usual forms.
+Untrusted code may have made the tar archive, which `archives.tar_reader` reads.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ async def _(box: Sandbox, case: Case) -> None:
 
 @rule_of(RULES, "files")
 async def _(box: Sandbox, case: Case) -> None:
-    """Whatever lies in the workspace, nothing that comes out of it leads out of where it is put."""
+    """Nothing that comes out of the workspace leads out of its target folder."""
     with tempfile.TemporaryDirectory() as here:
         os.mkdir(outside := Path(here, "outside"))
         await box.run(
