@@ -38,6 +38,8 @@ from toolyard.sandboxes.process_based.trial import Trial, try_out
 from toolyard.sandboxes.view import View
 
 _UID = 1000
+_AS_PROGRAM = ("--user", f"{_UID}:{_UID}")
+"""The first process of a container is root, without any capability, so that programs cannot end it."""
 _LABEL = "toolyard.server"
 _PROFILE = "seccomp.json"
 _READY = b"ready\n"
@@ -297,7 +299,7 @@ class ContainerRoom:
 
     async def command(self, *argv: str, stdin: bytes = b"", most: int = _MESSAGE_MOST) -> EngineAnswer:
         """Run one of our own commands in the container."""
-        where = ("--workdir", WORKSPACE, self._container)
+        where = (*_AS_PROGRAM, "--workdir", WORKSPACE, self._container)
         return await self._engine.run("exec", "--interactive", *where, *argv, stdin=stdin, most=most)
 
     async def start(
@@ -314,7 +316,7 @@ class ContainerRoom:
             "adopt": True,
         }
         launched = [*script((*self.python, "-S"), "process_based/launcher", repr(orders)), *argv]
-        where = ("--workdir", WORKSPACE, "--env", f"{NAME}={name}", self._container)
+        where = (*_AS_PROGRAM, "--workdir", WORKSPACE, "--env", f"{NAME}={name}", self._container)
         arguments = ("exec", "--interactive", *where, *launched)
         return self._engine.begin(*arguments, output_bytes=limits.output_bytes, name=name, mark=mark)
 
@@ -401,7 +403,8 @@ def _walls(kind: str, container: str, limits: Limits) -> Sequence[str]:
         ),
         *("--network", "host" if limits.network == "host" else "none"),
         *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-        *("--user", f"{_UID}:{_UID}", "--hostname", "sandbox", "--workdir", WORKSPACE),
+        *(["--http-proxy=false"] if kind == "podman" else []),  # or programs would see the server's, with its password
+        *("--user", "0:0", "--hostname", "sandbox", "--workdir", WORKSPACE),
         *("--tmpfs", f"{WORKSPACE}:{private}", "--tmpfs", f"/tmp:{private}"),
         *("--memory", str(limits.memory_bytes), "--memory-swap", str(limits.memory_bytes)),
         *("--pids-limit", str(limits.processes + _OWN_PROCESSES), "--cpus", f"{limits.cpus:g}"),
