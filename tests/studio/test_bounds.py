@@ -54,7 +54,7 @@ async def test_a_log_keeps_the_newest_steps_within_its_bounds(runtime: Runtime, 
         await session.start("weigh", {"n": number}).finished()
     assert [step.number for step in log.steps] == [8, 9, 10, 11, 12]
     assert log.dropped == 7
-    monkeypatch.setattr(feeds, "_BYTES_MOST", 4 * 1000)
+    log.most = 1000
     for _ in range(4):
         await session.start("weigh", {"n": 1, "x": "y" * 600}).finished()
     assert [step.number for step in log.steps] == [16]
