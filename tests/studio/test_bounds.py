@@ -107,3 +107,19 @@ async def test_a_fork_remembers_what_happened_before_it(runtime: Runtime):
     await runtime.session("two").start("add", {"n": 1}).finished()
     assert [(step.number, step.inherited) for step in forked.steps] == [(1, True), (2, False)]
     assert [step.number for step in log.steps] == [1]
+
+
+async def test_a_page_that_comes_back_after_its_log_was_forgotten_hears_of_new_calls(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(feeds, "_KEPT_SECONDS", -1.0)
+    feed, session = Feed(runtime.journal), await opened(runtime)
+    log = feed.follow(session)
+    for number in range(9):
+        await session.start("weigh", {"n": number}).finished()
+    seen = log.revision
+    feed._sweep(0)
+    again = feed.follow(session)
+    assert again is not log
+    await session.start("weigh", {"n": 1}).finished()
+    assert [step.number for step in again.newer(seen)] == [10]

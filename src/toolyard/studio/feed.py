@@ -238,6 +238,8 @@ class Feed:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._logs: dict[str, Log] = {}
+        self._revision = 0
+        """The highest of a log that is forgotten. A page that comes back to a new log of its session knows that one."""
 
     def follow(self, session: Session, *, pinned: bool = False) -> Log:
         """The log of a session, which begins now unless there is one already."""
@@ -245,6 +247,8 @@ class Feed:
         if log is not None and log.closed is None:
             log.pinned = log.pinned or pinned
             return log
+        if log is not None:  # of a session that had the same id
+            self._revision = max(self._revision, log.revision)
         if len(self._logs) >= _LOGS_MOST:
             self._make_room()
         if not self._logs:
@@ -253,6 +257,7 @@ class Feed:
             self._journal.swept.append(self._sweep)
         earlier = session.standing.tally.calls + session.running
         log = self._logs[session.id] = Log(session.spec, earlier, pinned, number=earlier)
+        log.revision = self._revision + 1
         self._share()
         return log
 
@@ -313,7 +318,7 @@ class Feed:
         self._forget(min(free)[1])
 
     def _forget(self, name: str) -> None:
-        del self._logs[name]
+        self._revision = max(self._revision, self._logs.pop(name).revision)
         self._share()
         if not self._logs:
             self._journal.unhear(self)
