@@ -14,6 +14,7 @@ from types import ModuleType
 from toolyard.adapters import is_environment, is_toolset, verl_tool
 from toolyard.core.environment import needs_sandbox
 from toolyard.core.errors import DefinitionError, ToolyardError, describe
+from toolyard.core.nearness import did_you_mean
 
 HERE = Path(__file__).parent
 WORKSPACE = "toolyard.tools.workspace:Workspace"
@@ -66,6 +67,8 @@ def builtin_examples() -> Sequence[Path]:
 def _load(target: str) -> tuple[ModuleType, str]:
     where, _, wanted = target.partition(":")
     verl_tool.offer_base()
+    if (problem := _no_module(where)) is not None:
+        raise LoadError(problem)
     try:
         return (_load_file(Path(where)) if where.endswith(".py") else _load_module(where)), wanted
     except (LoadError, KeyboardInterrupt):
@@ -76,9 +79,23 @@ def _load(target: str) -> tuple[ModuleType, str]:
         raise LoadError(f"{where} could not be loaded: {_innermost(error, where)}{describe(error)}") from error
 
 
+def _no_module(where: str) -> str | None:
+    """What is wrong with a target that names a folder, which is no environment by itself; None if it names none."""
+    folder = Path(where)
+    is_package = (folder / "__init__.py").is_file() and len(folder.parts) == 1 and not where.endswith("/")
+    if not where or not folder.is_dir() or is_package:
+        return None
+    files = sorted(str(file) for file in folder.glob("*.py") if not file.name.startswith("_"))
+    if not files:
+        return f"{where} is a folder, and there is no Python file in it. Name a file, such as my_environment.py"
+    more = f" and {len(files) - 5} more" if len(files) > 5 else ""
+    return f"{where} is a folder. Name the files to serve; in it are {', '.join(files[:5])}{more}"
+
+
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise LoadError(f"there is no file {path} here ({Path.cwd()})")
+        near = did_you_mean(path.name, (one.name for one in path.parent.glob("*.py")))
+        raise LoadError(f"there is no file {path} here ({Path.cwd()}){near}")
     # A file called random.py must not replace the standard library's `random`.
     name = f"{path.stem}_target" if path.stem in sys.stdlib_module_names else path.stem
     if package := verl_tool.home_of(path.read_text(errors="replace")):

@@ -51,7 +51,7 @@ from toolyard.sandboxes.hidden import hidden_by
 from toolyard.sandboxes.installation import Installation, here, using
 from toolyard.sandboxes.places import PER_PROCESSOR
 from toolyard.sandboxes.provider import Provider
-from toolyard.settings import Settings, SettingsError, is_loopback
+from toolyard.settings import Settings, SettingsError, is_loopback, unknown_variables
 from toolyard.studio.parts import Options as StudioOptions
 from toolyard.studio.route import Studio
 from toolyard.tools.data_files import use_data_dirs
@@ -141,7 +141,10 @@ class Server:
             log.warning("programs in sandboxes have this host's network: they reach this server, which asks for no key")
         log.info("serving %s on http://%s:%d", ", ".join(self.runtime.environments), host, port)
         tune_process()
-        self.serve(*listen_all(host, port, settings.gateways))
+        try:
+            self.serve(*listen_all(host, port, settings.gateways))
+        except KeyboardInterrupt:  # uvicorn raises it again when all is torn down; there is no more to say
+            log.info("stopped")
 
     def serve(self, *sockets: socket.socket, on_start: Callable[[], None] = lambda: None) -> None:
         """Serve on sockets that are already open. Raises `SandboxUnavailable`, before it answers any request, if an
@@ -149,6 +152,8 @@ class Server:
 
         With several gateways, call this in the main thread, and while there is no other thread.
         """
+        for warning in unknown_variables(os.environ):
+            log.warning("%s", warning)
         if (most := self.settings.part().max_connections) >= (files := open_files()):
             log.warning(
                 "max_connections lets a process have %d connections, but ulimit -n lets it have %d open files",
@@ -378,10 +383,19 @@ class _DrainingFirst(uvicorn.Server):
         made[1].data_received(head)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        log.info("stopping: %d calls running, %d sessions open", self._runtime.calls, len(self._runtime.sessions))
+        calls, seconds = self._runtime.calls, self._runtime.limits.drain_seconds
+        log.info("stopping: %d calls running, %d sessions open", calls, len(self._runtime.sessions))
+        if calls:
+            log.info(
+                "waiting up to %g s for calls to end (--drain-seconds); a second Ctrl-C stops them at once", seconds
+            )
         draining = asyncio.ensure_future(self._drain())
+        told = False
         while not draining.done():
             if self.force_exit:  # a second interrupt: do not wait for calls any longer
+                if not told and self._runtime.calls:
+                    log.info("stopping %d calls; sessions are still torn down", self._runtime.calls)
+                    told = True
                 self._runtime.stop_calls()
             await asyncio.wait((draining,), timeout=0.1)
         self.force_exit = False  # every session is closed, and the rest takes no time

@@ -7,12 +7,13 @@ import ipaddress
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from toolyard.core.errors import ToolyardError
+from toolyard.core.nearness import did_you_mean
 from toolyard.sandboxes.base import Level, Network
 from toolyard.sandboxes.base import Limits as SandboxLimits
 
@@ -22,6 +23,10 @@ _HOST = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?", re.ASCII)
 _ORIGIN = re.compile(r"file://|[A-Za-z][A-Za-z0-9+.-]*://" + _HOST.pattern, re.ASCII)
 
 _ORIGIN_WITH_PATH = re.compile(r"https?://" + _HOST.pattern + r"(/[A-Za-z0-9._~/-]*)?", re.ASCII)
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+SIZES = "a number of bytes, or a size such as 512M or 2G"
 
 _SANDBOX = SandboxLimits(output_bytes=2**20)
 
@@ -322,8 +327,53 @@ class Settings:
             if (value := given.get(knob_.name)) is not None:
                 values[knob_.name] = tuple(value) if isinstance(value, list) else value
             elif variable in environ:
-                values[knob_.name] = _from_text(environ[variable], kinds[knob_.name], variable)
+                kind = size if is_size(knob_.name) else kinds[knob_.name]
+                values[knob_.name] = _from_text(environ[variable], kind, variable)
         return cls(**values)
+
+
+OTHER_VARIABLES = (
+    "TOOLYARD_BROWSER_ALLOW",
+    "TOOLYARD_BROWSER_CHROMIUM",
+    "TOOLYARD_BROWSER_SECONDS",
+    "TOOLYARD_BROWSER_SESSIONS",
+    "TOOLYARD_BROWSER_START",
+    "TOOLYARD_LAUNCHER",
+    "TOOLYARD_SEARCH_CORPUS",
+    "TOOLYARD_SQL_ROOT",
+    "TOOLYARD_WEB_READER",
+)
+"""Variables that single tools read. They are no settings of the server."""
+
+
+def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each variable that looks like a setting and is none. Nobody reads it, so it changes nothing."""
+    known = [*(variable_of(knob_.name) for knob_ in dataclasses.fields(Settings)), *OTHER_VARIABLES]
+    for name in sorted(environ):
+        if name.startswith("TOOLYARD_") and name not in known:
+            yield f"the variable {name} is no setting of Toolyard, so it has no effect{did_you_mean(name, known)}"
+
+
+def size(text: str) -> int:
+    """The bytes that `2G`, `512M`, `64 KiB` or `1000` says. Raises ValueError for anything else."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no size")
+    number, unit = found.groups()
+    return round(float(number) * _UNITS[(unit or "").upper()])
+
+
+def is_size(name: str) -> bool:
+    """Whether a setting is a number of bytes, which may be written as a size."""
+    return name.endswith("_bytes")
+
+
+def size_text(number: int) -> str:
+    """`4G` for a round number, else the number."""
+    for unit in ("T", "G", "M", "K"):
+        if number and number % _UNITS[unit] == 0:
+            return f"{number // _UNITS[unit]}{unit}"
+    return str(number)
 
 
 def variable_of(name: str) -> str:
@@ -361,5 +411,5 @@ def _from_text(text: str, kind: Any, variable: str) -> object:
     try:
         return kind(text)
     except ValueError:
-        wanted = "a whole number" if kind is int else "a number"
+        wanted = {int: "a whole number", size: SIZES}.get(kind, "a number")
         raise SettingsError(f"{variable} is {text!r}; it must be {wanted}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -163,7 +164,9 @@ def test_interrupting_it_twice_stops_calls_but_still_tears_sessions_down(toolyar
         assert next(lines) == "event: task_id"
         process.process.send_signal(signal.SIGINT)
         process.until("stopping: 1 calls running, 1 sessions open")
+        process.until(r"waiting up to 30 s for calls to end \(--drain-seconds\); a second Ctrl-C stops them at once")
         process.process.send_signal(signal.SIGINT)
+        process.until("stopping 1 calls; sessions are still torn down")
         assert "event: error" in list(lines)
     process.wait()
     assert "torn down" in process.output
@@ -177,6 +180,10 @@ def test_log_lines_can_be_json(toolyard, tmp_path):
     process.process.send_signal(signal.SIGINT)
     process.wait()
     assert '"level": "info", "logger": "toolyard.server"' in process.output
+    for line in process.output.splitlines():
+        assert json.loads(line)["level"] == "info", "there is no banner for people"
+    (serving,) = (line for line in map(json.loads, process.output.splitlines()) if "url" in line)
+    assert serving["message"] == "serving tiny"
 
 
 def test_with_reload_a_changed_file_is_served_and_a_broken_one_is_survived(toolyard, tmp_path):
@@ -206,6 +213,10 @@ def test_with_reload_a_changed_file_is_served_and_a_broken_one_is_survived(tooly
     process.until("Tiny has no tool: decorate a method with @tool")
     write(tmp_path, file.name, VERSION="fifth")
     becomes("fifth")
+    os.killpg(process.process.pid, signal.SIGINT)  # as a terminal sends Ctrl-C: to both processes
+    process.wait()
+    assert process.output.splitlines()[-1] == "toolyard serve: stopped"
+    assert "KeyboardInterrupt" not in process.output
     assert "Traceback" not in process.output
 
 

@@ -84,6 +84,7 @@ def test_an_environment_shows_what_its_tools_take(desk):
     assert "text string, required any text" in lines
     assert "number integer, default 3" in lines
     assert "items list of integer | null, default null" in lines
+    assert lines[lines.index("task some[0]") + 1 :][:4] == ['{"n": 1}', "", "prompt", 'Task {"n": 1}']
 
 
 def test_calls_are_made_in_one_session(served):
@@ -149,6 +150,12 @@ def test_images_metadata_and_rewards_are_shown(desk):
     assert "finished" not in done.stdout
 
 
+def test_images_are_saved_where_a_folder_is_named(desk, tmp_path):
+    done = call(desk.url, "desk", "draw", "--images", str(tmp_path / "pictures"))
+    assert f"[image/png, 300 bytes, saved as {tmp_path}/pictures/image-1.png]" in done.stdout
+    assert (tmp_path / "pictures" / "image-1.png").stat().st_size > 290
+
+
 def test_secrets_are_handed_on(served):
     assert "  v=w\n" in call(served.url, "mathenv", "secret", "answer=k", "--secret", "k=v=w").stdout
 
@@ -167,11 +174,21 @@ def test_raw_output_is_json_line_by_line(served):
     }
 
 
-def test_a_tool_that_says_no_is_1_and_ends_the_calls(served):
-    done = call(served.url, "mathenv", "read_file", "path=x", "then", "noparam")
+def test_a_tool_that_says_no_is_1_and_what_is_not_called_is_said(served):
+    done = call(served.url, "mathenv", "read_file", "path=x", "then", "noparam", "then", "half", "number=1")
     assert done.returncode == 1
     assert "no, tool_failed: Tool 'read_file' failed: File not found" in done.stdout
     assert "nothing" not in done.stdout
+    said = "toolyard call: not called after this failure: noparam, half. --go-on would call them"
+    assert " ".join(done.stderr.split()) == said
+    assert not served.server.runtime.sessions
+
+
+def test_with_go_on_the_other_calls_are_made_too(served):
+    done = call(served.url, "mathenv", "--go-on", "read_file", "path=x", "then", "noparam")
+    assert done.returncode == 1
+    assert "nothing" in done.stdout
+    assert not done.stderr
     assert not served.server.runtime.sessions
 
 

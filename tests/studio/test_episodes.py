@@ -197,6 +197,7 @@ def test_a_filter_is_in_the_address_and_survives_a_reload(studio, page, field, v
     assert "?" not in page.url
 
 
+@pytest.mark.thorough
 def test_a_choice_filters(studio, page):
     page.goto(f"{studio.url}/episodes")
     page.get_by_label("Outcome").select_option("closed")
@@ -258,6 +259,7 @@ def test_without_a_store_the_page_says_how_to_keep_one(page):
         assert (answer.status_code, "--record" in answer.json()["error"]) == (404, True)
 
 
+@pytest.mark.thorough
 def test_new_episodes_arrive_by_themselves_and_never_move_what_is_read(tmp_path, page):
     with serving(tmp_path / "runs.db") as studio:
         page.goto(f"{studio.url}/episodes")
@@ -273,6 +275,7 @@ def test_new_episodes_arrive_by_themselves_and_never_move_what_is_read(tmp_path,
         expect(page.locator("tr[data-id]").first).to_contain_text("second")
 
 
+@pytest.mark.thorough
 def test_only_rows_in_view_are_elements_and_the_rest_is_fetched(large, page):
     studio, _ = large
     page.goto(f"{studio.url}/episodes?by=steps")
@@ -290,6 +293,7 @@ def test_only_rows_in_view_are_elements_and_the_rest_is_fetched(large, page):
     expect(page.locator("tr[data-id]").first).to_contain_text("12,000")
 
 
+@pytest.mark.thorough
 def test_the_reader_comes_back_to_where_he_was(large, page):
     studio, _ = large
     page.goto(f"{studio.url}/episodes")
@@ -351,6 +355,7 @@ def test_an_episode_shows_calls_arguments_results_images_and_rewards(studio, pag
     expect(page.get_by_role("dialog")).to_contain_text("next failure")
 
 
+@pytest.mark.thorough
 def test_an_episode_that_goes_on_grows_before_its_reader(studio, page):
     headers = {"X-Session-ID": "going-on", "X-Toolyard-Run": "going"}
     assert studio.client.post("/create", headers=headers, json={"task_spec": {"n": 1}}).status_code == 200
@@ -452,6 +457,7 @@ def test_a_long_episode_keeps_few_elements_and_every_step_can_be_reached(large, 
     expect(page.locator("#step-7000")).to_be_in_viewport()
 
 
+@pytest.mark.thorough
 def test_what_is_read_stays_where_it_is_while_steps_come_and_go(large, page):
     studio, special = large
     page.goto(f"{studio.url}/episodes/{special.long}#step-5000")
@@ -468,6 +474,7 @@ def test_what_is_read_stays_where_it_is_while_steps_come_and_go(large, page):
     assert step.bounding_box()["y"] == pytest.approx(before, abs=3)
 
 
+@pytest.mark.thorough
 def test_a_result_of_5_mb_comes_in_parts_of_which_few_stay(large, page):
     studio, special = large
     page.goto(f"{studio.url}/episodes/{special.large}")
@@ -548,6 +555,7 @@ def test_play_from_a_step_opens_a_session_that_is_there_already(studio, page):
     expect(log).to_contain_text("by hand")
 
 
+@pytest.mark.thorough
 def test_play_from_says_what_came_back_otherwise(studio, page):
     studio.player.play(("roll", {}), ("say", {"text": "after"}), run="rolled")
     until(lambda: studio.client.get("/studio/api/v1/episodes?run=rolled&outcome=closed").json()["rows"])
@@ -560,6 +568,7 @@ def test_play_from_says_what_came_back_otherwise(studio, page):
     expect(page.get_by_role("log")).to_contain_text("after")
 
 
+@pytest.mark.thorough
 def test_play_from_says_when_the_environment_is_not_served(large, page):
     studio, special = large
     page.goto(f"{studio.url}/episodes/{special.root}")
@@ -576,6 +585,37 @@ def test_play_from_needs_the_token_of_the_page(studio):
 # The store.
 
 
+@pytest.mark.thorough
+def test_a_store_that_a_stranger_wrote_is_text_or_a_sentence(tmp_path, page):
+    path = tmp_path / "runs.db"
+    with serving(path) as studio:
+        for number in range(3):
+            studio.player.play(("say", {"text": "x"}), run=f"r{number}")
+        studio.until_recorded(3)
+        file = sqlite3.connect(path, isolation_level=None)
+        file.execute("UPDATE episodes SET id = ?, run = ?, wire = ?, outcome = ? WHERE run = 'r0'", [HOSTILE[:95]] * 4)
+        hostile = file.execute("UPDATE steps SET tool = ?, outcome = ?", [HOSTILE[:95]] * 2).rowcount
+        assert hostile == 3
+        file.execute("UPDATE episodes SET labels = '[1, \"<b>\"]', task = 'no JSON' WHERE run = 'r1'")
+        file.execute("UPDATE steps SET blocks = '[7]', arguments = '[]' WHERE episode = 3")
+        page.goto(f"{studio.url}/episodes")
+        expect(page.locator("tr[data-id]")).to_have_count(3)
+        page.locator("tr[data-id]", has_text="script").locator("a.open").click()
+        expect(page.locator("#timeline article")).to_contain_text("<script>document")
+        page.goto(f"{studio.url}/episodes?run=r1")
+        page.locator("tr[data-id] a.open").click()
+        expect(page.locator("#timeline article")).to_be_visible()
+        (broken,) = studio.client.get("/studio/api/v1/episodes?run=r2").json()["rows"]
+        answer = studio.client.get(f"/studio/api/v1/episodes/{broken['id']}/steps")
+        assert (answer.status_code, "no Toolyard has written" in answer.json()["error"]) == (409, True)
+        file.execute("UPDATE episodes SET labels = 'no JSON' WHERE run = 'r2'")
+        file.close()
+        page.goto(f"{studio.url}/episodes?run=r2")
+        expect(page.get_by_role("alert")).to_contain_text("no Toolyard has written")
+        assert "owned" not in page.title()
+
+
+@pytest.mark.thorough
 def test_a_store_that_is_gone_locked_or_newer_is_a_sentence(tmp_path, page, monkeypatch):
     path = tmp_path / "runs.db"
     with serving(path) as studio:

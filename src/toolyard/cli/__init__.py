@@ -5,35 +5,49 @@ A module whose name starts with an underscore is no command.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import pkgutil
 import sys
-import textwrap
+from argparse import Namespace
 from collections.abc import Sequence
 
+from toolyard.cli._output import complain, forget_stdout
+from toolyard.cli._parser import Parser
 from toolyard.core.errors import ToolyardError
+from toolyard.core.nearness import did_you_mean
 from toolyard.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; an expected error is a paragraph on the terminal, not a traceback."""
     argv = sys.argv[1:] if argv is None else argv
+    if not argv:
+        return complain(f"toolyard: name a command: {', '.join(command_names())}. See toolyard --help")
+    if not argv[0].startswith("-") and argv[0] not in command_names():
+        meant = did_you_mean(argv[0], command_names()) or f"; there are {', '.join(command_names())}."
+        return complain(f"toolyard: there is no command {argv[0]!r}{meant} See toolyard --help")
     # Import only the module of this command: the others would cost time, and memory that a server keeps.
     asked = [name for name in command_names() if name in argv[:1]]
-    args = build_parser(asked or command_names()).parse_args(argv)
+    args = Namespace(command=argv[0])
     try:
+        parser = build_parser(asked or command_names())
+        args, more = parser.parse_known_args(argv)
+        if more:
+            parser.refuse(more, args)
         code: int = args.run(args)
+        sys.stdout.flush()  # here, where a reader that has gone can still be noticed
         return code
     except ToolyardError as error:
-        print(textwrap.fill(f"toolyard {args.command}: {error}", 100, break_on_hyphens=False), file=sys.stderr)
-        return 2
+        return complain(f"toolyard {args.command}: {error}")
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader has enough, such as `| head -1`
+        forget_stdout()
+        return 141
 
 
-def build_parser(names: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="toolyard", description="Agent tools and RL environments, served.")
+def build_parser(names: Sequence[str]) -> Parser:
+    parser = Parser(prog="toolyard", description="Agent tools and RL environments, served.")
     parser.add_argument("--version", action="version", version=f"toolyard {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in names:

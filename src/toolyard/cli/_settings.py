@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from toolyard.settings import Settings, flag_of, given_kind, variable_of
+from toolyard.settings import SIZES, Settings, flag_of, given_kind, is_size, size, size_text, variable_of
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +20,8 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 def add_knob(parser: argparse._ActionsContainer, knob: dataclasses.Field[Any], flag: str) -> None:
     """A flag for one setting. Its default is None, so that the variable or the setting's default decides."""
     shown = f"{knob.default:g}" if isinstance(knob.default, float) else str(knob.default)
+    if is_size(knob.name):
+        shown = size_text(int(shown))
     default = "" if knob.default in ("", (), None) else f" [{shown}]"
     parser.add_argument(
         flag,
@@ -37,4 +40,18 @@ def _as_argument(name: str, kind: Any) -> dict[str, Any]:
         return {"action": "append", "metavar": name.upper()}
     if get_origin(kind) is Literal:
         return {"choices": get_args(kind)}
-    return {"type": kind, "metavar": variable_of(name).rpartition("_")[2]}
+    return {"type": _number(name, kind), "metavar": variable_of(name).rpartition("_")[2]}
+
+
+def _number(name: str, kind: Any) -> Callable[[str], Any]:
+    """Reads what is typed for a setting, or says what it must be."""
+    wanted = SIZES if is_size(name) else {int: "a whole number", float: "a number"}.get(kind, "text")
+    read = size if is_size(name) else kind
+
+    def typed(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {wanted}") from None
+
+    return typed

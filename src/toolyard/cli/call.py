@@ -8,8 +8,11 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from toolyard.cli._parser import no_option, options_of
+from toolyard.cli._screen import Screen
 from toolyard.client import (
     Client,
     ConnectionLost,
@@ -21,15 +24,15 @@ from toolyard.client import (
 )
 from toolyard.client.schemas import resolve
 from toolyard.core.errors import ToolyardError
-from toolyard.core.output import Block, JsonObject, TextBlock, ToolOutput
-from toolyard.core.tool import ToolSpec
+from toolyard.core.output import JsonObject, cut_text
+from toolyard.core.tool import TerminalToolSpec, ToolSpec
 
 HELP = "ask a server: what it has, what its tools take, and what they answer"
 
 EXAMPLES = """\
 examples:
   toolyard call http://127.0.0.1:8080                                    what it serves
-  toolyard call http://127.0.0.1:8080 maze                               what the tools of maze take
+  toolyard call http://127.0.0.1:8080 maze                               its tools, and the prompt of a task
   toolyard call http://127.0.0.1:8080 maze move direction=north then look_at_map
                                                                          two calls in one session
   toolyard call http://127.0.0.1:8080 arithmetic submit --json '{"answer": "3"}' --split test --index 5
@@ -37,6 +40,8 @@ examples:
 exit codes: 0 all went well, 1 a tool said no, 2 the command makes no sense, 3 the server or the network failed
 """
 
+_TASK_MOST = 2_000
+"""Characters of a task that are shown."""
 PATIENCE = 1.0
 """Seconds to wait for a server that does not answer: a person is watching."""
 
@@ -78,6 +83,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--secret", metavar="NAME=VALUE", action="append", help="for the environment (repeatable)")
     parser.add_argument("--api-key", metavar="KEY", help="key of the server [TOOLYARD_API_KEY]")
     parser.add_argument("--raw", action="store_true", help="print JSON, one line per call, for other programs")
+    parser.add_argument("--go-on", action="store_true", help="make the calls after one that failed, too")
+    parser.add_argument("--images", metavar="FOLDER", type=Path, help="save images there")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,11 +97,9 @@ def run(args: argparse.Namespace) -> int:
             if environment is None:
                 show_server(client)
             elif not calls:
-                show_environment(known(client, environment))
-            else:
-                play(known(client, environment), calls, args)
-    except ToolCallFailed:  # shown where it happened
-        return 1
+                show_environment(known(client, environment), args)
+            elif not play(known(client, environment), calls, args):
+                return 1
     except ConnectionLost as error:
         return explain(f"there is no answer from {args.url} ({error}). To start a server: toolyard serve", 3)
     except InfrastructureError as error:
@@ -132,7 +137,7 @@ def read_words(args: argparse.Namespace) -> tuple[str | None, Sequence[TypedCall
     add_options(options)
     _, words = options.parse_known_args(["then" if word == "--" else word for word in args.words], args)
     if words and words[0].startswith("-"):
-        raise UsageError(f"there is no option {words[0]}")
+        raise UsageError(no_option(words[0].partition("=")[0], options_of(options)))
     return (words[0] if words else None), list(read_calls(words[1:]))
 
 
@@ -155,7 +160,7 @@ def read_call(tool: str, words: list[str]) -> TypedCall:
         if key == "--json":
             call.input.update(read_object(value if equals else words.pop(0) if words else "", "--json"))
         elif key.startswith("-"):
-            raise UsageError(f"there is no option {key}")
+            raise UsageError(no_option(key, ("--json",)))
         elif not equals:
             raise UsageError(f"{word!r} is not of the form key=value; another call begins with `then`")
         else:
@@ -225,13 +230,39 @@ def show_server(client: Client) -> None:
         print(f"\n{name}\n  splits  {splits(environment)}\n  tools   {tools or 'depend on the task'}")
 
 
-def show_environment(environment: Environment) -> None:
+def show_environment(environment: Environment, args: argparse.Namespace) -> None:
+    """Show its splits, and one task as an agent finds it: the prompt, and the tools of that task."""
     print(f"{environment.name}\n  splits  {splits(environment)}")
-    for tool in environment.list_tools():
+    about = about_task(environment, args)
+    if about is None:
+        show_tools(environment.list_tools(), None)
+        print("\n  It has no tasks: give one with --task to see its prompt.")
+        return
+    with environment.session(**about) as session:
+        show_tools(session.list_tools(), session.terminal_tool())
+        print(f"\n  task {task_text(environment, about)}")
+        print(f"\n  prompt\n{textwrap.indent(Screen(args.images).shown(session.get_prompt()), '  ')}")
+
+
+def task_text(environment: Environment, about: Mapping[str, Any]) -> str:
+    """`train[0]`, and the task as JSON, cut."""
+    given = "task" in about
+    task = about["task"] if given else environment.get_task(about["split"], about["index"]).task_spec
+    name = "given with --task" if given else f"{about['split']}[{about['index']}]"
+    return f"{name}\n{textwrap.indent(cut_text(json.dumps(task, ensure_ascii=False), _TASK_MOST), '    ')}"
+
+
+def show_tools(tools: Sequence[ToolSpec], terminal: TerminalToolSpec | None) -> None:
+    for tool in tools:
         print(f"\n  {tool.name}")
         if tool.description:
             print(textwrap.indent(tool.description, "    "))
         show_parameters(tool.input_schema or {})
+    if terminal is not None:
+        takes = f", as {terminal.arg}" if terminal.arg else ""
+        print(f"\n  {terminal.name}\n    Terminal: it takes the agent's last message{takes}.")
+        if terminal.description:
+            print(textwrap.indent(terminal.description, "    "))
 
 
 def show_parameters(schema: JsonObject) -> None:
@@ -275,35 +306,51 @@ def kind(schema: Any, root: JsonObject) -> str:
 # What the tools answer.
 
 
-def play(environment: Environment, calls: Sequence[TypedCall], args: argparse.Namespace) -> None:
-    """All calls in one session; the first that fails is the last."""
-    about: dict[str, Any] = {"secrets": read_secrets(args.secret or ())}
-    if args.task is not None:
-        if args.split is not None or args.index is not None:
-            raise UsageError("a session is about either --task, or --split and --index")
-        about["task"] = read_object(args.task, "--task")
-    else:
-        about |= {"split": args.split or first_split(environment), "index": args.index or 0}
+def play(environment: Environment, calls: Sequence[TypedCall], args: argparse.Namespace) -> bool:
+    """All calls in one session; the first that fails is the last, unless --go-on says otherwise. Whether none did."""
+    about = about_task(environment, args)
+    if about is None:
+        raise UsageError(f"{environment.name!r} has no tasks; say which with --task")
+    screen = Screen(args.images)
     with environment.session(**about) as session:
         prompt = session.get_prompt()
         if args.raw:
             print(json.dumps({"prompt": [block.model_dump() for block in prompt]}))
         else:
-            print(shown(prompt))
+            print(screen.shown(prompt))
         tools = {tool.name: tool for tool in session.list_tools()}
-        for call in calls:
-            make(session, call, tools.get(call.tool), raw=args.raw)
+        failed = False
+        for number, call in enumerate(calls, start=1):
+            if make(session, call, tools.get(call.tool), screen, raw=args.raw):
+                continue
+            failed = True
+            if not args.go_on:
+                if dropped := calls[number:]:
+                    names = ", ".join(one.tool for one in dropped)
+                    explain(f"not called after this failure: {names}. --go-on would call them", 1)
+                break
+    return not failed
 
 
-def first_split(environment: Environment) -> str:
-    names = environment.list_splits()
-    for name in sorted(names, key=lambda name: name != "train"):
-        if environment.num_tasks(name):
-            return name
-    raise UsageError(f"{environment.name!r} has no tasks; say which with --task")
+def about_task(environment: Environment, args: argparse.Namespace) -> dict[str, Any] | None:
+    """What a session is about, as `environment.session` takes it. None if no task is named, and there is none."""
+    about: dict[str, Any] = {"secrets": read_secrets(args.secret or ())}
+    if args.task is not None:
+        if args.split is not None or args.index is not None:
+            raise UsageError("a session is about either --task, or --split and --index")
+        return {**about, "task": read_object(args.task, "--task")}
+    split = args.split or first_split(environment)
+    return None if split is None else {**about, "split": split, "index": args.index or 0}
 
 
-def make(session: Session, call: TypedCall, tool: ToolSpec | None, *, raw: bool) -> None:
+def first_split(environment: Environment) -> str | None:
+    """The split `train`, or else the first with tasks."""
+    names = sorted(environment.list_splits(), key=lambda name: name != "train")
+    return next((name for name in names if environment.num_tasks(name)), None)
+
+
+def make(session: Session, call: TypedCall, tool: ToolSpec | None, screen: Screen, *, raw: bool) -> bool:
+    """Make one call, and show what came of it. Whether it went well."""
     schema: JsonObject = (tool and tool.input_schema) or {}
     input = {**read_pairs(call.pairs, schema), **call.input}
     if not raw:
@@ -314,27 +361,9 @@ def make(session: Session, call: TypedCall, tool: ToolSpec | None, *, raw: bool)
         failed = {"ok": False, "reason": error.reason, "error": error.message}
         text = textwrap.indent(f"no, {error.reason}: {error}", "  ")
         print(json.dumps({"tool": call.tool, "input": input, **failed}) if raw else text)
-        raise
+        return False
     if raw:
         print(json.dumps({"tool": call.tool, "input": input, "ok": True, "output": output.model_dump()}))
     else:
-        show_output(output)
-
-
-def show_output(output: ToolOutput) -> None:
-    print(shown(output.blocks) or "  (nothing)")
-    if output.metadata is not None:
-        print(f"  metadata {json.dumps(output.metadata, ensure_ascii=False)}")
-    if output.reward is not None:
-        print(f"  reward {output.reward:g}")
-    if output.finished:
-        print("  the episode is finished")
-
-
-def shown(blocks: Sequence[Block]) -> str:
-    """Blocks as lines; characters that a terminal cannot show are replaced."""
-    texts = [
-        block.text if isinstance(block, TextBlock) else f"[{block.mimeType}, {len(block.data) * 3 // 4:,} bytes]"
-        for block in blocks
-    ]
-    return textwrap.indent("\n".join(texts), "  ").encode(errors="replace").decode()
+        screen.show_output(output)
+    return True

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import logging
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from toolyard import logs
+from toolyard.cli._output import forget_stdout
 from toolyard.cli._settings import add_settings
 from toolyard.core.errors import SandboxUnavailable, ToolyardError
 from toolyard.loading import WORKSPACE, Loaded, LoadError, folders_of, load_targets
@@ -23,6 +25,8 @@ try:
     import watchfiles
 except ImportError:  # an extra
     watchfiles = None  # type: ignore[assignment]
+
+log = logging.getLogger("toolyard.server")
 
 HELP = "serve environments over every protocol"
 
@@ -50,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if watchfiles is None:
         raise LoadError("--reload needs the package watchfiles: pip install 'toolyard[reload]'")
+    logging.getLogger("watchfiles").setLevel(logging.ERROR)  # it warns of Ctrl-C
     watchfiles.run_process(*folders_of(args.targets), target=serve_again, args=(args.targets, settings))
     return 0
 
@@ -66,8 +71,11 @@ def serve(targets: Sequence[str], settings: Settings) -> None:
         serve_loaded(Loaded([*examples, *workspace], []), settings)
     except SandboxUnavailable:  # it was not asked for by name, and the rest works without it
         wanted = settings.min_isolation
-        print(f"The workspace is not served: nothing here isolates programs as well as {wanted} asks for.")
-        print("`toolyard sandbox report` says what this host lacks, and how to get it.\n", flush=True)
+        log.warning(
+            "The workspace is not served: nothing here isolates programs as well as %s asks for. "
+            "`toolyard sandbox report` says what this host lacks, and how to get it.",
+            wanted,
+        )
         serve_loaded(Loaded(examples, []), settings)
 
 
@@ -77,10 +85,22 @@ def serve_loaded(loaded: Loaded, settings: Settings) -> None:
     shown = partial(banner, server, sockets[0].getsockname()[1])
     tune_process()
     try:
-        server.serve(*sockets, on_start=lambda: print(shown(), flush=True))
+        server.serve(*sockets, on_start=partial(announce, server, shown))
     finally:
         for socket in sockets:
             socket.close()
+
+
+def announce(server: Server, shown: Callable[[], str]) -> None:
+    """Show the banner to people. Who reads JSON lines gets one of those instead."""
+    if server.settings.log_format == "json":
+        names = list(server.runtime.environments)
+        log.info("serving %s", ", ".join(names), extra={"about": {"url": shown().partition(" on ")[2].split()[0]}})
+        return
+    try:
+        print(shown(), flush=True)
+    except BrokenPipeError:  # `toolyard serve | head -1`: the server goes on
+        forget_stdout()
 
 
 def serve_again(targets: Sequence[str], settings: Settings) -> None:
@@ -88,7 +108,7 @@ def serve_again(targets: Sequence[str], settings: Settings) -> None:
     try:
         serve(targets, settings)
     except (ToolyardError, KeyboardInterrupt) as error:
-        print(f"toolyard serve: {error or 'stopped'}", flush=True)
+        print(f"toolyard serve: {str(error) or 'stopped'}", flush=True)
 
 
 def banner(server: Server, port: int) -> str:

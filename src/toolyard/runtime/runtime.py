@@ -317,7 +317,10 @@ def by_name(environments: Sequence[type[Environment]]) -> dict[str, type[Environ
                 f"{env.__qualname__} is called {name!r}; a name is part of addresses: use letters, digits, ., _ and -"
             )
         if name in found:
-            raise DefinitionError(f"two environments are called {name!r}: {found[name].__qualname__} and {env}")
+            raise DefinitionError(
+                f"two environments are called {name!r}: {_place(found[name])} and {_place(env)}. Rename one "
+                f"of them, or give it a classmethod name(cls)"
+            )
         if not (env._definition.tools or env._definition.catalogue or env.toolsets or lists_task_tools(env)):
             raise DefinitionError(f"{env.__qualname__} has no tool: decorate a method with @tool")
         if not overrides(env, "list_splits"):
@@ -331,3 +334,10 @@ def by_name(environments: Sequence[type[Environment]]) -> dict[str, type[Environ
             raise DefinitionError(f"{env.__qualname__} has no prompt: write get_prompt(self) or get_messages(self)")
         found[name] = env
     return found
+
+
+def _place(environment: type) -> str:
+    """The name of a class and the file that it is written in, as far as its methods say so."""
+    functions = (getattr(value, "__func__", value) for value in vars(environment).values())
+    files = (code.co_filename for function in functions if (code := getattr(function, "__code__", None)) is not None)
+    return f"{environment.__qualname__} in {next(files, environment.__module__)}"

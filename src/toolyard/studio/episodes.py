@@ -102,6 +102,8 @@ async def asked(visit: Visit, ask: Callable[[sqlite3.Connection], T]) -> T:
         return await to_thread.run_sync(look, limiter=_limiter(), abandon_on_cancel=False)
     except StoreError as error:
         raise HttpError(503 if not path.exists() else 409, str(error)) from error
+    except (ValueError, TypeError, LookupError, AttributeError) as error:  # of a stranger's file
+        raise HttpError(409, f"{str(path)!r} has rows that no Toolyard has written: {error}") from error
 
 
 def store_of(visit: Visit) -> Path:

@@ -46,11 +46,11 @@ export function chipOf(outcome) {
  */
 
 export class Rows {
-  /** @param {{into: HTMLElement, end: HTMLElement, arrived: HTMLElement, compare: HTMLElement, sort: (by: string) => void, problem: (words: string) => void, noticed: (found: any) => void}} given */
+  /** @param {{into: HTMLElement, end: HTMLElement, arrived: HTMLElement, compare: HTMLElement, sort: (by: string) => void, problem: (words: string) => void, noticed: (found: any) => void, counted: (count: number) => void}} given */
   constructor(given) {
     Object.assign(this, given);
     this.given = given;
-    this.count = 0;
+    this.count = this.latest = 0;
     this.query = new URLSearchParams();
     /** @type {Part[]} */
     this.parts = [];
@@ -108,7 +108,7 @@ export class Rows {
 
   /** @param {any} found @param {number} limit */
   begin(found, limit) {
-    this.count = found.count;
+    this.count = this.latest = found.count;
     this.parts = [];
     this.made.clear();
     for (let at = 0; at < found.rows.length; at += PAGE) {
@@ -300,7 +300,9 @@ export class Rows {
         this.given.noticed(found);
         return;
       }
-      if (fresh || grown) this.arrive(Math.max(grown, Math.min(fresh, PAGE)));
+      this.latest = found.count;
+      this.given.counted(found.count);
+      if (fresh || grown > 0) this.arrive(Math.max(grown, Math.min(fresh, PAGE)));
       await this.update(turn, new Map(found.rows.map((/** @type {any} */ row) => [row.id, row])));
     } catch (error) {
       if (turn === this.turn) this.given.problem(/** @type {Error} */ (error).message);

@@ -12,10 +12,12 @@ const PLOT_AGAIN = 15000;
 
 const byId = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
 const form = /** @type {HTMLFormElement} */ (byId("filters"));
-const rows = new Rows({ into: byId("table"), end: byId("more"), arrived: byId("arrived"), compare: byId("compare"), sort, problem, noticed });
+const rows = new Rows({ into: byId("table"), end: byId("more"), arrived: byId("arrived"), compare: byId("compare"), sort, problem, noticed, counted });
 
 let asked = 0;
 let plotted = 0;
+let plottedCount = -1;
+let plotAgain = PLOT_AGAIN;
 let count = -1;
 /** @type {number|undefined} */
 let typing;
@@ -78,9 +80,14 @@ function problem(words) {
   byId("problem").hidden = !words;
 }
 
+/** @param {number} many */
+function counted(many) {
+  byId("count").textContent = many.toLocaleString("en");
+}
+
 /** What the first rows said about all. @param {{count: number, indexed: boolean}} found */
 function noticed(found) {
-  byId("count").textContent = found.count.toLocaleString("en");
+  counted(found.count);
   const none = byId("none");
   none.hidden = found.count > 0;
   byId("table").hidden = byId("plots").hidden = found.count === 0;
@@ -95,10 +102,9 @@ function noticed(found) {
     byId("more").textContent = "Still reading what was recorded since the last search; this list is not whole yet.";
     setTimeout(() => rows.load(query(), true), 100);
   }
-  if (found.count !== count) {
-    count = found.count;
-    if (count > 0) plot();
-  }
+  const first = count === -1;
+  count = found.count;
+  if (first && count > 0) plot();
 }
 
 function clear() {
@@ -126,6 +132,8 @@ function show() {
 
 async function plot() {
   const number = ++plotted;
+  const began = performance.now();
+  plottedCount = rows.latest;
   try {
     const wanted = filters();
     const draw = async (/** @type {string} */ which, /** @type {(found: any) => void} */ drawn) => {
@@ -137,6 +145,7 @@ async function plot() {
       draw("curves", (found) => drawCurves(byId("curves"), found, (run) => narrow({ run }))),
       draw("tasks", (found) => drawTasks(byId("tasks"), found, narrow, () => get(`${API}/plots/tasks?${wanted}&limit=1000`))),
     ]);
+    plotAgain = Math.max(PLOT_AGAIN, 50 * (performance.now() - began));
   } catch (error) {
     problem(/** @type {Error} */ (error).message);
   }
@@ -199,15 +208,16 @@ async function lookAgain() {
   setTimeout(lookAgain, Math.max(LOOK_AGAIN, 20 * took));
 }
 
-let plottedCount = -1;
-setInterval(() => {
-  if (document.hidden || rows.count === plottedCount || rows.count === 0) return;
-  plottedCount = rows.count;
-  plot();
-  offer();
-}, PLOT_AGAIN);
+async function plotLater() {
+  if (!document.hidden && rows.latest !== plottedCount && rows.latest > 0) {
+    await plot();
+    await offer();
+  }
+  setTimeout(plotLater, plotAgain);
+}
 
 history.scrollRestoration = "manual";
 show();
 offer();
 setTimeout(lookAgain, LOOK_AGAIN);
+setTimeout(plotLater, PLOT_AGAIN);

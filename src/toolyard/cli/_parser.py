@@ -1,0 +1,59 @@
+"""The parser of the command line. What is wrong with a line is one line too: what was typed, and what may be meant."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NoReturn
+
+from toolyard.core.nearness import did_you_mean
+
+_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes options by their whole names: an abbreviation may be the beginning of another option tomorrow."""
+
+    def __init__(self, *args: object, **more: object) -> None:
+        super().__init__(*args, **{**more, "allow_abbrev": False})  # type: ignore[arg-type]  # handed on
+
+    def error(self, message: str) -> NoReturn:
+        """Say it in one line, and where the rest is."""
+        if found := _CHOICE.fullmatch(message):
+            what, given, known = found.groups()
+            names = re.findall(r"[^\s,']+", known)
+            message = f"{what} is {given!r}; it must be one of {', '.join(names)}{did_you_mean(given, names)}"
+        end = "" if message.endswith(("?", ".")) else "."
+        self.exit(2, f"{self.prog}: {message}{end} See {self.prog} --help\n")
+
+    def refuse(self, words: Sequence[str], args: argparse.Namespace) -> NoReturn:
+        """Refuse what the command that was called does not take."""
+        parser = _called(self, args)
+        word = next((word for word in words if word.startswith("-")), words[0])
+        name = word.partition("=")[0]
+        if name.startswith("-"):
+            parser.error(no_option(name, options_of(parser)))
+        parser.error(f"{word!r} is too much")
+
+
+def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:  # the only list of options that argparse has
+        yield from action.option_strings
+
+
+def no_option(name: str, known: Iterable[str]) -> str:
+    """The sentence about an option that does not exist. Somebody who types a beginning means one that begins so."""
+    options = list(known)
+    longer = [option for option in options if len(name) > 3 and option.startswith(name)]
+    meant = f"; did you mean {' or '.join(longer[:3])}?" if longer else did_you_mean(name, options).replace("'", "")
+    return f"there is no option {name}{meant}"
+
+
+def _called(parser: Parser, args: argparse.Namespace) -> Parser:
+    """The parser of the command, and of the command within that."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found: Parser | None = action.choices.get(str(getattr(args, action.dest, None)))
+            return parser if found is None else _called(found, args)
+    return parser
