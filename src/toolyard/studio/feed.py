@@ -35,8 +35,9 @@ from toolyard.runtime.session import Session
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """What a browser may show as an image. No other type is ever sent to it as what it claims to be."""
 
-_STEPS_MOST = 500
-"""Steps of one session."""
+_STEPS_MOST, _WATCHED_MOST = 500, 100
+"""Steps of one session: of one that was opened in Studio, and of one that a client runs. A client may make thousands of
+calls a second, and what is kept of them takes the processor's caches from the calls that follow."""
 _BYTES_MOST = 64 * 2**20
 """Arguments and results of all sessions that are followed."""
 _LOGS_MOST = 64
@@ -58,6 +59,8 @@ class Step:
     """None while the call runs."""
     waited = 0.0
     ran: float | None = None
+    gone = False
+    """The log has dropped it."""
     inherited = False
     """It was made in the session that this one continues from."""
 
@@ -170,6 +173,8 @@ class Log:
     dropped: int = 0
     number: int = 0
     """Of the last call."""
+    fresh: int = 0
+    """How many calls have begun since a page was told."""
     size: int = 0
     most: int = _BYTES_MOST
     """How large it may get."""
@@ -185,16 +190,17 @@ class Log:
         raise HttpError(404, f"call {number} of this session is not kept any more")
 
     def begin(self, step: Step) -> None:
+        self.fresh += 1
         self.steps.append(step)
         self.size += step.size
-        if len(self.steps) > _STEPS_MOST:
+        if len(self.steps) > (_STEPS_MOST if self.pinned else _WATCHED_MOST):
             self._drop()
         if self.waiting:
             self.wake()
 
     def end(self, step: Step, size: int) -> None:
         """A call is over: drop the oldest if that is too much."""
-        if step.number <= self.earlier + self.dropped:  # it was dropped while it ran
+        if step.gone:  # it was dropped while it ran
             return
         step.size += size
         self.size += size
@@ -205,7 +211,9 @@ class Log:
             self.wake()
 
     def _drop(self) -> None:
-        self.size -= self.steps.popleft().size
+        oldest = self.steps.popleft()
+        oldest.gone = True
+        self.size -= oldest.size
         self.dropped += 1
 
     def changed(self) -> None:
@@ -282,6 +290,10 @@ class Feed:
         log = self._logs.get(spec.session_id)
         if log is None:
             return None
+        if log.fresh >= _AT_ONCE and not log.pinned:  # faster than a page is told: leave out what nobody can follow
+            log.number += 1
+            log.dropped += 1
+            return None
         written = encode(arguments) if arguments else b"{}"
         step = Step(log, tool, written, said)
         log.begin(step)
@@ -309,7 +321,7 @@ class Feed:
     def _share(self) -> None:
         """Divide the room among all logs."""
         for log in self._logs.values():
-            log.most = _BYTES_MOST // max(len(self._logs), 4)
+            log.most = _BYTES_MOST // max(len(self._logs), 4 if log.pinned else 16)
 
     def _make_room(self) -> None:
         free = [(log.left, name) for name, log in self._logs.items() if not log.viewers]

@@ -169,10 +169,12 @@ class Studio(BaseRoute):
             raise error
         status = status_of(error)
         words = error.body["detail"] if isinstance(error, HttpError) and error.body else str(error)
+        if not isinstance(words, str):  # the body is no JSON, and protocols say so in their own form
+            words = f"the body cannot be read: {words}"
         if visit.request.scope["path"].startswith(_API):
             await visit.json({"error": words}, status)
         else:
-            await visit.page("error.html", status=status, words=str(words))
+            await visit.page("error.html", status=status, words=words)
 
 
 def status_of(error: HttpError | ToolyardError) -> int:

@@ -178,6 +178,7 @@ async def _told(visit: Visit, log: Log, seen: int) -> AsyncIterator[object]:
         while True:
             session = visit.parts.runtime.sessions.get(log.spec.session_id)
             budget, steps, revision = Budget(), log.newer(seen), log.revision
+            log.fresh = 0
             yield {
                 "revision": revision,
                 "earlier": log.earlier,
