@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: setup serve test test-all test-pythons test-training check bench bench-client bench-cores bench-episodes bench-growth bench-judging bench-key bench-mcp bench-openenv bench-placement bench-sandbox bench-studio bench-verl bench-toolserver soak docs clean
+.PHONY: setup serve test test-all test-pythons test-engines test-training check bench bench-client bench-cores bench-episodes bench-growth bench-judging bench-key bench-mcp bench-openenv bench-placement bench-sandbox bench-studio bench-verl bench-toolserver soak docs clean
 
 setup: .venv/ready
 
@@ -34,6 +34,9 @@ test-training: setup  # the recipes of examples/training until they have learned
 
 test-pythons: setup  # with each Python from 3.11 on that is installed here; PYTHONS="3.12 3.13" for some of them
 	$(BIN)/python -m tests.pythons $(PYTHONS)
+
+test-engines: setup  # sandboxes in containers of Podman, as root on Debian; ENGINES= for more arguments
+	$(BIN)/python -m tests.engines $(ENGINES)
 
 check: setup
 	$(BIN)/ruff check .

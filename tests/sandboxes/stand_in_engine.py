@@ -59,7 +59,7 @@ def run(containers: Path, arguments: list[str]) -> None:
         options.add_argument(name, required=True)
     options.add_argument("--pull", choices=["never"], required=True)
     options.add_argument("--cap-drop", choices=["ALL"], required=True)
-    options.add_argument("--security-opt", choices=["no-new-privileges"], required=True)
+    options.add_argument("--security-opt", action="append", required=True)
     options.add_argument("--pids-limit", type=int, required=True)
     options.add_argument("--cpus", type=float, required=True)
     options.add_argument("--tmpfs", action="append", required=True)
@@ -68,6 +68,11 @@ def run(containers: Path, arguments: list[str]) -> None:
     options.add_argument("image")
     options.add_argument("command", nargs=argparse.REMAINDER)
     wanted = options.parse_args(arguments)
+    privileges, *profiles = wanted.security_opt
+    if privileges != "no-new-privileges" or any(not one.startswith("seccomp=/") for one in profiles):
+        sys.exit(f"invalid --security-opt: {wanted.security_opt}")
+    for one in profiles:
+        assert json.loads(Path(one.removeprefix("seccomp=")).read_text())["defaultAction"] == "SCMP_ACT_ERRNO"
     if (containers.parent / "full").exists():
         sys.exit("docker: Error response from daemon: no space left on device.")
     container = containers / wanted.name

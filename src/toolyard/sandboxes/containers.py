@@ -13,17 +13,20 @@ out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from toolyard.core.errors import SandboxUnavailable
 from toolyard.sandboxes import profiles
 from toolyard.sandboxes.base import ENVIRONMENT, WORKSPACE, Level, Limits, Missing, Profile, Report
+from toolyard.sandboxes.native import seccomp
 from toolyard.sandboxes.pipes import feed, send
 from toolyard.sandboxes.process_based import origin
 from toolyard.sandboxes.process_based.backend import RoomBackend
@@ -36,6 +39,7 @@ from toolyard.sandboxes.view import View
 
 _UID = 1000
 _LABEL = "toolyard.server"
+_PROFILE = "seccomp.json"
 _READY = b"ready\n"
 _SECONDS = 60.0
 """For one command of the engine."""
@@ -127,6 +131,8 @@ class ContainerBackend(RoomBackend):
         self._image = image
         self._covers: Sequence[str] = ()
         """Options that cover hidden paths that exist in the image itself."""
+        self._folder: Path | None = None
+        """Holds the seccomp profile for the engine to read."""
         super().__init__(view)
 
     async def start(self) -> Report:
@@ -141,13 +147,38 @@ class ContainerBackend(RoomBackend):
         await self._sweep()
         await self._check_image()
         self._report = Report(self.name, "L0", {})  # until the trial proves more
-        await self._cover_hidden()
-        async with await self.open() as sandbox:
-            trial = await try_out(sandbox, uid=_UID, memory_bytes=Limits().memory_bytes)
-        if trial.problem:
-            raise SandboxUnavailable(f"{self.name} cannot run the image {self._image!r}: {trial.problem}")
+        if self._folder is None:
+            self._folder = await asyncio.to_thread(self._new_folder)
+        try:
+            await self._cover_hidden()
+            async with await self.open() as sandbox:
+                trial = await try_out(sandbox, uid=_UID, memory_bytes=Limits().memory_bytes)
+            if trial.problem:
+                raise SandboxUnavailable(f"{self.name} cannot run the image {self._image!r}: {trial.problem}")
+        except BaseException:
+            await self.close()
+            raise
         self._report = self._as_found(trial)
         return self._report
+
+    async def close(self) -> None:
+        await super().close()
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            await asyncio.to_thread(origin.remove, folder)
+
+    def _new_folder(self) -> Path:
+        for forsaken in origin.forsaken_directories(self.name):
+            origin.remove(forsaken)
+        folder = origin.make_directory(self.name)
+        with contextlib.suppress(ValueError):  # an unknown machine: the engine's own profile remains
+            (folder / _PROFILE).write_text(json.dumps(seccomp.container_profile()))
+        return folder
+
+    def _profile(self) -> Sequence[str]:
+        """Options for the filter of system calls. Engines' own profiles let programs make user namespaces."""
+        path = self._folder / _PROFILE if self._folder else None
+        return ["--security-opt", f"seccomp={path}"] if path and path.exists() else []
 
     async def open(self, limits: Limits | None = None, *, profile: Profile = "plain") -> RoomSandbox:
         limits = limits or Limits()
@@ -160,7 +191,7 @@ class ContainerBackend(RoomBackend):
         return self._sandbox_in(room, limits, profile)
 
     async def _room(self, limits: Limits) -> ContainerRoom:
-        return await ContainerRoom.make(self._engine, self.name, self._image, limits, self._covers)
+        return await ContainerRoom.make(self._engine, self.name, self._image, limits, [*self._profile(), *self._covers])
 
     async def _cover_hidden(self) -> None:
         """A container shows nothing of this host, but its image may have the environment installed at the same path."""
@@ -209,10 +240,11 @@ class ContainerBackend(RoomBackend):
             "processes": "pid and IPC namespaces",
             "user": "no capabilities",
             "privileges": "no_new_privs",
-            "system calls": f"seccomp, as {self.name} has it",
+            "system calls": "seccomp allowlist" if self._profile() else f"seccomp, as {self.name} has it",
             "memory": "cgroup",
         }
         layers = {wall: "none" if wall in trial.fallen else how for wall, how in enforced.items()}
+        layers["disk"] = "none" if "files" in trial.fallen else "size of a file system in memory"
         missing = [Missing(wall, "a program in a container got around it", _FIXES[wall]) for wall in trial.fallen]
         return Report(self.name, _level(trial.fallen), layers, missing)
 
@@ -335,9 +367,11 @@ class ContainerRoom:
         return answer.stdout
 
     async def copy_from(self, other: ContainerRoom) -> None:
-        packed = await other.command("tar", "--create", "--file", "-", ".", most=_OUTPUT_MOST)
+        most = str(_OUTPUT_MOST)
+        packed = await other.command(*script((*self.python, "-S"), "packing", "pack", ".", most), most=_OUTPUT_MOST)
         emptied = await self.command("find", ".", "-mindepth", "1", "-delete")
-        unpacked = await self.command("tar", "--extract", "--file", "-", stdin=packed.stdout)
+        unpacking = script((*self.python, "-S"), "packing", "restore", ".", most, most)
+        unpacked = await self.command(*unpacking, stdin=packed.stdout)
         for answer in (packed, emptied, unpacked):
             if answer.code:
                 raise OSError(0, f"the workspace could not be copied: {answer.problem}")

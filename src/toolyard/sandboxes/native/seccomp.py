@@ -15,7 +15,7 @@ import os
 import stat
 import struct
 from collections.abc import Collection, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 MACHINE = os.uname().machine
 
@@ -52,6 +52,43 @@ def agent_filter(*, machine: str = MACHINE) -> bytes:
     Programs that it starts keep this filter and add theirs; the stricter answer of the two counts.
     """
     return _compiled_for(machine, AGENT)
+
+
+def container_profile(*, machine: str = MACHINE) -> dict[str, Any]:
+    """The filter of untrusted programs as Docker and Podman read it, in JSON. Raises ValueError for unknown machines.
+
+    Their language has no "all but": where the policy needs that, for `ioctl`, `prctl` and `setsockopt`, the profile
+    allows more than the filter does. Where the policy refuses certain arguments, the error is always EPERM.
+    """
+    numbers(machine)
+    policy = PROGRAM | {"setns": REFUSE}
+    rules: list[dict[str, Any]] = []
+    for error in sorted({rule for rule in policy.values() if isinstance(rule, int)} - {ALLOW, REFUSE}):
+        names = [name for name, rule in policy.items() if rule == error]
+        rules.append({"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": error & 0xFFFF})
+    for name, rule in policy.items():
+        for tests in _allowing(rule):
+            rules.append({"names": [name], "action": "SCMP_ACT_ALLOW", "args": tests})
+    return {
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": errno.EPERM,
+        "architectures": [f"SCMP_ARCH_{machine.upper()}"],
+        "syscalls": rules,
+    }
+
+
+def _allowing(rule: Rule) -> list[list[dict[str, Any]]]:
+    """Lists of tests; passing all tests of one list allows the call."""
+    if isinstance(rule, int):
+        return [[]] if rule == ALLOW else []
+    if isinstance(rule.otherwise, Switch) or rule.otherwise == ALLOW:
+        return [[]]
+    index, mask = (rule.offset - _argument(0)) // 8, rule.mask
+    return [
+        [{"index": index, "op": "SCMP_CMP_MASKED_EQ", "value": mask, "valueTwo": value}, *more]
+        for value, inner in rule.cases.items()
+        for more in _allowing(inner)
+    ]
 
 
 # --- What a filter can answer -----------------------------------------------------------------------------------------

@@ -134,6 +134,21 @@ def _out_of_memory() -> tuple[int, int]:
             found = dict(line.split() for line in file)
         return int(found.get("oom", 0)), int(found.get("oom_kill", 0))
     except OSError:
+        return _out_of_memory_v1()
+
+
+def _out_of_memory_v1() -> tuple[int, int]:
+    """The same from control groups of version 1. They do not count how often the limit was reached, only whether: then
+    the kills count as the container's own."""
+    try:
+        with open("/sys/fs/cgroup/memory/memory.oom_control") as file:
+            kills = int(dict(line.split() for line in file).get("oom_kill", 0))
+        with open("/sys/fs/cgroup/memory/memory.limit_in_bytes") as file:
+            limit = int(file.read())
+        with open("/sys/fs/cgroup/memory/memory.max_usage_in_bytes") as file:
+            most = int(file.read())
+        return (kills if most >= limit - _PAGE else 0), kills
+    except (OSError, ValueError):
         return 0, 0
 
 
