@@ -134,9 +134,12 @@ def row_of(session: Session) -> dict[str, Any]:
 
 
 async def about(visit: Visit) -> None:
+    """How a session stands; with `task`, also its task."""
     session = find(visit)
-    task = Budget().text(encode(session.spec.task.spec).decode(), "")
-    await visit.json({**row_of(session), "task": task["text"], "task_length": task["length"]})
+    row = row_of(session)
+    if "task" in visit.query:
+        row["task"] = encode(session.spec.task.spec).decode()
+    await visit.json(row)
 
 
 def find(visit: Visit) -> Session:
@@ -175,6 +178,7 @@ async def _told(visit: Visit, log: Log, seen: int) -> AsyncIterator[object]:
         while True:
             session = visit.parts.runtime.sessions.get(log.spec.session_id)
             budget, steps, revision = Budget(), log.newer(seen), log.revision
+            log.fresh = 0
             yield {
                 "revision": revision,
                 "earlier": log.earlier,
