@@ -5,9 +5,9 @@ and /tmp. Its first process reads from a pipe that the server holds: when the se
 closes and the container ends. `exec` starts programs in it. The image must have Python 3.11 or later as `python3`, and
 bash for a shell.
 
-Most tests run against a stand-in for an engine; `make test-engines` has a real one. They show that the commands are well formed and that what is built on
-them works, but not how well a real engine isolates. `start` measures that, with programs in a container that try to get
-out.
+Most tests run against a stand-in for an engine, and show only that the commands are well formed and that what is built
+on them works; `make test-engines` has a real one. `start` measures how well an engine isolates, with programs in a
+container that try to get out.
 """
 
 from __future__ import annotations
