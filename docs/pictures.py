@@ -127,7 +127,23 @@ def take_all(browser: Browser, scheme: str) -> None:
     log.locator("img").first.evaluate("image => image.decode()")
     page.evaluate("scrollTo(0, 0)")
     take(page, "play", scheme)
+    take_episodes(page, scheme)
     context.close()
+
+
+def take_episodes(page: Page, scheme: str) -> None:
+    page.goto(f"{URL}/studio/episodes")
+    page.wait_for_selector("#tasks tbody tr")
+    page.wait_for_selector("#curves svg")
+    take(page, "episodes", scheme)
+    page.goto(f"{URL}/studio/episodes?environment=maze&outcome=finished&by=steps")
+    page.locator("tr[data-id] a.open").first.click()
+    page.wait_for_selector("#near li")
+    take(page, "episode", scheme)
+    page.locator("#near .siblings .aside").first.click()
+    page.wait_for_selector(".pair-of-steps")
+    page.wait_for_timeout(500)
+    take(page, "compare", scheme)
 
 
 def main() -> None:

@@ -162,8 +162,8 @@ def curves(file: sqlite3.Connection, wanted: Filter) -> JsonObject:
     marks = ", ".join("?" * len(runs))
     points: dict[str, list[JsonObject]] = {run["run"]: [] for run in runs}
     counted = file.execute(
-        f"SELECT run, CAST((opened - CASE run {began} END) / ? AS INTEGER) AS place, count(*), avg(total) {scored} "
-        f"AND run IN ({marks}) GROUP BY run, place",
+        f"SELECT run, min(CAST((opened - CASE run {began} END) / ? AS INTEGER), {_POINTS - 1}) AS place, "
+        f"count(*), avg(total) {scored} AND run IN ({marks}) GROUP BY run, place",
         (*(part for run in runs for part in (run["run"], run["began"])), width, *values, *points),
     )
     for run, place, n, mean in counted:

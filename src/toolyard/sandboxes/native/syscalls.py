@@ -1,5 +1,5 @@
-"""The system calls that Python does not offer. Apart from `forking` and `heap`, only this module of the sandbox uses
-ctypes.
+"""The system calls that Python does not offer. Apart from `forking` and `heap`, no other module of the native backend
+calls C functions through ctypes.
 
 Every function raises OSError with the name of the call when the kernel refuses. Used only in single-threaded helper
 processes, never in the server.

@@ -39,13 +39,16 @@ function frame(said) {
   return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": said, class: "chart" });
 }
 
-/** @param {SVGElement} chart @param {number} low @param {number} high @param {(value: number) => string} words */
+/** Lines at round values. Returns where a value stands. @param {SVGElement} chart @param {number} low @param {number} high @param {(value: number) => string} words */
 function scale(chart, low, high, words) {
-  const ticks = 3;
-  const place = (/** @type {number} */ value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - BOTTOM - TOP);
-  for (let tick = 0; tick <= ticks; tick++) {
-    const value = low + ((high - low) * tick) / ticks;
-    chart.append(svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: place(value), y2: place(value), class: "grid" }));
+  const rough = (high - low) / 3;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = ([1, 2, 2.5, 5].find((one) => one * power >= rough) ?? 10) * power;
+  const [first, last] = [Math.floor(low / step + 1e-9), Math.ceil(high / step - 1e-9)];
+  const place = (/** @type {number} */ value) => HEIGHT - BOTTOM - ((value / step - first) / (last - first)) * (HEIGHT - BOTTOM - TOP);
+  for (let tick = first; tick <= last; tick++) {
+    const value = tick * step;
+    chart.append(svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: place(value), y2: place(value), class: tick === 0 ? "grid zero" : "grid" }));
     chart.append(svg("text", { x: LEFT - 6, y: place(value) + 3.5, "text-anchor": "end" }, words(value)));
   }
   return place;
