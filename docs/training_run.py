@@ -32,7 +32,7 @@ def page() -> str:
 def section(told: Json | None) -> str:
     if told is None:
         return NONE
-    parts = [machine(told), picture(told), seeds(told), waiting(told), executions(told)]
+    parts = [machine(told), picture(told), told.get("remark", ""), seeds(told), waiting(told), executions(told)]
     return "\n" + "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -42,17 +42,18 @@ def machine(told: Json) -> str:
     versions = f"Python {on['python']}, PyTorch {on['torch']}, Toolyard {on['toolyard']}{commit}"
     scale, (first, *_) = told["scale"], told["tables"]["learns"].values()
     return (
-        f"One run of {told['seconds']:.0f} seconds on one machine: {on['in words']}; {versions}. The policy has "
-        f"{first['parameters'] / 1e6:.0f} million parameters. Each step plays {scale['tasks'] * scale['group']:,} new "
-        f"trajectories, {scale['group']} of each task, through {told['gateways']} gateways on the same machine."
+        f"One run of {told['seconds']:.0f} seconds on one machine: {on['in words']};\n{versions}.\n"
+        f"The policy has {first['parameters'] / 1e6:.0f} million parameters. Each step plays "
+        f"{scale['tasks'] * scale['group']:,} new trajectories, {scale['group']} of each task,\n"
+        f"through {told['gateways']} gateways on the same machine."
     )
 
 
 def picture(told: Json) -> str:
     verdict = "rises above the frozen policy with every seed" if told["rises"] else "does not rise with every seed"
     return (
-        '<picture><source media="(prefers-color-scheme: dark)" srcset="pictures/train-gpu-dark.png">'
-        f'<img src="pictures/train-gpu-light.png" alt="On a GPU the mean reward {verdict}"></picture>'
+        '<picture>\n<source media="(prefers-color-scheme: dark)" srcset="pictures/train-gpu-dark.png">\n'
+        f'<img src="pictures/train-gpu-light.png" alt="On a GPU the mean reward {verdict}">\n</picture>'
     )
 
 
@@ -76,7 +77,7 @@ def seeds(told: Json) -> str:
         *("seed", "reward at first", "in the end", "frozen", "steps", "trajectories", "time"),
         *("tokens written per second", "waited for tools"),
     )
-    return table(head, rows)
+    return f"`in the end` is the mean of the last quarter of the steps:\n\n{table(head, rows)}"
 
 
 def waiting(told: Json) -> str:
@@ -110,7 +111,8 @@ def executions(told: Json) -> str:
         for cores, one in sorted(best.items())
     )
     head = ("cores of the server", "gateways", "programs per second", "lost")
-    return "Programs that the server runs by itself, each in a sandbox of its own:\n\n" + table(head, rows)
+    where = f", measured {told['executions were measured']}" if "executions were measured" in told else ""
+    return f"Programs that the server runs by itself, each in a sandbox of its own{where}:\n\n{table(head, rows)}"
 
 
 def share(one: Json) -> str:

@@ -1,6 +1,7 @@
 """Rewards of a policy that learns and of one that does not, seed by seed: as JSON, as a picture, and as a verdict."""
 
 import argparse
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,10 @@ def report(out: Path, title: str, learns: Curves, frozen: Curves, more: Mapping[
         print(
             f"{name}: " + (", ".join(f"seed {seed} ends at {end:.2f}" for seed, end in by_seed.items()) or "not played")
         )
-    print(f"the reward {'rises' if verdict else 'does not rise'} over the frozen policy")
+    if frozen:
+        print(f"the reward {'rises' if verdict else 'does not rise'} over the frozen policy")
+    else:
+        print("no frozen policy was played, so there is nothing that the reward could rise over")
     draw(out.with_suffix(".png"), title, learns, frozen)
     return verdict
 
@@ -82,10 +86,11 @@ DARK = Look("#1e2129", "#eceff1", "#455a64", {LEARNS: "#4db6ac", FROZEN: "#9e9e9
 def draw(path: Path, title: str, learns: Curves, frozen: Curves, look: Look = LIGHT) -> None:
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 -- the numbers are worth having without it
+        from PIL import Image  # noqa: PLC0415 -- matplotlib brings it
     except ImportError:
         print(f"no picture: matplotlib is not installed; later: python curves.py {path.with_suffix('.json')}")
         return
-    figure = Figure(figsize=(6.4, 3.4), layout="constrained", facecolor=look.paper)
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained", facecolor=look.paper)
     axes = figure.add_subplot(facecolor=look.paper)
     for name, curves in both(learns, frozen):
         for number, rewards in enumerate(curves.values()):
@@ -99,8 +104,10 @@ def draw(path: Path, title: str, learns: Curves, frozen: Curves, look: Look = LI
     axes.tick_params(colors=look.ink)
     for side in axes.spines.values():
         side.set_color(look.lines)
-    axes.legend(loc="center right", frameon=False, labelcolor=look.ink)
-    figure.savefig(path, dpi=100, pil_kwargs={"optimize": True})
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, labelcolor=look.ink)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=100)
+    Image.open(drawn).convert("RGB").quantize(64).save(path, optimize=True)
     print(f"drawn in {path}")
 
 

@@ -182,14 +182,14 @@ class Trainer:
     def train(self, seconds: float = math.inf) -> None:
         """Write and send a batch, learn from the one before while its programs run, then let it answer.
 
-        Begin no step after so many seconds.
+        Begin no step after so many seconds, but play at least one.
         """
         self.policy.warm(self.scale.tasks * self.scale.group // self.scale.parts)
         self.began = time.perf_counter()
         with self.clock("all"):
             before: list[Part] = []
             for step in range(self.scale.steps):
-                if time.perf_counter() - self.began > seconds:
+                if step and time.perf_counter() - self.began > seconds:
                     break
                 parts = [self.begin(step, half) for half in range(HALVES)]
                 self.learn(before)
@@ -396,7 +396,12 @@ def chosen(args: argparse.Namespace) -> Scale:
     scale = SCALES[args.size]
     size = {name: getattr(args, name) for name in ("layers", "width", "heads", "rate") if getattr(args, name)}
     rest = {name: getattr(args, name) for name in ("split", "tasks", "group", "steps", "rounds") if getattr(args, name)}
-    return replace(scale, size=replace(scale.size, **size), **rest)
+    scale = replace(scale, size=replace(scale.size, **size), **rest)
+    if scale.tasks % HALVES:
+        raise SystemExit(f"--tasks is {scale.tasks}; it has to be even, because a batch is played in halves")
+    if scale.size.width % scale.size.heads:
+        raise SystemExit(f"--width {scale.size.width} cannot be shared by --heads {scale.size.heads}")
+    return scale
 
 
 def size_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,7 @@ def served(
     The server and all its processes stay on `cores`, if any are named.
     """
     if url:
+        find(url)
         yield url
         return
     port = free_port()
@@ -42,6 +43,13 @@ def served(
     finally:
         process.terminate()
         process.wait(_STOP_SECONDS)
+
+
+def find(url: str) -> None:
+    try:
+        urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=_START_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"no server answers at {url}: {error}") from None
 
 
 def wait_for_health(process: "subprocess.Popen[bytes]", url: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -266,7 +268,7 @@ def test_a_hook_that_never_answers_is_given_up():
         async def get_prompt(self):
             await asyncio.Event().wait()
 
-    assert "no answer within 0.2 s" in only(check_environment(Forever, seconds=0.2), "error", "prompts")
+    assert "no answer within 0.1 s" in only(check_environment(Forever, seconds=0.2), "error", "prompts")
 
 
 def test_a_task_that_is_not_there_is_for_the_caller_to_correct():
@@ -382,7 +384,7 @@ def test_a_tool_that_takes_longer_than_it_may_is_an_error():
             """Wait."""
             await asyncio.Event().wait()
 
-    assert "no answer within 0.1 s" in only(check_environment(Slow, seconds=0.1, episodes=1), "error", "episodes")
+    assert "no answer within 0.2 s" in only(check_environment(Slow, seconds=0.4, episodes=1), "error", "episodes")
 
 
 def test_a_tool_that_accepts_nothing_its_schema_allows_is_a_warning():
@@ -905,6 +907,32 @@ def test_warnings_fail_only_a_strict_check(silent: str):
     done = toolyard("check", silent, "--strict")
     assert done.returncode == 1
     assert "  warning  tools     go: no description" in done.stdout
+
+
+def test_other_programs_get_one_object(silent: str):
+    done = toolyard("check", silent, "--json", "--strict")
+    told = json.loads(done.stdout)
+    (environment,) = told["environments"]
+    assert (told["ok"], environment["ok"], environment["environment"]) == (False, False, "Silent")
+    assert {"level": "ok", "topic": "splits", "text": "train (type train)"} in environment["findings"]
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_check_keeps_to_its_seconds_and_says_what_it_left_out():
+    class Slow(Good):
+        @classmethod
+        def list_tasks(cls, split):
+            return [{"n": n} for n in range(20)]
+
+        async def setup(self):
+            await asyncio.sleep(0.1)
+
+    doing: list[str] = []
+    began = time.monotonic()
+    report = check_environment(Slow, seconds=1, progress=doing.append)
+    assert time.monotonic() - began < 3
+    assert re.search(r"only \d+ of 20 tasks were opened in the 1 s of the check \(--seconds\)", str(report))
+    assert "opening task 1 of 20" in doing
 
 
 def test_a_call_can_be_scripted_from_the_shell(silent: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -20,13 +21,13 @@ from toolyard.version import __version__
 COMMAND = [sys.executable, "-m", "toolyard", "doctor"]
 
 
-def examine(*, files: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+def examine(*words: str, files: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
     def limit() -> None:
         if files:
             resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
     return subprocess.run(
-        COMMAND,
+        [*COMMAND, *words],
         capture_output=True,
         text=True,
         timeout=60,
@@ -76,6 +77,23 @@ def test_it_looks_at_everything_that_a_server_needs_or_likes(usual):
     assert found["placements"][:2] == ["ok local", "ok process, pool"]
     assert usual.stdout.splitlines()[-1].startswith("`toolyard serve` will work here.")
     assert max(map(len, usual.stdout.splitlines())) <= 100
+
+
+def test_other_programs_get_one_object_and_a_variable_that_is_no_setting_is_named():
+    done = examine("--json", PATH="/nowhere", TOOLYARD_PROT="9")
+    told = json.loads(done.stdout)
+    assert (told["ok"], told["version"], done.returncode, done.stderr) == (True, __version__, 0, "")
+    assert "Before many sessions, look at variables" in told["verdict"]
+    assert told["findings"][0] == {
+        "topic": "Python",
+        "grade": "ok",
+        "text": f"{sys.version.split()[0]}, {sys.executable}",
+        "hint": "",
+    }
+    (variable,) = (one for one in told["findings"] if one["topic"] == "variables")
+    assert variable["text"].endswith(
+        "TOOLYARD_PROT is no setting of Toolyard, so it has no effect; did you mean 'TOOLYARD_PORT'?"
+    )
 
 
 def test_the_sandbox_that_a_server_would_use_is_said_and_what_the_others_lack(bare):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.peers.recipes import Recipe
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(1800)
 
 SEEDS = ["1", "2", "3"]
 MARGIN = 0.15

@@ -47,14 +47,14 @@ async def test_nothing_listens_until_a_session_is_watched_and_nothing_after(
 
 
 async def test_a_log_keeps_the_newest_steps_within_its_bounds(runtime: Runtime, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(feeds, "_STEPS_MOST", 5)
+    monkeypatch.setattr(feeds, "_WATCHED_MOST", 5)
     session = await opened(runtime)
     log = Feed(runtime.journal).follow(session)
     for number in range(12):
         await session.start("weigh", {"n": number}).finished()
     assert [step.number for step in log.steps] == [8, 9, 10, 11, 12]
     assert log.dropped == 7
-    monkeypatch.setattr(feeds, "_BYTES_MOST", 4 * 1000)
+    log.most = 1000
     for _ in range(4):
         await session.start("weigh", {"n": 1, "x": "y" * 600}).finished()
     assert [step.number for step in log.steps] == [16]
@@ -62,7 +62,7 @@ async def test_a_log_keeps_the_newest_steps_within_its_bounds(runtime: Runtime, 
 
 
 async def test_a_call_that_is_dropped_while_it_runs_does_no_harm(runtime: Runtime, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(feeds, "_STEPS_MOST", 2)
+    monkeypatch.setattr(feeds, "_WATCHED_MOST", 2)
     session = await opened(runtime)
     log = Feed(runtime.journal).follow(session)
     waiting = session.start("wait", {"seconds": 0.2})
@@ -88,7 +88,7 @@ async def test_only_so_many_sessions_are_followed_at_once(runtime: Runtime, monk
 
 async def test_a_message_is_bounded_however_fast_a_session_is(runtime: Runtime):
     session = await opened(runtime)
-    log = Feed(runtime.journal).follow(session)
+    log = Feed(runtime.journal).follow(session, pinned=True)
     for number in range(300):
         await session.start("add", {"n": 0, "note": "y" * 20_000 + str(number)}).finished()
     budget = feeds.Budget()
@@ -107,3 +107,31 @@ async def test_a_fork_remembers_what_happened_before_it(runtime: Runtime):
     await runtime.session("two").start("add", {"n": 1}).finished()
     assert [(step.number, step.inherited) for step in forked.steps] == [(1, True), (2, False)]
     assert [step.number for step in log.steps] == [1]
+
+
+async def test_a_page_that_comes_back_after_its_log_was_forgotten_hears_of_new_calls(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(feeds, "_KEPT_SECONDS", -1.0)
+    feed, session = Feed(runtime.journal), await opened(runtime)
+    log = feed.follow(session)
+    for number in range(9):
+        await session.start("weigh", {"n": number}).finished()
+    seen = log.revision
+    feed._sweep(0)
+    again = feed.follow(session)
+    assert again is not log
+    await session.start("weigh", {"n": 1}).finished()
+    assert [step.number for step in again.newer(seen)] == [10]
+
+
+async def test_a_session_that_is_faster_than_its_page_has_gaps_and_goes_on_after_the_next_message(runtime: Runtime):
+    session = await opened(runtime)
+    log = Feed(runtime.journal).follow(session)
+    for number in range(130):
+        await session.start("weigh", {"n": number}).finished()
+    assert [step.number for step in log.newer(0)] == list(range(1, 101))
+    log.fresh = 0  # as a message does
+    await session.start("weigh", {"n": 1}).finished()
+    assert log.steps[-1].number == 131
+    assert log.steps[-1].outcome == "ok"

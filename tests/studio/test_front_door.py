@@ -139,6 +139,10 @@ def test_a_wrong_key_is_said_and_too_many_have_to_wait():
         assert http.get("/studio/", headers={"X-API-Key": KEY}).status_code == 200
 
 
+def test_a_form_that_holds_too_much_is_refused(stranger: httpx2.Client):
+    assert stranger.post("/studio/login", content=b"&".join([b"key=x"] * 100_000)).status_code == 413
+
+
 @pytest.mark.parametrize("cookie", ["", ".", "9999999999.x.y", "🍪", '"', "x" * 10_000, "0.a.b"])
 def test_a_forged_cookie_opens_nothing(locked: Running, cookie: str):
     name = locked.server.studio.parts.key.cookie_name

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import sys
 
 from toolyard.core.errors import ToolyardError
 from toolyard.loading import load_targets
@@ -34,13 +36,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--secret", action="append", default=[], metavar="NAME=VALUE", help="hand this to the environment (repeatable)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=60, metavar="S", help="give up each step that takes longer than this [60]"
+        "--seconds",
+        type=float,
+        default=60,
+        metavar="S",
+        help="how long to check one environment; a call or a hook is given up after half of this [60]",
     )
     parser.add_argument(
         "--allow-idle-reward",
         action="store_true",
         help="allow rewards for an agent that does nothing, for instance for each step that it survives",
     )
+    parser.add_argument("--json", action="store_true", help="for other programs: one object at the end")
     parser.add_argument("--strict", action="store_true", help="fail on warnings as well")
 
 
@@ -50,9 +57,12 @@ def run(args: argparse.Namespace) -> int:
     split = args.split
     if args.index is not None and split is None:
         raise CheckError("--index needs --split, to say of which split it is a number")
+    if not args.seconds > 0:
+        raise CheckError(f"--seconds is {args.seconds:g}; it must be more than 0")
     reports = []
     for environment in load_targets(args.targets).environments:
-        print(f"{environment.__name__}:", flush=True)
+        if not args.json:
+            print(f"{environment.__name__}:", flush=True)
         report = check_environment(
             environment,
             calls=calls,
@@ -63,11 +73,18 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
             seconds=args.seconds,
             idle_reward=args.allow_idle_reward,
-            tell=show,
+            tell=unheard if args.json else show,
+            progress=show_progress if sys.stderr.isatty() else unheard,
         )
-        print(f"{report.summary}\n", flush=True)
+        clear_progress()
+        if not args.json:
+            print(f"{report.summary}\n", flush=True)
         reports.append(report)
-    return int(not all(report.ok and not (args.strict and report.of("warning")) for report in reports))
+    passed = [report.ok and not (args.strict and report.of("warning")) for report in reports]
+    if args.json:
+        told = [{**dataclasses.asdict(report), "ok": ok} for report, ok in zip(reports, passed, strict=True)]
+        print(json.dumps({"ok": all(passed), "environments": told}, indent=2))
+    return int(not all(passed))
 
 
 class CheckError(ToolyardError):
@@ -75,7 +92,24 @@ class CheckError(ToolyardError):
 
 
 def show(finding: Finding) -> None:
+    clear_progress()
     print(f"  {finding}", flush=True)
+
+
+def show_progress(doing: str) -> None:
+    """One line that the next one replaces."""
+    sys.stderr.write(f"\r\x1b[2K  … {doing}")
+    sys.stderr.flush()
+
+
+def clear_progress() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
+
+
+def unheard(_: object) -> None:
+    """Nobody is told."""
 
 
 def read_call(text: str) -> tuple[str, dict[str, object]]:

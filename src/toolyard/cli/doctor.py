@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import importlib.metadata
+import json
 import logging
 import os
 import platform
@@ -26,7 +28,7 @@ from toolyard.sandboxes import BACKENDS
 from toolyard.sandboxes.installation import Installation
 from toolyard.sandboxes.languages import NO_PROGRAM, TOOLCHAINS, Toolchain, problem_of
 from toolyard.server import listen, sandboxes_of
-from toolyard.settings import Settings, SettingsError
+from toolyard.settings import Settings, SettingsError, unknown_variables
 from toolyard.version import __version__
 
 HELP = "say what this host supports, and how to get what it does not"
@@ -51,12 +53,20 @@ class Diagnosis:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="for other programs: one object at the end")
     parser.epilog = "The exit code is 0 if `toolyard serve` would start here, else 1."
 
 
 def run(args: argparse.Namespace) -> int:
     settings = Settings.read(vars(args))
     findings: list[Diagnosis] = []
+    if args.json:
+        findings += examine(settings)
+        about = {"version": __version__, "system": platform.system(), "release": platform.release()}
+        told = [dataclasses.asdict(finding) for finding in findings]
+        verdicts = {"ok": starts(findings), "verdict": verdict(findings)}
+        print(json.dumps({**verdicts, **about, "machine": platform.machine(), "findings": told}, indent=2))
+        return int(not starts(findings))
     print(f"Toolyard {__version__} on {platform.system()} {platform.release()}, {platform.machine()}\n")
     topic = ""
     for finding in examine(settings):
@@ -65,7 +75,12 @@ def run(args: argparse.Namespace) -> int:
             print(line, flush=True)
         topic = finding.topic
     print(f"\n{verdict(findings)}")
-    return int(any(finding.grade == "FAIL" for finding in findings))
+    return int(not starts(findings))
+
+
+def starts(findings: Sequence[Diagnosis]) -> bool:
+    """Whether `toolyard serve` would start here."""
+    return all(finding.grade != "FAIL" for finding in findings)
 
 
 def lines(finding: Diagnosis, *, again: bool) -> Iterator[str]:
@@ -91,6 +106,7 @@ def verdict(findings: Sequence[Diagnosis]) -> str:
 def examine(settings: Settings) -> Iterator[Diagnosis]:
     yield from python()
     yield address(settings)
+    yield from variables()
     yield from sandboxes(settings)
     yield from placements(settings)
     yield browser()
@@ -125,6 +141,11 @@ def address(settings: Settings) -> Diagnosis:
     except SettingsError as error:
         return Diagnosis("address", "FAIL", sentence(str(error)))
     return Diagnosis("address", "ok", f"{where} is free")
+
+
+def variables() -> Iterator[Diagnosis]:
+    for problem in unknown_variables(os.environ):
+        yield Diagnosis("variables", "low", sentence(problem), "unset it, or set the one that is meant")
 
 
 # Isolation and placements.

@@ -35,8 +35,9 @@ from toolyard.runtime.session import Session
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """What a browser may show as an image. No other type is ever sent to it as what it claims to be."""
 
-_STEPS_MOST = 500
-"""Steps of one session."""
+_STEPS_MOST, _WATCHED_MOST = 500, 100
+"""Steps of one session: of one that was opened in Studio, and of one that a client runs. A client may make thousands of
+calls a second, and what is kept of them takes the processor's caches from the calls that follow."""
 _BYTES_MOST = 64 * 2**20
 """Arguments and results of all sessions that are followed."""
 _LOGS_MOST = 64
@@ -54,13 +55,16 @@ _AT_ONCE = 100
 class Step:
     """One call. It is made and ended on the way of that call, and so does as little as it can until a page asks."""
 
-    __slots__ = (
-        *("_feed", "_log", "arguments", "at", "inherited", "number", "ran", "result"),
-        *("revision", "said", "size", "tool", "waited"),
-    )
+    result: Reply | None = None
+    """None while the call runs."""
+    waited = 0.0
+    ran: float | None = None
+    gone = False
+    """The log has dropped it."""
+    inherited = False
+    """It was made in the session that this one continues from."""
 
-    def __init__(self, feed: Feed, log: Log, tool: str, arguments: bytes, said: str) -> None:
-        self._feed = feed
+    def __init__(self, log: Log, tool: str, arguments: bytes, said: str) -> None:
         self._log = log
         self.number = log.number = log.number + 1
         self.tool = tool
@@ -68,18 +72,12 @@ class Step:
         """As JSON, before the tool could change them."""
         self.said = said
         self.at = time.time()
-        self.result: Reply | None = None
-        """None while the call runs."""
-        self.waited = 0.0
-        self.ran: float | None = None
-        self.revision = 0
-        self.size = 0
-        self.inherited = False
-        """It was made in the session that this one continues from."""
+        self.size = len(arguments) + len(said)
+        self.revision = log.revision = log.revision + 1
 
     def ended(self, result: Reply, waited: float, ran: float | None) -> None:
         self.result, self.waited, self.ran = result, waited, ran
-        self._feed.grow(self._log, self, size_of(result))
+        self._log.end(self, size_of(result))
 
     def copied_to(self, log: Log) -> Step:
         made = copy.copy(self)
@@ -175,7 +173,11 @@ class Log:
     dropped: int = 0
     number: int = 0
     """Of the last call."""
+    fresh: int = 0
+    """How many calls have begun since a page was told."""
     size: int = 0
+    most: int = _BYTES_MOST
+    """How large it may get."""
     viewers: int = 0
     left: float = field(default_factory=time.monotonic)
     closed: Why | None = None
@@ -187,14 +189,42 @@ class Log:
                 return step
         raise HttpError(404, f"call {number} of this session is not kept any more")
 
-    def changed(self, step: Step | None = None) -> None:
-        self.revision += 1
-        if step is not None:
-            step.revision = self.revision
+    def begin(self, step: Step) -> None:
+        self.fresh += 1
+        self.steps.append(step)
+        self.size += step.size
+        if len(self.steps) > (_STEPS_MOST if self.pinned else _WATCHED_MOST):
+            self._drop()
         if self.waiting:
-            for one in self.waiting:
-                if not one.done():
-                    one.set_result(None)
+            self.wake()
+
+    def end(self, step: Step, size: int) -> None:
+        """A call is over: drop the oldest if that is too much."""
+        if step.gone:  # it was dropped while it ran
+            return
+        step.size += size
+        self.size += size
+        step.revision = self.revision = self.revision + 1
+        while self.size > self.most and len(self.steps) > 1:
+            self._drop()
+        if self.waiting:
+            self.wake()
+
+    def _drop(self) -> None:
+        oldest = self.steps.popleft()
+        oldest.gone = True
+        self.size -= oldest.size
+        self.dropped += 1
+
+    def changed(self) -> None:
+        self.revision += 1
+        if self.waiting:
+            self.wake()
+
+    def wake(self) -> None:
+        for one in self.waiting:
+            if not one.done():
+                one.set_result(None)
 
     async def after(self, revision: int, seconds: float) -> None:
         """Wait for something newer, but no longer than this."""
@@ -216,6 +246,8 @@ class Feed:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._logs: dict[str, Log] = {}
+        self._revision = 0
+        """The highest of a log that is forgotten. A page that comes back to a new log of its session knows that one."""
 
     def follow(self, session: Session, *, pinned: bool = False) -> Log:
         """The log of a session, which begins now unless there is one already."""
@@ -223,6 +255,8 @@ class Feed:
         if log is not None and log.closed is None:
             log.pinned = log.pinned or pinned
             return log
+        if log is not None:  # of a session that had the same id
+            self._revision = max(self._revision, log.revision)
         if len(self._logs) >= _LOGS_MOST:
             self._make_room()
         if not self._logs:
@@ -231,6 +265,8 @@ class Feed:
             self._journal.swept.append(self._sweep)
         earlier = session.standing.tally.calls + session.running
         log = self._logs[session.id] = Log(session.spec, earlier, pinned, number=earlier)
+        log.revision = self._revision + 1
+        self._share()
         return log
 
     def find(self, session_id: str) -> Log | None:
@@ -254,10 +290,13 @@ class Feed:
         log = self._logs.get(spec.session_id)
         if log is None:
             return None
-        written = encode(arguments)
-        step = Step(self, log, tool, written, said)
-        log.steps.append(step)
-        self.grow(log, step, len(written) + len(said))
+        if log.fresh >= _AT_ONCE and not log.pinned:  # faster than a page is told: leave out what nobody can follow
+            log.number += 1
+            log.dropped += 1
+            return None
+        written = encode(arguments) if arguments else b"{}"
+        step = Step(log, tool, written, said)
+        log.begin(step)
         return step
 
     def prompted(self, spec: SessionSpec, prompt: Blocks) -> None:
@@ -279,17 +318,10 @@ class Feed:
 
     # Bounds.
 
-    def grow(self, log: Log, step: Step, size: int) -> None:
-        """Something was added to a step: drop the oldest steps if it is too much."""
-        if step.number <= log.earlier + log.dropped:  # it was dropped while it ran
-            return
-        step.size += size
-        log.size += size
-        most = _BYTES_MOST // max(len(self._logs), 4)
-        while len(log.steps) > 1 and (log.size > most or len(log.steps) > _STEPS_MOST):
-            log.size -= log.steps.popleft().size
-            log.dropped += 1
-        log.changed(step)
+    def _share(self) -> None:
+        """Divide the room among all logs."""
+        for log in self._logs.values():
+            log.most = _BYTES_MOST // max(len(self._logs), 4 if log.pinned else 16)
 
     def _make_room(self) -> None:
         free = [(log.left, name) for name, log in self._logs.items() if not log.viewers]
@@ -298,7 +330,8 @@ class Feed:
         self._forget(min(free)[1])
 
     def _forget(self, name: str) -> None:
-        del self._logs[name]
+        self._revision = max(self._revision, self._logs.pop(name).revision)
+        self._share()
         if not self._logs:
             self._journal.unhear(self)
             self._journal.closed.remove(self._closed)

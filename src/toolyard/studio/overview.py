@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from toolyard.core.environment import needs_sandbox
@@ -13,11 +14,13 @@ from toolyard.runtime.owners import GatewayLost
 from toolyard.sandboxes.provider import in_force
 from toolyard.studio.environments import served
 from toolyard.studio.parts import Parts
-from toolyard.studio.pulse import Sample, joined, sent
+from toolyard.studio.pulse import Sample, joined
 from toolyard.studio.sessions import whole_number
 from toolyard.studio.trouble import recent_troubles, troubles_of, without_doubles
 from toolyard.studio.visit import Page, Visit
 
+_AGAIN, _MINUTE = 3, 60
+"""Seconds."""
 _PLACES = {
     "local": "in the server's process",
     "process": "in a process each",
@@ -63,10 +66,15 @@ async def pulse(visit: Visit) -> None:
 
 async def _beats(visit: Visit) -> AsyncIterator[object]:
     since = 0
+    minute: dict[int, Sample] = {}
     while True:
-        standings, missing = await _asked(visit.parts, max(since - 5, 0))
-        samples = joined([[Sample(**one) for one in standing["samples"]] for standing in standings])
-        last = joined([[Sample(**one) for one in standing["minute"]] for standing in standings])
+        # The newest seconds may still grow, where several gateways count: they are asked for, and sent, again.
+        standings, missing = await _asked(visit.parts, max(since - _AGAIN, 0))
+        samples = joined([standing["samples"] for standing in standings])
+        minute.update({sample.second: sample for sample in samples[-_MINUTE:]})
+        for second in sorted(minute)[:-_MINUTE]:
+            del minute[second]
+        last = [minute[second] for second in sorted(minute)]
         now: Counter[str] = Counter()
         sessions: Counter[str] = Counter()
         calls: Counter[str] = Counter()
@@ -83,7 +91,6 @@ async def _beats(visit: Visit) -> AsyncIterator[object]:
                 }
             )
         yield {
-            # The newest second may still grow, where several gateways count: it is sent again with the next message.
             "samples": [sample.as_json() for sample in samples],
             "now": now,
             "sessions": sessions,
@@ -100,22 +107,29 @@ async def _asked(parts: Parts, since: int) -> tuple[list[Any], int]:
     others = [number for number in range(owners.count) if number != owners.number]
     asked = [owners.ask(number, f"GET /studio/api/v1/here/pulse/{since}", b"") for number in others]
     answers = await asyncio.gather(*asked, return_exceptions=True)
-    found = [standing_of(parts, since), *(json.loads(one) for one in answers if isinstance(one, bytes))]
+    found = [standing_of(parts, since), *(read(one) for one in answers if isinstance(one, bytes))]
     return found, sum(isinstance(one, GatewayLost) for one in answers)
 
 
 async def pulse_here(visit: Visit) -> None:
-    await visit.json(standing_of(visit.parts, whole_number(visit.named[0])))
+    standing = standing_of(visit.parts, whole_number(visit.named[0]))
+    await visit.json({**standing, "samples": [asdict(sample) for sample in standing["samples"]]})
 
 
-def standing_of(parts: Parts, since: int) -> Mapping[str, object]:
+def read(answer: bytes) -> dict[str, Any]:
+    """How things stand on another gateway."""
+    standing: dict[str, Any] = json.loads(answer)
+    return {**standing, "samples": [Sample(**one) for one in standing["samples"]]}
+
+
+def standing_of(parts: Parts, since: int) -> dict[str, Any]:
     runtime = parts.runtime
-    running = sum(session.running for session in runtime.sessions.values())
-    waiting = sum(session.waiting for session in runtime.sessions.values() if session.running)
-    by_environment = Counter(session.spec.environment.name().lower() for session in runtime.sessions.values())
+    busy = [session for session in runtime.sessions.values() if session.running]
+    running, waiting = sum(session.running for session in busy), sum(session.waiting for session in busy)
+    by_class = Counter(session.spec.environment for session in runtime.sessions.values())
+    by_environment = {environment.name().lower(): count for environment, count in by_class.items()}
     return {
-        "samples": sent(parts.pulse.after(since)),
-        "minute": sent([*parts.pulse.samples][-60:]),
+        "samples": parts.pulse.after(since),
         "now": {"sessions": len(runtime.sessions), "running": running - waiting, "waiting": waiting},
         "sessions": by_environment,
         "calls": parts.pulse.calls,

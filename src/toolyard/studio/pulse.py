@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from toolyard.protocols.metrics import SECONDS, Counts, Metrics
 from toolyard.runtime.runtime import Runtime
@@ -162,16 +162,13 @@ class Pulse:
 
 def joined(parts: Sequence[Sequence[Sample]]) -> list[Sample]:
     """The samples of several gateways, added up by second."""
+    if len(parts) == 1:
+        return list(parts[0])
     found: dict[int, Sample] = {}
     for samples in parts:
         for sample in samples:
             if (known := found.get(sample.second)) is None:
-                found[sample.second] = Sample(**asdict(sample))
+                found[sample.second] = replace(sample, outcomes=dict(sample.outcomes))
             else:
                 known.add(sample)
     return [found[second] for second in sorted(found)][-KEPT:]
-
-
-def sent(samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    """For another gateway."""
-    return [asdict(sample) for sample in samples]

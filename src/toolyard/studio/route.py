@@ -24,6 +24,8 @@ log = logging.getLogger("toolyard.studio")
 ROOT = "/studio/"
 _API = "/studio/api/"
 _SESSIONS = ("api", "v1", "sessions")
+_FORM_MOST = 8192
+"""Bytes of the form with the key."""
 _WRONG_SECONDS = 1.0
 """How long a wrong key waits for its answer."""
 
@@ -113,7 +115,10 @@ class Studio(BaseRoute):
         await visit.page("login.html", status=401, headers=headers, problem=problem, then=then or here)
 
     async def _log_in(self, visit: Visit) -> None:
-        form = parse_qs((await visit.request.body()).decode(errors="replace"))
+        body = await visit.request.body()
+        if len(body) > _FORM_MOST:
+            raise HttpError(413, "that is no key: it is too long")
+        form = parse_qs(body.decode(errors="replace"))
         given, then = ((form.get(name) or [""])[0] for name in ("key", "then"))
         then = then if then.startswith(ROOT) and then.isprintable() and "\\" not in then else ROOT
         key, client = self.parts.key, visit.request.scope.get("client")
@@ -164,10 +169,12 @@ class Studio(BaseRoute):
             raise error
         status = status_of(error)
         words = error.body["detail"] if isinstance(error, HttpError) and error.body else str(error)
+        if not isinstance(words, str):  # the body is no JSON, and protocols say so in their own form
+            words = f"the body cannot be read: {words}"
         if visit.request.scope["path"].startswith(_API):
             await visit.json({"error": words}, status)
         else:
-            await visit.page("error.html", status=status, words=str(words))
+            await visit.page("error.html", status=status, words=words)
 
 
 def status_of(error: HttpError | ToolyardError) -> int:

@@ -57,14 +57,16 @@ def check_environment(
     seconds: float = 60,
     idle_reward: bool = False,
     tell: Callable[[Finding], None] = lambda finding: None,
+    progress: Callable[[str], None] = lambda doing: None,
 ) -> Report:
     """Check one environment; in a test: `report = check_environment(Env)`, then `assert report.ok, str(report)`.
 
     `calls` is the episode to play, as `[("move", {"direction": "north"}), …]`; without it, the check calls tools at
     random, with arguments made from their schemas, and dishonest agents play, too. `split` and `index` name the task to
-    play; without them, it plays a sample. `episodes=0` calls no tool. It gives up each step that takes longer than
-    `seconds`. `idle_reward` allows rewards for agents that do nothing. It passes each finding to `tell` at once. Call
-    it from a plain function: it runs an event loop of its own.
+    play; without them, it plays a sample. `episodes=0` calls no tool. The check takes `seconds`, beside the making of a
+    sandbox, and gives up a call or a hook after half of them. `idle_reward` allows rewards for agents that do nothing.
+    It passes each finding to `tell` at once, and what it does next to `progress`. Call it from a plain function: it
+    runs an event loop of its own.
     """
     report = Report(getattr(environment, "__name__", repr(environment)))
 
@@ -80,7 +82,10 @@ def check_environment(
                 add("warning", "class", record.getMessage())
             Server([environment])  # each protocol checks the class, its name for instance
             settings = Settings(
-                setup_seconds=seconds, call_seconds=seconds, teardown_seconds=min(seconds, 30), sweep_seconds=0.05
+                setup_seconds=seconds / 2,
+                call_seconds=seconds / 2,
+                teardown_seconds=min(seconds / 2, 30),
+                sweep_seconds=0.05,
             )
             witness = Witness(settings.threads)
             runtime = Runtime([env], witness, settings.pick(Limits))
@@ -88,7 +93,13 @@ def check_environment(
             add("error", "class", str(error))
             return report
         check = _Check(
-            Stage(runtime, env, secrets, heard), witness, add, seed=seed, seconds=seconds, idle_reward=idle_reward
+            Stage(runtime, env, secrets, heard),
+            witness,
+            add,
+            seed=seed,
+            seconds=seconds,
+            idle_reward=idle_reward,
+            progress=progress,
         )
         script = scripted(calls) if calls else None
         try:
@@ -96,6 +107,10 @@ def check_environment(
         finally:
             witness.close()
     return report
+
+
+class _TimeOver(Exception):
+    """The time of the whole check was over while this episode was played."""
 
 
 class _Check:
@@ -108,6 +123,7 @@ class _Check:
         seed: int,
         seconds: float,
         idle_reward: bool,
+        progress: Callable[[str], None],
     ) -> None:
         self._stage = stage
         self._env = stage.environment
@@ -116,6 +132,11 @@ class _Check:
         self._seed = seed
         self._seconds = seconds
         self._idle_reward = idle_reward
+        self._progress = progress
+        self._each = seconds / 2
+        """Seconds that one call or hook may take."""
+        self._deadline = math.inf
+        """When the time of the check is over. Making its sandbox ready does not count."""
 
     async def everything(self, script: Script | None, wanted: tuple[str, int] | None, episodes: int) -> None:
         with LoopWatch(_BLOCKED_SECONDS, self._stuck) as watch:
@@ -124,8 +145,10 @@ class _Check:
             async with sandboxes_of(Settings.read({}), hidden=hidden) as sandboxes, self._stage.runtime.running():
                 if needs_sandbox(self._env):
                     await sandboxes.start()
+                    self._progress("looking for its source in a sandbox")
                     for level, text in await readable(self._env):
                         self._add(level, "hidden", text)
+                self._deadline = time.monotonic() + self._seconds
                 tasks = [task for split in await self.splits() for task in await self.tasks_of(split)]
                 chosen = [await self._stage.runtime.tasks(self._env).at(*wanted)] if wanted else tasks
                 playable = await self.sessions(chosen)
@@ -169,7 +192,12 @@ class _Check:
         tasks = self._stage.runtime.tasks(self._env)
         try:
             count = await self._within(tasks.count(split))
-            sample = [await self._within(tasks.at(split, index)) for index in self._sample(count)]
+            sample: list[Task] = []
+            for index in self._sample(count):
+                if self._is_over and sample:
+                    self._add("note", "tasks", f"{split}: only {len(sample)} were looked at {self._in_time}")
+                    break
+                sample.append(await self._within(tasks.at(split, index)))
         except Exception as error:  # the author's list_tasks(), num_tasks() or get_task()
             self._add("error", "tasks", f"{split}: the tasks cannot be listed: {self._why(error)}")
             return []
@@ -211,7 +239,11 @@ class _Check:
         """Open each task: constructor, setup, prompt, list of tools, teardown. True if all can be played."""
         problems: dict[str, Problems] = {}
         tools: dict[str, tuple[ToolSpec, bool]] = {}
-        for task in tasks:
+        for number, task in enumerate(tasks, start=1):
+            if self._is_over and problems:
+                self._add("note", "prompts", f"only {len(problems)} of {len(tasks)} tasks were opened {self._in_time}")
+                break
+            self._progress(f"opening task {number} of {len(tasks)}")
             try:
                 async with self._stage.session(task) as session:
                     placed = await self._within(session.ready())
@@ -220,7 +252,7 @@ class _Check:
                 problems[name_of(task)] = [("error", f"the session failed: {self._why(error)}")]
         self._tell_once("prompts", problems)
         if tasks and not any(problems.values()):
-            self._add("ok", "prompts", f"tasks opened: {len(tasks)}; each has a prompt and lists its tools")
+            self._add("ok", "prompts", f"tasks opened: {len(problems)}; each has a prompt and lists its tools")
         for spec, runs in tools.values():
             found = judging.of_tool(spec, runs=runs)
             for level, text in found or [("ok", "described" + ", and so are its parameters" * bool(spec.input_schema))]:
@@ -250,22 +282,33 @@ class _Check:
     async def episodes(self, tasks: Sequence[Task], script: Script | None, episodes: int) -> None:
         """Play, then play the same again all at once, to find what leaks and what sessions share."""
         plan = [(tasks[n % len(tasks)], script or at_random(f"{self._seed}/{n}")) for n in range(episodes)]
-        deadline = time.monotonic() + self._seconds
+        until = time.monotonic() + self._left / 3  # the same again, and other agents, need time too
         plays: list[Played | Exception] = []
-        for task, chosen in plan:
-            if time.monotonic() > deadline:
-                self._add("note", "episodes", f"only {len(plays)} of {episodes} were played in {self._seconds:g} s")
+        for number, (task, chosen) in enumerate(plan, start=1):
+            if time.monotonic() > until and plays:
                 break
-            plays.append(await self._play(task, chosen))
+            self._progress(f"playing episode {number} of {episodes}")
+            play = await self._play(task, chosen)
+            if not isinstance(play, _TimeOver):
+                plays.append(play)
+        if len(plays) < episodes:
+            self._add("note", "episodes", f"only {len(plays)} of {episodes} were played {self._in_time}")
         self._judge(plays, script)
         before = Census.take()
+        self._progress(f"playing {len(plays)} episodes at once")
         again = await asyncio.gather(*(self._play(*planned) for planned in plan[: len(plays)]))
         await self._leaks(before, len(plays))
-        self._compare(plays, again)
+        if any(isinstance(play, _TimeOver) for play in again):
+            self._add("note", "episodes", f"with all sessions at once, not all were played {self._in_time}")
+        else:
+            self._compare(plays, again)
 
     async def _play(self, task: Task, script: Script) -> Played | Exception:
         try:
-            return await self._stage.play(task, script)
+            async with asyncio.timeout(self._left) as limit:
+                return await self._stage.play(task, script)
+        except TimeoutError as error:
+            return _TimeOver() if limit.expired() else error
         except Exception as error:  # the author's constructor, setup() or list_task_tools()
             return error
 
@@ -303,10 +346,18 @@ class _Check:
 
     async def dishonest(self, tasks: Sequence[Task]) -> None:
         """Play agents that do nothing, crash or exit early, and report each reward that one earns."""
-        probing = Probing(self._stage, time.monotonic() + self._seconds / 2)
+        probing = Probing(self._stage, self._deadline)
         for task in tasks[:: max(1, len(tasks) // TASKS)][:TASKS]:
+            self._progress(f"letting dishonest agents play {name_of(task)}")
             try:
-                await probing.play(task)
+                async with asyncio.timeout(self._left) as limit:
+                    await probing.play(task)
+            except TimeoutError as error:
+                if not limit.expired():
+                    self._add("error", "agents", f"{name_of(task)}: {self._why(error)}")
+                    return
+                probing.cut_short = True
+                break
             except Exception as error:  # the author's constructor, setup() or list_task_tools()
                 self._add("error", "agents", f"{name_of(task)}: {self._why(error)}")
                 return
@@ -384,12 +435,24 @@ class _Check:
         self._add("note", "loop", f"{code} has not let go of the event loop for {seconds:.0f} s; Ctrl-C ends the check")
 
     async def _within(self, work: Awaitable[T]) -> T:
-        async with asyncio.timeout(self._seconds):
+        async with asyncio.timeout(min(self._each, self._left)):
             return await work
+
+    @property
+    def _left(self) -> float:
+        return max(self._deadline - time.monotonic(), 0.0)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._left <= 0
+
+    @property
+    def _in_time(self) -> str:
+        return f"in the {self._seconds:g} s of the check (--seconds)"
 
     def _why(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError) and not str(error):
-            return f"no answer within {self._seconds:g} s"
+            return f"no answer within {self._each:g} s"
         if isinstance(error, DefinitionError):  # it names class and method, and what to write
             return str(error)
         if isinstance(error, SessionFailed) and (raised := self._stage.heard.last_error()):

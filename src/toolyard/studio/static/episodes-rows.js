@@ -172,6 +172,7 @@ export class Rows {
     const top = this.body.getBoundingClientRect().top;
     const first = Math.max(0, Math.floor(-top / this.height) - ABOVE);
     const last = Math.min(total, Math.ceil((innerHeight - top) / this.height) + ABOVE);
+    /** @type {any[]} */
     const wanted = [];
     let at = 0;
     this.parts.forEach((part, place) => {
@@ -191,8 +192,8 @@ export class Rows {
   /** @param {any[]} wanted @param {number} total @param {boolean} anew */
   place(wanted, total, anew) {
     const start = wanted.length ? wanted[0][0] : 0;
-    this.above.firstElementChild.style.height = `${start * this.height}px`;
-    this.below.firstElementChild.style.height = `${Math.max(total - start - wanted.length, 0) * this.height}px`;
+    /** @type {HTMLElement} */ (this.above.firstElementChild).style.height = `${start * this.height}px`;
+    /** @type {HTMLElement} */ (this.below.firstElementChild).style.height = `${Math.max(total - start - wanted.length, 0) * this.height}px`;
     this.above.hidden = start === 0;
     this.below.hidden = start + wanted.length >= total;
     const focused = document.activeElement?.closest("tr");
@@ -242,7 +243,7 @@ export class Rows {
     return made;
   }
 
-  /** @param {number} place */
+  /** @param {number} place @returns {Promise<void>} */
   async fetch(place) {
     const known = this.parts[place];
     const last = this.parts[place - 1];

@@ -6,6 +6,7 @@ import { make, visible } from "./visible.js";
 const PAGE = 50;
 const place = document.querySelector("#tasks");
 if (place instanceof HTMLElement) {
+  const base = place.dataset;
   const list = /** @type {HTMLElement} */ (document.querySelector("#list"));
   const told = /** @type {HTMLElement} */ (document.querySelector("#told"));
   const split = /** @type {HTMLSelectElement} */ (document.querySelector("#split"));
@@ -19,7 +20,7 @@ if (place instanceof HTMLElement) {
   /** @param {any} task */
   function row(task) {
     const where = `split=${encodeURIComponent(split.value)}&task=${task.index}`;
-    const link = make("a", { href: `${place?.dataset.play}?${where}` }, `Task ${task.index}`);
+    const link = make("a", { href: `${base.play}?${where}` }, `Task ${task.index}`);
     const shown = make("code", "preview", visible(task.text));
     const made = make("li", {}, link, shown);
     if (task.length > task.text.length) {
@@ -37,7 +38,7 @@ if (place instanceof HTMLElement) {
   async function look() {
     const mine = ++asked;
     try {
-      const found = await get(`${place?.dataset.api}/tasks?split=${encodeURIComponent(split.value)}&start=${at}&count=${PAGE}`);
+      const found = await get(`${base.api}/tasks?split=${encodeURIComponent(split.value)}&start=${at}&count=${PAGE}`);
       if (mine !== asked) return;
       count = found.total;
       at = found.start;

@@ -5,7 +5,7 @@ const MARKED_MOST = 2000;
 
 /** @param {string} found */
 function nameOf(found) {
-  const code = found.codePointAt(0);
+  const code = found.codePointAt(0) ?? 0;
   if (code === 0x1b) return "ESC";
   return `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
 }

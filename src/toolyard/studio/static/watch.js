@@ -28,7 +28,7 @@ function tell(session) {
   if (session.run) rows.splice(3, 0, ["Run", plain(session.run)]);
   facts.replaceChildren(...rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
   const task = /** @type {HTMLElement} */ (document.querySelector("#task"));
-  if (!task.childNodes.length && session.task) task.append(visible(session.task));
+  if (session.task) task.replaceChildren(visible(session.task));
 }
 
 /** @param {string} words */
@@ -40,9 +40,10 @@ function finish(words) {
   document.body.dataset.over = "yes";
 }
 
-async function look() {
+/** @param {string} [more] */
+async function look(more = "") {
   try {
-    tell(await get(api));
+    tell(await get(`${api}${more}`));
     status.hidden = true;
   } catch (error) {
     const refused = /** @type {import("./api.js").Refused} */ (error);
@@ -67,7 +68,7 @@ document.querySelector("#sure")?.addEventListener("close", async (event) => {
   }
 });
 
-await look();
+await look("?task");
 stop = follow(
   () => `${api}/events?after=${steps.revision}`,
   (message) => {
