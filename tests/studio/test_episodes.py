@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 import sqlite3
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +40,7 @@ class Quizzes(Quiz):
     """A quiz with named rewards, and a tool that never says the same."""
 
     rolled = 0
+    hung: threading.Event | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -45,6 +50,14 @@ class Quizzes(Quiz):
     async def named(self, correct: float, style: float) -> ToolOutput:
         """Give rewards with names."""
         return ToolOutput(rewards={"correct": correct, "style": style}, finished=True)
+
+    @tool
+    async def hang(self) -> str:
+        """Hangs when it is called again."""
+        if Quizzes.hung is not None:
+            Quizzes.hung.set()
+            await asyncio.Event().wait()
+        return "not yet"
 
     @tool
     async def roll(self) -> str:
@@ -509,6 +522,32 @@ def test_an_episode_that_is_not_there_is_named(studio, page):
     expect(page.locator("main")).to_contain_text("there is no episode 'nobody'")
 
 
+@pytest.mark.parametrize(("how", "runs"), [("Python", [sys.executable, "-"]), ("curl", ["bash"])])
+def test_an_episode_is_copied_as_a_program_that_makes_its_calls(studio, page, how, runs):
+    """Also where what was said means something to a shell."""
+    studio.player.play(("say", {"text": "it's $HOME"}), *graded(0.5), index=2, run=f"copied {how}")
+    until(lambda: studio.client.get(f"/studio/api/v1/episodes?run=copied {how}&outcome=finished").json()["rows"])
+    open_one(studio, page, f"copied {how}")
+    page.get_by_role("button", name=f"Copy as {how}").click()
+    program = page.get_by_label("The program").input_value()
+    ran = subprocess.run(runs, input=program, capture_output=True, text=True, timeout=60, check=True)
+    assert "Question 2?" in ran.stdout
+    assert "it's $HOME" in ran.stdout
+    assert "graded" in ran.stdout
+
+
+def test_a_copy_of_a_fork_begins_with_its_parent(large):
+    studio, special = large
+    tree = studio.client.get(f"/studio/api/v1/episodes/{special.root}/near").json()["family"]
+    written = studio.client.get(f"/studio/api/v1/episodes/{tree[1]['id']}/copy/python").text
+    assert re.findall(r"call_tool\('(\w+)', {'text': '([^']*)'}\)", written) == [
+        *(("search", "step 1"), ("search", "step 2"), ("search", "step 1"), ("submit", "step 2"))
+    ]
+    written = studio.client.get(f"/studio/api/v1/episodes/{special.long}/copy/curl").text
+    assert "# Only the first 1000 of 12000 calls are here." in written
+    assert studio.client.get(f"/studio/api/v1/episodes/{special.long}/copy/perl").status_code == 404
+
+
 # Two.
 
 
@@ -575,6 +614,22 @@ def test_play_from_says_when_the_environment_is_not_served(large, page):
     page.locator("#step-1").hover()
     page.get_by_role("button", name="Play from step 1").click()
     expect(page.get_by_role("dialog")).to_contain_text("This server does not serve the environment maze")
+
+
+@pytest.mark.thorough
+def test_play_from_can_be_stopped_and_leaves_no_session(studio, page, monkeypatch):
+    studio.player.play(("say", {"text": "first"}), ("hang", {}), run="hangs")
+    until(lambda: studio.client.get("/studio/api/v1/episodes?run=hangs&outcome=closed").json()["rows"])
+    monkeypatch.setattr(Quizzes, "hung", threading.Event())
+    open_one(studio, page, "hangs")
+    play_from(page, 2)
+    assert Quizzes.hung is not None
+    assert Quizzes.hung.wait(20)
+    running = studio.client.get("/studio/api/v1/sessions").text
+    assert "hang" in running
+    page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Stopped. The session is closed.")
+    until(lambda: "hang" not in studio.client.get("/studio/api/v1/sessions").text)
 
 
 def test_play_from_needs_the_token_of_the_page(studio):

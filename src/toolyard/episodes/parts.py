@@ -127,6 +127,31 @@ def steps(
     return found[::-1] if back else found
 
 
+def calls(file: sqlite3.Connection, wanted: str, most: int) -> tuple[Sequence[tuple[str, str, str]], int]:
+    """The first calls of an episode, with those of the episodes that it was forked from: tool, arguments as JSON, and
+    outcome. And how many there are in all.
+    """
+    spans: list[tuple[int, int]] = []
+    row = file.execute("SELECT number, parent, parent_step, steps FROM episodes WHERE id = ?", (wanted,)).fetchone()
+    last = row["steps"] if row else 0
+    while row is not None and len(spans) < _FAMILY_MOST:
+        spans.insert(0, (row["number"], last))
+        last = row["parent_step"] or 0
+        row = file.execute(
+            "SELECT number, parent, parent_step, steps FROM episodes WHERE id = ?", (row["parent"],)
+        ).fetchone()
+    found: list[tuple[str, str, str]] = []
+    size = 0
+    sql = "SELECT tool, arguments, outcome FROM steps WHERE episode = ? AND number <= ? ORDER BY number LIMIT ?"
+    for number, until in spans:
+        for tool, arguments, outcome in file.execute(sql, (number, until, most - len(found))):
+            size += len(arguments)
+            if size > _WINDOW_BYTES:
+                return found, sum(until for _, until in spans)
+            found.append((tool, arguments, outcome))
+    return found, sum(until for _, until in spans)
+
+
 def strip(file: sqlite3.Connection, episode: int, of: int) -> JsonObject:
     """The number of failures and rewards, in all and in each of the strip's equal pieces."""
     found: dict[str, object] = {"pieces": _STRIP, "of": of}

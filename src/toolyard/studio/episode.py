@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -17,11 +18,15 @@ from toolyard.episodes.parts import Kind
 from toolyard.episodes.schema import looking
 from toolyard.episodes.store import Filter, Store
 from toolyard.episodes.texts import STEPS_MOST, index
+from toolyard.studio.copying import Story, is_call
 from toolyard.studio.episodes import asked, store_of
 from toolyard.studio.parts import Parts
+from toolyard.studio.sessions import copied
 from toolyard.studio.visit import Page, Visit
 
 _WINDOW_MOST = 100
+_COPIED_MOST = 1000
+_TASK_MOST = 2**20
 _INDEX_SECONDS = 0.4
 _PIECES = 64
 """Pieces of a file that are made at once."""
@@ -41,6 +46,7 @@ def pages(parts: Parts) -> Sequence[Page]:
         Page("GET", "api/v1/episodes/*/image", image),
         Page("GET", "api/v1/episodes/*/near", near),
         Page("GET", "api/v1/episodes/*/difference", difference),
+        Page("GET", "api/v1/episodes/*/copy/*", copy),
     ]
 
 
@@ -144,6 +150,27 @@ async def difference(visit: Visit) -> None:
         return {"step": found, "looked": looked}
 
     await visit.json(await of_episode(visit, ask))
+
+
+async def copy(visit: Visit) -> None:
+    """The calls, to make them again elsewhere."""
+    wanted = visit.named[0]
+
+    def ask(file: sqlite3.Connection) -> Story:
+        found = reading.head(file, wanted)
+        known, number = reading.calls(file, wanted, _COPIED_MOST)
+        task = reading.text(file, found["number"], 0, "task", 0, most=_TASK_MOST)
+        missing = f"Only the first {len(known)} of {number} calls are here." if len(known) < number else ""
+        return Story(
+            environment=found["environment"],
+            split=found["split"],
+            index=found["index"],
+            task=json.loads(task.text) if found["split"] is None else {},
+            calls=[(tool, arguments) for tool, arguments, outcome in known if is_call(outcome)],
+            missing=missing,
+        )
+
+    await copied(visit, await asked(visit, ask))
 
 
 async def save_html(visit: Visit) -> None:

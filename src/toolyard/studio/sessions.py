@@ -19,7 +19,7 @@ from toolyard.placement.base import Origin, SessionSpec
 from toolyard.runtime.owners import GatewayLost
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
-from toolyard.studio.copying import as_curl, as_python
+from toolyard.studio.copying import Story, written
 from toolyard.studio.feed import Budget, Log, blocks_json, picture_in
 from toolyard.studio.parts import Parts, quoted
 from toolyard.studio.visit import Page, Visit
@@ -279,13 +279,13 @@ def whole_number(text: str) -> int:
 
 async def copy(visit: Visit) -> None:
     """The calls of a session, to make them again elsewhere."""
-    log, how = log_of(visit), visit.named[1]
-    writers = {"python": as_python, "curl": as_curl}
-    if how not in writers:
-        raise HttpError(404, f"an episode can be copied as {' or '.join(writers)}, not as {how[:100]!r}")
-    host = visit.request.header(b"host") or "127.0.0.1:8080"
-    scheme = "https" if visit.query.get("scheme") == "https" else "http"
-    await visit.text(writers[how](log, f"{scheme}://{host}", asks_key=visit.parts.key.is_needed))
+    await copied(visit, Story.of(log_of(visit)))
+
+
+async def copied(visit: Visit, story: Story) -> None:
+    """A story as the program that the address names."""
+    host, secure = visit.request.header(b"host"), visit.query.get("scheme") == "https"
+    await visit.text(written(story, visit.named[1], host=host, secure=secure, asks_key=visit.parts.key.is_needed))
 
 
 # What changes a session.

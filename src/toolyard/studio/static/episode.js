@@ -1,6 +1,6 @@
 // The page of one episode: its steps in a window, jumps to what matters, forks and other episodes of its task.
 
-import { get } from "./api.js";
+import { get, text } from "./api.js";
 import { offerPlay } from "./episode-play.js";
 import { blocksOf, longText, stepElement } from "./episode-steps.js";
 import { Window, fetching } from "./episode-window.js";
@@ -250,6 +250,32 @@ async function begin() {
   if (one.outcome === "open") setTimeout(lookAgain, LOOK_AGAIN);
 }
 
+/** @param {string} how */
+async function copyAs(how) {
+  const dialog = /** @type {HTMLDialogElement} */ (byId("copy"));
+  const status = make("span", { role: "status", class: "soft" });
+  try {
+    const written = await text(`${api}/copy/${how}?scheme=${location.protocol.slice(0, -1)}`);
+    const shown = make("textarea", { class: "json", readonly: true, spellcheck: "false", rows: "14", "aria-label": "The program" });
+    /** @type {HTMLTextAreaElement} */ (shown).value = written;
+    const copy = async () => {
+      try {
+        await navigator.clipboard.writeText(written);
+        status.textContent = "Copied.";
+      } catch {
+        /** @type {HTMLTextAreaElement} */ (shown).select();
+        status.textContent = "The browser does not let this page copy: press Ctrl + C.";
+      }
+    };
+    dialog.replaceChildren(make("h2", {}, how === "python" ? "As Python" : "As curl"), shown, make("p", "acts", make("button", { type: "button", class: "primary", click: copy }, "Copy"), make("button", { type: "button", click: () => dialog.close() }, "Done"), status));
+    dialog.showModal();
+    await copy();
+  } catch (error) {
+    problem(/** @type {Error} */ (error).message);
+  }
+}
+
+for (const button of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-copy]"))) button.addEventListener("click", () => copyAs(button.dataset.copy ?? ""));
 for (const kind of ["failure", "reward"]) {
   byId(kind).addEventListener("click", () => jump(kind, false));
   byId(`${kind}-back`).addEventListener("click", () => jump(kind, true));
