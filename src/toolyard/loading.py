@@ -118,9 +118,10 @@ def _load_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
+            example = next((f" The example is {path}." for path in builtin_examples() if path.stem == name), "")
             raise LoadError(
-                f"there is no module {name!r}. For a file, write its path with .py; for a module, run where it can "
-                f"be imported"
+                f"there is no module {name!r}.{example} For a file, write its path with .py; for a module, "
+                f"run where it can be imported"
             ) from None
         raise
 

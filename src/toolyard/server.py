@@ -429,9 +429,10 @@ def listen(host: str, port: int, *, shared: bool = False, flag: str = "--port") 
         opened.listen(2048)
     except (OSError, UnicodeError) as error:
         opened.close()
+        asked = "Only root may use this port." if isinstance(error, PermissionError) else "Is another server using it?"
         raise SettingsError(
             f"cannot listen on {host} port {port}: {getattr(error, 'strerror', None) or error}. "
-            f"Is another server using it? Choose another with {flag}, or {flag} 0 for any free one"
+            f"{asked} Choose another with {flag}, or {flag} 0 for any free one"
         ) from None
     return opened
 

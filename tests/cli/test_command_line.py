@@ -93,8 +93,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "toolyard serve: argument --body-bytes: it is '2Q'; it must be a number of bytes, or a size such as "
             "512M or 2G. See toolyard serve --help",
         ),
-        (["status"], "toolyard status: the following arguments are required: URL. See toolyard status --help"),
-        (["replay", "x"], "toolyard replay: "),
+        (
+            ["status"],
+            "toolyard status: the following arguments are required: URL, where the server is, such as "
+            "http://127.0.0.1:8080. See toolyard status --help",
+        ),
+        (
+            ["replay", "x"],
+            "toolyard replay: the following arguments are required: --store FILE, a file that a server has recorded "
+            "into. See toolyard replay --help",
+        ),
+        (
+            ["replay", "1a1f47", "--store", "e.db"],
+            "toolyard replay: '1a1f47' looks like the id of an episode. Name the file of its environment first: "
+            "toolyard replay FILE.py 1a1f47 --store e.db",
+        ),
+        (
+            ["rescore", "1a1f47", "--store", "e.db"],
+            "toolyard rescore: '1a1f47' looks like the id of an episode.",
+        ),
+        (["check", "maze"], "toolyard check: there is no module 'maze'. The example is "),
+        (
+            ["call", "words.py"],
+            "toolyard call: words.py is a file, and `call` asks a server that runs. Start one with toolyard serve "
+            "words.py, or play the file by hand with toolyard play words.py",
+        ),
         (
             ["call", "http://127.0.0.1:9", "--splt", "x"],
             "toolyard call: there is no option --splt; did you mean --split?",

@@ -278,7 +278,9 @@ def test_without_the_extra_a_model_is_asked_for_by_the_name_of_what_is_missing(h
 
 def test_a_server_that_is_not_there_is_named(here, capsys):
     assert main(["eval", "http://127.0.0.1:9", "--agent", "random"]) == 2
-    assert "no connection to the server" in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("toolyard eval: there is no answer from http://127.0.0.1:9 (no connection to the server")
+    assert said.endswith("To start a server: toolyard serve")
 
 
 # Stopping and resuming.

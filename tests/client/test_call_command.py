@@ -229,6 +229,12 @@ def test_no_url_and_no_such_url_are_2():
     assert call("ftp://x").returncode == 2
 
 
+def test_a_path_behind_the_url_of_the_server_is_taken_for_what_it_is(desk):
+    done = call(f"{desk.url}/desk")
+    assert done.returncode == 2
+    assert f"{desk.url}/desk is no server (Not Found). Is it {desk.url}?" in " ".join(done.stderr.split())
+
+
 def test_a_server_that_is_not_there_is_3_and_how_to_start_one_is_said():
     done = call("127.0.0.1:9")
     assert done.returncode == 3

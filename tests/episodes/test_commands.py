@@ -266,9 +266,9 @@ def test_differences_of_0_and_1_are_no_shares(toolyard, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("list", "the following arguments are required: --store"),
+        ("list", "the following arguments are required: --store FILE, a file that a server has recorded into"),
         ("list --store PATH --reward good", "--reward is 'good'; it compares the return with a number, as '<0.5'"),
-        ("list --store PATH --outcome won", "invalid choice: 'won'"),
+        ("list --store PATH --outcome won", "--outcome is 'won'; it must be one of finished, closed"),
         ("list --store PATH --limit 0", "--limit is 0; it must be more"),
         ("list --store PATH --label step", "--label is 'step'; it has the form NAME=VALUE"),
         ("list --store /no/such.db", "there is no file '/no/such.db'; a server that is started with --record makes"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from toolyard.episodes.schema import StoreError
 from toolyard.episodes.store import OUTCOMES, Filter, Store
+
+_AN_ID = re.compile(r"(?=.*[0-9])[0-9a-f]{6,}")
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +24,17 @@ def add_store(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="a file that a server has recorded into",
     )
+
+
+def environment_of(args: argparse.Namespace) -> str:
+    """The target that an environment is loaded from; it comes before the ids, and is easily forgotten."""
+    target: str = args.target
+    if _AN_ID.fullmatch(target):
+        raise StoreError(
+            f"{target!r} looks like the id of an episode. Name the file of its environment first: "
+            f"toolyard {args.command} FILE.py {' '.join([target, *args.ids])} --store {args.store[0]}"
+        )
+    return target
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:

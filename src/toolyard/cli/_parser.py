@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from toolyard.core.nearness import did_you_mean
 
+_REQUIRED = re.compile(r"the following arguments are required: (.*)", re.DOTALL)
 _CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
 
@@ -24,6 +25,12 @@ class Parser(argparse.ArgumentParser):
             what, given, known = found.groups()
             names = re.findall(r"[^\s,']+", known)
             message = f"{what} is {given!r}; it must be one of {', '.join(names)}{did_you_mean(given, names)}"
+        if found := _REQUIRED.fullmatch(message):
+            # argparse names arguments that may be left out (nargs="*") among them.
+            optional = {action.metavar for action in self._actions if action.nargs == "*"}
+            missing = [name for name in found[1].split(", ") if name not in optional]
+            explained = "; ".join(_explained(self, name) for name in missing)
+            message = f"the following arguments are required: {explained}"
         end = "" if message.endswith(("?", ".")) else "."
         self.exit(2, f"{self.prog}: {message}{end} See {self.prog} --help\n")
 
@@ -35,6 +42,16 @@ class Parser(argparse.ArgumentParser):
         if name.startswith("-"):
             parser.error(no_option(name, options_of(parser)))
         parser.error(f"{word!r} is too much")
+
+
+def _explained(parser: argparse.ArgumentParser, name: str) -> str:
+    """An argument with the name of its value and its help: `--store FILE, a file that a server has recorded into`."""
+    for action in parser._actions:  # the only list of arguments that argparse has
+        if name in ("/".join(action.option_strings), action.metavar, action.dest):
+            value = f" {action.metavar}" if action.option_strings and action.metavar else ""
+            says = f", {action.help}" if action.help and "%" not in action.help else ""
+            return f"{name}{value}{says}"
+    return name
 
 
 def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from toolyard.cli._parser import no_option, options_of
 from toolyard.cli._screen import Screen
@@ -104,12 +105,22 @@ def run(args: argparse.Namespace) -> int:
         return explain(f"there is no answer from {args.url} ({error}). To start a server: toolyard serve", 3)
     except InfrastructureError as error:
         return explain(f"{type(error).__name__}: {error}", 3)
-    except (UsageError, RequestRefused) as error:
+    except RequestRefused as error:
+        if error.status == 404 and urlsplit(args.url).path.strip("/"):
+            server = urlsplit(args.url)._replace(path="", query="", fragment="").geturl()
+            return explain(f"{args.url} is no server ({error}). Is it {server}? What is asked for comes after it", 2)
+        return explain(str(error), 2)
+    except UsageError as error:
         return explain(str(error), 2)
     return 0
 
 
 def connect(args: argparse.Namespace) -> Client:
+    if args.url.partition(":")[0].endswith(".py"):
+        raise UsageError(
+            f"{args.url} is a file, and `call` asks a server that runs. Start one with toolyard serve {args.url}, "
+            f"or play the file by hand with toolyard play {args.url}"
+        )
     try:
         return Client(args.url, api_key=args.api_key, patience=PATIENCE)
     except ValueError as error:

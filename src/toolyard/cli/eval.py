@@ -29,7 +29,15 @@ from toolyard.agents.rollout import Tokens
 from toolyard.cli._progress import shown_progress
 from toolyard.cli._settings import add_settings
 from toolyard.cli._tables import interval, table, visible
-from toolyard.client import AsyncClient, AsyncEnvironment, AsyncSession, ClientError, RequestRefused, Task
+from toolyard.client import (
+    AsyncClient,
+    AsyncEnvironment,
+    AsyncSession,
+    ClientError,
+    ConnectionLost,
+    RequestRefused,
+    Task,
+)
 from toolyard.core.errors import describe
 from toolyard.loading import load_targets
 from toolyard.sandboxes.installation import Installation, use
@@ -187,6 +195,8 @@ async def evaluated(args: argparse.Namespace, url: str) -> int:
         try:
             environment = await environment_of(client, args)
             evaluation = await evaluation_of(args, environment)
+        except ConnectionLost as error:
+            raise EvalError(f"there is no answer from {url} ({error}). To start a server: toolyard serve") from None
         except ClientError as error:
             raise EvalError(describe(error)) from None
         keep = stack.enter_context(kept(args, evaluation))

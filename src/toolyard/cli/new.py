@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         f"toolyard serve {environment}": "serve it on http://127.0.0.1:8080",
     }.items():
         print(f"  {command:{len(str(test)) + 17}}  # {what}")
+    if importlib.util.find_spec("pytest") is None:
+        print("\nThe test needs pytest, which is not installed: pip install pytest")
     return 0
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import sys
 from collections import Counter
 
-from toolyard.cli._chosen import add_filters, add_store, filter_of, opened
+from toolyard.cli._chosen import add_filters, add_store, environment_of, filter_of, opened
 from toolyard.cli._settings import add_settings
 from toolyard.cli._tables import line_of_json, table, visible
 from toolyard.episodes.replay import Replay, Replayed
@@ -47,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     settings = dataclasses.replace(Settings.read(vars(args)), record="", gateways=1)
     use(Installation.at(settings.sandbox_python))
-    loaded = load_targets([args.target])
+    loaded = load_targets([environment_of(args)])
     server = Server(loaded.environments, toolsets=loaded.toolsets, settings=settings)
     counts = asyncio.run(replayed(args, server))
     if args.json:

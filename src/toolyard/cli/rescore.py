@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from toolyard.adapters import adapt
-from toolyard.cli._chosen import add_filters, add_store, filter_of, opened
+from toolyard.cli._chosen import add_filters, add_store, environment_of, filter_of, opened
 from toolyard.cli._tables import line_of_json, table
 from toolyard.core.errors import describe
 from toolyard.core.output import JsonObject
@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    environments = by_name([adapt(one) for one in load_targets([args.target]).environments])
+    environments = by_name([adapt(one) for one in load_targets([environment_of(args)]).environments])
     scorers = {name: scorer_of(environment) for name, environment in environments.items()}
     failed = 0
     rows = []

@@ -14,11 +14,12 @@ CHAPTER: Chapter[Ors] = Chapter("ors")
 case = CHAPTER.case
 
 
-@case("E1", '200, the body exactly {"status": "ok"}')
+@case("E1", '200, an object with "status": "ok"; it may say more')
 async def _health(ors: Ors) -> None:
     """GET /health"""
     answer = await ors.get("/health")
-    require(answer.status == 200 and answer.json == {"status": "ok"}, answer)
+    told = answer.json
+    require(answer.status == 200 and isinstance(told, dict) and told.get("status") == "ok", answer)
 
 
 @case("E2", "200, an array of different names in lower case")
