@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import date
 
 from benchmarks import ors
 from benchmarks.cache import load_generator
@@ -124,7 +125,10 @@ def main() -> None:
     text = aligned([head, *(measure(what, args.rounds, args.seconds) for what in WORKS)])
     print(text)
     if args.write_page:
-        STUDIO_PAGE.write(f"{text}\n\nProcessor time of the server per call, on {processor()}.")
+        how = (
+            f"Each figure is the lowest of {args.rounds} turns of {args.seconds:g} s, on {processor()}, {date.today()}."
+        )
+        STUDIO_PAGE.write(f"{text}\n\n{how}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def page() -> str:
 def section(told: Json | None) -> str:
     if told is None:
         return NONE
-    parts = [machine(told), picture(told), seeds(told), waiting(told), executions(told)]
+    parts = [machine(told), picture(told), told.get("remark", ""), seeds(told), waiting(told), executions(told)]
     return "\n" + "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -116,7 +116,7 @@ class Engine:
     def build(self, options: Sequence[str]) -> None:
         say("building deploy/Containerfile")
         self._podman(
-            *("build", "--quiet", "--network", "host", "--build-arg", f"BASE={BASE}", *options),
+            *("build", "--quiet", "--format", "docker", "--network", "host", "--build-arg", f"BASE={BASE}", *options),
             *("--file", "deploy/Containerfile", "--tag", SERVER, str(ROOT)),
         )
 
@@ -125,11 +125,11 @@ class Engine:
         say("starting the server in a container")
         port = free_port()
         run = ("run", "--detach", "--rm", "--network", "host", "--env", f"TOOLYARD_PORT={port}")
-        self._podman(*run, "--name", "toolyard-server", "--env", "TOOLYARD_API_KEY=secret", SERVER, "serve", "examples")
+        self._podman(*run, "--name", "toolyard-server", "--env", "TOOLYARD_API_KEY=secret", SERVER)
         try:
             self._wait_for(port)
         finally:
-            self._podman("stop", "--time", "30", "toolyard-server")
+            self._podman("stop", "--time", "30", "toolyard-server", check=False)
 
     def _wait_for(self, port: int) -> None:
         deadline = time.monotonic() + 60

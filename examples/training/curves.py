@@ -100,6 +100,7 @@ def draw(path: Path, title: str, learns: Curves, frozen: Curves, look: Look = LI
     axes.set_xlabel("step", color=look.ink)
     axes.set_ylabel("mean reward of the step", color=look.ink)
     axes.set_ylim(min(0, *low(learns, frozen)), 1.02)
+    axes.locator_params(axis="x", integer=True)
     axes.grid(color=look.lines, alpha=0.5)
     axes.tick_params(colors=look.ink)
     for side in axes.spines.values():

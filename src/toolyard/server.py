@@ -139,10 +139,12 @@ class Server:
             log.warning("%s can be reached from other machines, and no key is asked for", host)
         if settings.sandbox_network == "host" and not (settings.api_key or settings.allow_anonymous):
             log.warning("programs in sandboxes have this host's network: they reach this server, which asks for no key")
-        log.info("serving %s on http://%s:%d", ", ".join(self.runtime.environments), host, port)
+        sockets = listen_all(host, port, settings.gateways)
+        served, port = ", ".join(self.runtime.environments), sockets[0].getsockname()[1]  # port 0 means a free one
+        log.info("serving %s on http://%s:%d", served, host, port)
         tune_process()
         try:
-            self.serve(*listen_all(host, port, settings.gateways))
+            self.serve(*sockets)
         except KeyboardInterrupt:  # uvicorn raises it again when all is torn down; there is no more to say
             log.info("stopped")
 

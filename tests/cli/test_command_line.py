@@ -180,6 +180,7 @@ def test_ctrl_c_ends_a_server_of_a_script_and_the_script_goes_on(folder):
     assert "Traceback" not in running.output
 
 
+@pytest.mark.thorough
 def test_a_server_whose_reader_has_gone_goes_on(folder):
     """As `toolyard serve | head -1` has it."""
     script = f"exec {TOOLYARD} serve words.py --port 0 | head -1"

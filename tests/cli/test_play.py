@@ -14,6 +14,7 @@ import pytest
 from tests.command import TOOLYARD
 from tests.worlds import OneTask
 from toolyard import ImageBlock, TextBlock, ToolOutput, terminal, tool
+from toolyard.cli import main
 from toolyard.testing import Running, running
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -164,11 +165,10 @@ def test_without_a_call_the_prompt_the_task_and_the_terminal_tool_are_shown(serv
     assert not server.server.runtime.sessions
 
 
-def test_which_environment_is_meant_must_be_said_where_there_are_several(server):
-    assert play("", server.url) == (
-        2,
-        ["toolyard play: name the environment to play after the target; there are desk, other"],
-    )
+def test_which_environment_is_meant_must_be_said_where_there_are_several(server, capsys):
+    assert main(["play", server.url]) == 2
+    said = "toolyard play: name the environment to play after the target; there are desk, other"
+    assert capsys.readouterr().err == f"{said}\n"
 
 
 def test_a_file_is_served_for_as_long_as_it_is_played_at_a_terminal(tmp_path):

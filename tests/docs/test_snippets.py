@@ -177,7 +177,9 @@ def test_the_server_script_serves(tmp_path: Path):
     process = subprocess.Popen([sys.executable, script], stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        assert "serving sums on http://127.0.0.1:" in process.stderr.readline()
+        said = re.search(r"serving sums on http://127.0.0.1:(\d+)", process.stderr.readline())
+        assert said is not None
+        assert int(said.group(1)) > 0
     finally:
         process.terminate()
         process.communicate(timeout=60)

@@ -57,6 +57,7 @@ def run(containers: Path, arguments: list[str]) -> None:
         options.add_argument(flag, action="store_true", required=True)
     for name in ("--name", "--label", "--network", "--user", "--hostname", "--workdir", "--memory", "--memory-swap"):
         options.add_argument(name, required=True)
+    options.add_argument("--http-proxy", choices=["false"])
     options.add_argument("--pull", choices=["never"], required=True)
     options.add_argument("--cap-drop", choices=["ALL"], required=True)
     options.add_argument("--security-opt", action="append", required=True)
@@ -92,6 +93,7 @@ def execute(containers: Path, arguments: list[str]) -> None:
     options = parser()
     options.add_argument("--interactive", action="store_true", required=True)
     options.add_argument("--workdir", required=True)
+    options.add_argument("--user", choices=["1000:1000"], required=True)
     options.add_argument("--env", action="append", default=[])
     options.add_argument("container")
     options.add_argument("command", nargs=argparse.REMAINDER)

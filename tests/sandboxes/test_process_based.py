@@ -412,7 +412,7 @@ async def test_the_command_line_of_a_container_leaves_it_no_rights(stand_in):
             ["--network", "none"],
             ["--cap-drop", "ALL"],
             ["--security-opt", "no-new-privileges"],
-            ["--user", "1000:1000"],
+            ["--user", "0:0"],
             ["--memory", "100000000"],
             ["--memory-swap", "100000000"],
             ["--pids-limit", "18"],

@@ -7,14 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.site import chromium
 from tests.command import TOOLYARD, Command
 
 WORLD = Path(__file__).with_name("world.py")
-SECONDS = 10_000.0
+SECONDS = 15_000.0
 """Milliseconds, as playwright counts, in which something has to show."""
+expect.set_options(timeout=SECONDS)
 
 
 @contextmanager

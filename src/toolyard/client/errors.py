@@ -2,14 +2,14 @@
 
 ClientError
   ToolCallFailed            the tool's answer is no: the agent's fault; `reason` says which, and the session goes on
-  RequestRefused            the caller asked for something missing or forbidden InfrastructureError       no fault of
-  the agent: it must never become a reward
+  RequestRefused            the caller asked for something missing or forbidden
+  InfrastructureError       no fault of the agent: it must never become a reward
     ToolLost                the call's outcome is unknown or was cut short; `reason` says how
     SessionGone             the server does not have this session any more
     ServerBusy              the server kept saying "later"
     ServerFailed            the server, or the author's setup() or prompt, broke; or its answer makes no sense
-    ConnectionLost          the server could not be reached within the client's patience AuthenticationFailed the key is
-    missing or wrong
+    ConnectionLost          the server could not be reached within the client's patience
+    AuthenticationFailed    the key is missing or wrong
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _MISTAKES_MOST = 10
 _NAMES_MOST = 30
 """Names of tools or arguments, and values that an argument may have."""
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
 
 _OWN_WORDS = frozenset({"value_error", "assertion_error"})
 """Errors of pydantic whose message an author wrote."""
@@ -264,7 +264,7 @@ def in_words(schema: Any, root: JsonObject, depth: int = 3) -> str:
 
 
 def _either(words: Iterable[str]) -> str:
-    *first, last = words
+    *first, last = [*words] or ["a value"]
     return f"{', '.join(first)} or {last}" if first else last
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from toolyard.core.environment import Environment, Split, overrides
 from toolyard.core.errors import DefinitionError, NotSupported, SplitNotFound, TaskNotFound
@@ -16,6 +16,8 @@ from toolyard.placement.base import Placement, Task
 from toolyard.runtime.listed import as_splits, as_tasks, check_task, copied
 
 log = logging.getLogger("toolyard.environment")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,10 @@ def _list(environment: type[Environment], split: str, listed: object) -> _Listed
     return _Listed(tasks, len(tasks), not isinstance(tasks, list | tuple))
 
 
-@contextmanager
-def _told() -> Iterator[None]:
-    """Log what is wrong with a list of tasks, for the author; the client gets the error."""
+def _told(function: Callable[..., T], *args: Any) -> T:
+    """Call it, and log what is wrong with an author's tasks: the client is told too, but the author reads the log."""
     try:
-        yield
+        return function(*args)
     except DefinitionError as error:
         log.warning("%s", error)
         raise
@@ -57,8 +58,7 @@ class Tasks:
             async with self._asking[None]:
                 if self._splits is None:
                     listed = await self._placement.ask(self._env.list_splits)
-                    with _told():
-                        self._splits = as_splits(self._env, listed)
+                    self._splits = _told(as_splits, self._env, listed)
         return self._splits
 
     async def all(self, split: str) -> Sequence[JsonObject]:
@@ -79,8 +79,7 @@ class Tasks:
         if not -count <= index < count:
             raise TaskNotFound(f"{self._env.name()}/{split} has {count} tasks, no number {index}")
         (task,) = await self._some(split, [index % count])
-        with _told():
-            return Task(copied(self._env, split, index % count, task), split, index % count)
+        return Task(_told(copied, self._env, split, index % count, task), split, index % count)
 
     async def between(self, split: str, start: int | None, stop: int | None) -> Sequence[JsonObject]:
         """Tasks of a half-open range, with Python's rules for slices."""
@@ -102,8 +101,7 @@ class Tasks:
         return found
 
     def _checked(self, split: str, index: int, task: JsonObject) -> JsonObject:
-        with _told():
-            check_task(self._env, split, index, task)
+        _told(check_task, self._env, split, index, task)
         return task
 
     async def _listed(self, split: str) -> _Listed:
@@ -118,8 +116,7 @@ class Tasks:
                             "list_tasks is not supported for this environment. Use the index-based API "
                             "(num_tasks + get_task) instead."
                         ) from None
-                    with _told():
-                        self._lists[split] = await self._placement.ask(_list, self._env, split, tasks)
+                    self._lists[split] = await self._placement.ask(_told, _list, self._env, split, tasks)
         return self._lists[split]
 
     async def _check(self, split: str) -> None:

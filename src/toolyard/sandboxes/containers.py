@@ -5,9 +5,9 @@ and /tmp. Its first process reads from a pipe that the server holds: when the se
 closes and the container ends. `exec` starts programs in it. The image must have Python 3.11 or later as `python3`, and
 bash for a shell.
 
-The tests run against a stand-in for an engine. They show that the commands are well formed and that what is built on
-them works, but not how well a real engine isolates. `start` measures that, with programs in a container that try to get
-out.
+Most tests run against a stand-in for an engine, and show only that the commands are well formed and that what is built
+on them works; `make test-engines` has a real one. `start` measures how well an engine isolates, with programs in a
+container that try to get out.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from toolyard.sandboxes.process_based.trial import Trial, try_out
 from toolyard.sandboxes.view import View
 
 _UID = 1000
+_AS_PROGRAM = ("--user", f"{_UID}:{_UID}")
+"""The first process of a container is root, without any capability, so that programs cannot end it."""
 _LABEL = "toolyard.server"
 _PROFILE = "seccomp.json"
 _READY = b"ready\n"
@@ -297,7 +299,7 @@ class ContainerRoom:
 
     async def command(self, *argv: str, stdin: bytes = b"", most: int = _MESSAGE_MOST) -> EngineAnswer:
         """Run one of our own commands in the container."""
-        where = ("--workdir", WORKSPACE, self._container)
+        where = (*_AS_PROGRAM, "--workdir", WORKSPACE, self._container)
         return await self._engine.run("exec", "--interactive", *where, *argv, stdin=stdin, most=most)
 
     async def start(
@@ -314,7 +316,7 @@ class ContainerRoom:
             "adopt": True,
         }
         launched = [*script((*self.python, "-S"), "process_based/launcher", repr(orders)), *argv]
-        where = ("--workdir", WORKSPACE, "--env", f"{NAME}={name}", self._container)
+        where = (*_AS_PROGRAM, "--workdir", WORKSPACE, "--env", f"{NAME}={name}", self._container)
         arguments = ("exec", "--interactive", *where, *launched)
         return self._engine.begin(*arguments, output_bytes=limits.output_bytes, name=name, mark=mark)
 
@@ -401,7 +403,8 @@ def _walls(kind: str, container: str, limits: Limits) -> Sequence[str]:
         ),
         *("--network", "host" if limits.network == "host" else "none"),
         *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-        *("--user", f"{_UID}:{_UID}", "--hostname", "sandbox", "--workdir", WORKSPACE),
+        *(["--http-proxy=false"] if kind == "podman" else []),  # or programs would see the server's, with its password
+        *("--user", "0:0", "--hostname", "sandbox", "--workdir", WORKSPACE),
         *("--tmpfs", f"{WORKSPACE}:{private}", "--tmpfs", f"/tmp:{private}"),
         *("--memory", str(limits.memory_bytes), "--memory-swap", str(limits.memory_bytes)),
         *("--pids-limit", str(limits.processes + _OWN_PROCESSES), "--cpus", f"{limits.cpus:g}"),

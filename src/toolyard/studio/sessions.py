@@ -30,7 +30,7 @@ _API = "/studio/api/v1/sessions"
 _PAUSE = 0.25
 """Seconds between two messages to a page. A fast session fills a message instead of sending many."""
 _WAIT_SECONDS = 1.0
-_PART = 200_000
+_PART = 50_000
 """Characters of a long text that a page gets when it asks for more."""
 
 _CLOSED: Mapping[str, str] = {

@@ -235,6 +235,7 @@ async function copyOf(branch, how) {
   await copy();
 }
 
+/** @type {HTMLButtonElement} */ (opener.querySelector("button")).disabled = false;
 opener.addEventListener("submit", (event) => {
   event.preventDefault();
   const button = /** @type {HTMLButtonElement} */ (opener.querySelector("button"));

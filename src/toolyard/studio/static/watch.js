@@ -31,6 +31,8 @@ function tell(session) {
   if (session.task) task.replaceChildren(visible(session.task));
 }
 
+end.disabled = false;
+
 /** @param {string} words */
 function finish(words) {
   over = true;
