@@ -270,9 +270,9 @@ for (const kind of ["keydown", "pointerdown", "scroll"]) {
 }
 
 const earlier = new URLSearchParams(location.search).getAll("session");
-trying(async () => {
-  for (const id of earlier) {
+for (const id of earlier) {
+  await trying(async () => {
     const session = await get(`/studio/api/v1/sessions/${encodeURIComponent(id)}`);
     await add(session, session.forked_from ? "a fork" : "");
-  }
-});
+  });
+}

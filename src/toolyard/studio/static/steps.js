@@ -61,6 +61,7 @@ export function textPart(part, what) {
 export function blocks(blocks, what) {
   return blocks.map((block) => {
     if (block.type === "text") return textPart(block, what);
+    if (block.type === "left") return make("p", "soft", `${block.count.toLocaleString("en")} more parts of ${what} are not shown.`);
     const size = `${plain(block.kind)}, ${Math.ceil(block.bytes / 1024)} KB`;
     if (!block.shown) {
       return make("p", "soft", `An image that browsers do not show safely (${size}). `, make("a", { href: block.href, download: "image" }, "Save it"));
