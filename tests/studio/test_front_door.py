@@ -213,6 +213,18 @@ def test_a_write_needs_the_token_of_a_page(http: httpx2.Client):
     assert http.post(closed, headers={"X-Toolyard-Token": token}).status_code == 200
 
 
+@pytest.mark.parametrize("name", [".", "..", "~.", "~..", "~~..", "~x", "a/../b", "%2e%2e", "%2E", "...", "a?b#c"])
+def test_a_session_of_any_name_is_found_and_ended(http: httpx2.Client, name: str):
+    opened = {"env_name": "mathenv", "split": "train", "index": 0}
+    assert http.post("/create", json=opened, headers={"X-Session-ID": name}).status_code == 200
+    row = next(row for row in http.get("/studio/api/v1/sessions").json()["sessions"] if row["id"] == name)
+    assert http.get(row["api"]).json()["id"] == name
+    assert f"<bdi>{name}</bdi>" in http.get(row["href"]).text
+    token = token_in(http.get("/studio/").text)
+    assert http.post(f"{row['api']}/close", headers={"X-Toolyard-Token": token}).status_code == 200
+    assert name not in [row["id"] for row in http.get("/studio/api/v1/sessions").json()["sessions"]]
+
+
 def test_a_token_is_good_for_one_cookie_only(locked: Running):
     with httpx2.Client(base_url=locked.url) as one, httpx2.Client(base_url=locked.url) as other:
         for client in (one, other):

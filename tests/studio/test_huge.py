@@ -72,6 +72,18 @@ def test_schemas_without_measure_leave_a_page_that_can_be_used(page: Page, url: 
     expect(log).to_contain_text("99,900 more parts of the result of call 3 are not shown.")
 
 
+def test_arguments_of_many_levels_are_not_spread_over_lines(page: Page, url: str):
+    open_session(page, url)
+    token = page.locator('meta[name="toolyard-token"]').get_attribute("content") or ""
+    deep = "[" * 150 + ",".join("1" * 3000) + "]" * 150
+    called = f'{{"tool": "parts", "arguments": {{"n": {deep}}}}}'
+    api = f"{url}/studio/api/v1/sessions/{page.url.partition('session=')[2]}"
+    assert httpx2.post(f"{api}/calls", content=called, headers={"X-Toolyard-Token": token}).status_code == 202
+    values = page.locator(".step .values pre")
+    expect(values).to_contain_text("[[[1,1,1")
+    assert len(values.inner_text()) < 10_000
+
+
 def test_a_task_of_megabytes_comes_in_parts(page: Page, url: str):
     open_session(page, url)
     page.goto(f"{url}/studio/sessions/{page.url.partition('session=')[2]}")

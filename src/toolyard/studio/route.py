@@ -16,7 +16,7 @@ from toolyard.protocols.metrics import Metrics
 from toolyard.runtime.names import owned_as
 from toolyard.runtime.runtime import Runtime
 from toolyard.studio import environments, episode, episodes, overview, play, play_from, sessions
-from toolyard.studio.parts import Options, Parts
+from toolyard.studio.parts import Options, Parts, is_dots
 from toolyard.studio.visit import Page, Visit
 
 log = logging.getLogger("toolyard.studio")
@@ -221,9 +221,10 @@ def raw_path(scope: Scope) -> str:
 
 def unquoted(part: str) -> str:
     try:
-        return unquote(part, errors="surrogatepass")
+        name = unquote(part, errors="surrogatepass")
     except UnicodeDecodeError:
-        return unquote(part, errors="replace")
+        name = unquote(part, errors="replace")
+    return name.removeprefix("~") if is_dots(name) else name
 
 
 def fit(page: Page, named: Sequence[str]) -> Sequence[str] | None:

@@ -84,6 +84,14 @@ function argumentsOf(written) {
   }
 }
 
+/** A value as JSON in lines, unless their beginnings would be most of it.
+ * @param {unknown} value */
+function spread(value) {
+  const short = JSON.stringify(value);
+  const lines = JSON.stringify(value, null, 1);
+  return lines.length > 4 * short.length + 200 ? short : lines;
+}
+
 /** One call, as it is known by now.
  * @param {any} step */
 export function stepElement(step) {
@@ -105,7 +113,7 @@ export function stepElement(step) {
   else if (long) {
     const list = make("dl", "values");
     for (const [name, value] of long) {
-      const written = typeof value === "string" ? value : JSON.stringify(value, null, 1);
+      const written = typeof value === "string" ? value : spread(value);
       list.append(make("dt", {}, plain(name)), make("dd", {}, make("pre", { tabindex: "0" }, visible(written))));
     }
     body.append(list);
