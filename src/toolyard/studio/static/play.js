@@ -108,6 +108,8 @@ class Branch {
         status.dataset.lost = "yes";
         say("The server does not answer. This page tries again by itself.", true);
       } else if (!this.over) {
+        delete status.dataset.lost;
+        say("");
         this.steps.close(refused.message);
         this.end();
       }
