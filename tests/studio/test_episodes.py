@@ -557,6 +557,7 @@ def test_two_episodes_stand_side_by_side_with_the_first_difference_marked(studio
     studio.player.play(*calls[:40], ("say", {"text": "else"}), *calls[41:58], run="pair")
     until(lambda: len(studio.client.get("/studio/api/v1/episodes?run=pair&outcome=closed").json()["rows"]) == 2)
     page.goto(f"{studio.url}/episodes?run=pair")
+    expect(page.locator("tr[data-id]")).to_have_count(2)
     for box in page.locator("tr[data-id] input").all():
         box.check()
     page.get_by_role("link", name="Compare these two").click()

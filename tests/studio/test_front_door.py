@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -139,8 +141,48 @@ def test_a_wrong_key_is_said_and_too_many_have_to_wait():
         assert http.get("/studio/", headers={"X-API-Key": KEY}).status_code == 200
 
 
-def test_a_form_that_holds_too_much_is_refused(stranger: httpx2.Client):
-    assert stranger.post("/studio/login", content=b"&".join([b"key=x"] * 100_000)).status_code == 413
+def test_a_form_that_holds_too_much_is_refused_with_the_form_alone(stranger: httpx2.Client):
+    refused = stranger.post("/studio/login", content=b"&".join([b"key=x"] * 100_000))
+    assert refused.status_code == 401
+    assert "it is too long" in refused.text
+    assert "toolyard-token" not in refused.text
+    assert "<nav" not in refused.text
+
+
+def test_studio_without_its_slash_asks_for_the_key_too(locked: Running, stranger: httpx2.Client):
+    assert stranger.get("/studio").status_code == 401
+    with httpx2.Client(base_url=locked.url, headers={"X-API-Key": KEY}) as known:
+        assert known.get("/studio").headers["location"] == "/studio/"
+
+
+def test_the_address_of_the_login_leads_to_a_page_that_is_there(stranger: httpx2.Client):
+    form = stranger.get("/studio/login")
+    assert form.status_code == 401
+    assert 'name="then" value="/studio/"' in form.text
+    assert stranger.post("/studio/login", data={"key": KEY}).status_code == 303
+    assert stranger.get("/studio/login").headers["location"] == "/studio/"
+
+
+def test_a_login_that_has_become_needless_leads_in(http: httpx2.Client):
+    led = http.post("/studio/login", data={"key": "of the server before", "then": "/studio/sessions"})
+    assert (led.status_code, led.headers["location"]) == (303, "/studio/sessions")
+
+
+@pytest.mark.parametrize("stream", ["pulse", "sessions/{id}/events"])
+def test_a_question_for_the_headers_of_a_stream_is_answered_at_once(http: httpx2.Client, stream: str):
+    token = token_in(http.get("/studio/").text)
+    opened = http.post(
+        "/studio/api/v1/sessions", json={"environment": "mathenv"}, headers={"X-Toolyard-Token": token}
+    ).json()
+    address = urlsplit(str(http.base_url))
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        path = f"/studio/api/v1/{stream.format(id=opened['id'])}"
+        head = f"HEAD {path} HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n"
+        after = f"GET /health HTTP/1.1\r\nHost: {address.netloc}\r\nConnection: close\r\n\r\n"
+        connection.sendall((head + after).encode())
+        said = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert said.count(b"HTTP/1.1 200") == 2
+    assert b"text/event-stream" in said
 
 
 @pytest.mark.parametrize("cookie", ["", ".", "9999999999.x.y", "🍪", '"', "x" * 10_000, "0.a.b"])
@@ -169,6 +211,18 @@ def test_a_write_needs_the_token_of_a_page(http: httpx2.Client):
     closed = f"{opened.json()['api']}/close"
     assert http.post(closed).status_code == 403
     assert http.post(closed, headers={"X-Toolyard-Token": token}).status_code == 200
+
+
+@pytest.mark.parametrize("name", [".", "..", "~.", "~..", "~~..", "~x", "a/../b", "%2e%2e", "%2E", "...", "a?b#c"])
+def test_a_session_of_any_name_is_found_and_ended(http: httpx2.Client, name: str):
+    opened = {"env_name": "mathenv", "split": "train", "index": 0}
+    assert http.post("/create", json=opened, headers={"X-Session-ID": name}).status_code == 200
+    row = next(row for row in http.get("/studio/api/v1/sessions").json()["sessions"] if row["id"] == name)
+    assert http.get(row["api"]).json()["id"] == name
+    assert f"<bdi>{name}</bdi>" in http.get(row["href"]).text
+    token = token_in(http.get("/studio/").text)
+    assert http.post(f"{row['api']}/close", headers={"X-Toolyard-Token": token}).status_code == 200
+    assert name not in [row["id"] for row in http.get("/studio/api/v1/sessions").json()["sessions"]]
 
 
 def test_a_token_is_good_for_one_cookie_only(locked: Running):

@@ -10,7 +10,8 @@ import httpx2
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.studio.conftest import serving
+from tests.command import TOOLYARD, Command
+from tests.studio.conftest import WORLD, serving
 from toolyard import Client
 
 
@@ -128,6 +129,32 @@ def test_both_branches_of_a_fork_are_played(played: Page, url: str):
     played.reload()
     expect(played.get_by_role("button", name="Branch 2")).to_be_visible()
     expect(played.get_by_role("log")).to_contain_text("the count is 10")
+
+
+def test_a_server_that_was_killed_and_started_again_is_told_apart_from_one_that_is_gone(page: Page):
+    def start(port: str) -> Command:
+        command = Command([TOOLYARD, "serve", str(WORLD), "--port", port], env={})
+        command.until("Stop with Ctrl-C", 15)
+        return command
+
+    command = start("0")
+    try:
+        url = command.until(r"http://127\.0\.0\.1:\d+").group()
+        page.goto(f"{url}/studio/play/stubborn")
+        page.get_by_role("button", name="Open session").click()
+        call(page, "look")
+        expect(page.get_by_role("log")).to_contain_text("nothing")
+        status = page.locator("#status")
+        command.process.kill()
+        command.wait()
+        expect(status).to_contain_text("The server does not answer.")
+        command = start(url.rpartition(":")[2])
+        expect(page.get_by_role("log")).to_contain_text("there is no open session")
+        expect(status).to_be_hidden()
+        expect(page.get_by_role("button", name="Open session")).to_be_visible()
+    finally:
+        command.process.terminate()
+        command.wait()
 
 
 def test_what_cannot_be_forked_says_why_and_goes_on(page: Page, url: str):

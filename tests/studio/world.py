@@ -199,3 +199,49 @@ class Hostile(Environment):
     def shout(self) -> str:
         """Say too much in one line."""
         return LONG
+
+
+class Huge(Environment):
+    """Whatever it says, it says too much."""
+
+    @classmethod
+    def list_splits(cls) -> list[str]:
+        return ["test"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[dict[str, Any]]:
+        return [{"text": "y" * 3_000_000}]
+
+    def get_prompt(self) -> str:
+        return "Look."
+
+    def list_task_tools(self) -> ListToolsOutput:
+        wide = {f"p{number}": {"type": "string"} for number in range(20_000)}
+        choices = {"one": {"enum": [f"v{number}" for number in range(100_000)]}}
+        circle = {"a": {"$ref": "#/$defs/A"}}
+        words = {"a": {"type": "string", "default": "q" * 1_000_000, "description": "d" * 1_000_000}}
+        schemas = {"wide": wide, "choices": choices, "circle": circle, "words": words}
+        return ListToolsOutput(
+            tools=[
+                ToolSpec(
+                    name=name,
+                    description="\u202e" + "z" * 1_000_000,
+                    input_schema={"type": "object", "properties": one, "$defs": {"A": {"$ref": "#/$defs/A"}}},
+                )
+                for name, one in schemas.items()
+            ]
+        )
+
+    def call_task_tool(self, name: str, arguments: Any) -> str:
+        return f"{name} {arguments}"
+
+    @tool
+    def parts(self, n: int) -> ToolOutput:
+        """Say much in small parts."""
+        rewards = {f"r{number}": 0.0 for number in range(n)}
+        return ToolOutput(blocks=[TextBlock(text="x")] * n, reward=0.0, rewards=rewards)
+
+    @tool
+    def images(self, n: int) -> ToolOutput:
+        """Draw much."""
+        return ToolOutput(blocks=[ImageBlock(data="AAAA", mimeType="image/png")] * n)

@@ -2,8 +2,8 @@
 
     ToolyardError
       DefinitionError         the author's class is wrong; raised when it is defined or registered
-      ToolError               the author's tool reports its own failure; the session goes on RequestError            the
-      caller asked for something that is not here
+      ToolError               the author's tool reports its own failure; the session goes on
+      RequestError            the caller asked for something that is not here
         EnvironmentNotFound
         SplitNotFound
         TaskNotFound
@@ -24,10 +24,11 @@
         SandboxLost           the sandbox died or was closed
         CannotFork            something in the session cannot be copied
       ServiceUnavailable      a server that a tool asks, such as a search engine, does not answer as it should
-      ClusterUnavailable      the cluster for sessions cannot be joined ModelUnavailable        the model for tool
-      search is not installed, or incomplete WorkspaceError          a file of a sandbox's workspace cannot be read,
-      written or listed ProcessError            a running program in a sandbox does not accept input BrowserError
-      the browser could not show a page, through no fault of the page
+      ClusterUnavailable      the cluster for sessions cannot be joined
+      ModelUnavailable        the model for tool search is not installed, or incomplete
+      WorkspaceError          a file of a sandbox's workspace cannot be read, written or listed
+      ProcessError            a running program in a sandbox does not accept input
+      BrowserError            the browser could not show a page, through no fault of the page
         BrowserUnavailable    there is no browser here, it did not start, or too many sessions use it
         BrowserLost           the browser died or was closed, and the session's pages with it
 

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from toolyard.asgi import HttpError
 from toolyard.core.encoding import encode
@@ -48,6 +49,10 @@ _SHOWN_MOST = 8_000
 _BRIEF = 200
 """Characters of one text, once a message has grown to `_MESSAGE_MOST`."""
 _MESSAGE_MOST = 256 * 1024
+_PARTS_MOST, _PARTS_FEW = 100, 5
+"""Parts of one result in a message, and once it has grown to `_MESSAGE_MOST`."""
+_NAMED_MOST = 50
+"""Named rewards of one result."""
 _AT_ONCE = 100
 """Steps in one message. A session that is faster than its watchers has gaps."""
 
@@ -116,14 +121,14 @@ class Step:
         here, output = f"{base}/steps/{self.number}", self.output
         return {
             "number": self.number,
-            "tool": self.tool,
+            "tool": self.tool[:_BRIEF],
             "arguments": budget.text(self.arguments.decode(), f"{here}/arguments"),
             "said": budget.text(self.said, f"{here}/said") if self.said else None,
             "at": self.at,
             "outcome": self.outcome,
             "blocks": blocks_json(output.blocks, here, budget),
             "reward": output.reward,
-            "rewards": output.rewards,
+            "rewards": output.rewards and dict(islice(output.rewards.items(), _NAMED_MOST)),
             "finished": output.finished,
             "waited": self.waited,
             "ran": self.ran,
@@ -137,26 +142,35 @@ class Budget:
     def __init__(self) -> None:
         self._left = _MESSAGE_MOST
 
+    @property
+    def parts(self) -> int:
+        """How many parts of one result there is room for."""
+        return _PARTS_MOST if self._left > 0 else _PARTS_FEW
+
     def text(self, text: str, address: str) -> JsonObject:
         most = _SHOWN_MOST if self._left > 0 else _BRIEF
         shown = text[:most]
-        self._left -= len(shown)
+        self._left -= len(shown) + _BRIEF
         return {"type": "text", "text": shown, "length": len(text), "href": address if len(text) > most else None}
 
 
 def blocks_json(blocks: Blocks, base: str, budget: Budget) -> list[JsonObject]:
-    return [
+    shown = blocks[: budget.parts]
+    found: list[JsonObject] = [
         budget.text(block.text, f"{base}/blocks/{number}")
         if isinstance(block, TextBlock)
         else {
             "type": "image",
-            "kind": block.mimeType,
+            "kind": block.mimeType[:_BRIEF],
             "shown": block.mimeType in PICTURES,
             "bytes": len(block.data) * 3 // 4,
             "href": f"{base}/blocks/{number}",
         }
-        for number, block in enumerate(blocks)
+        for number, block in enumerate(shown)
     ]
+    if left := len(blocks) - len(shown):
+        found.append({"type": "left", "count": left})
+    return found
 
 
 @dataclass(slots=True)

@@ -69,5 +69,11 @@ class Parts:
 
 
 def quoted(name: str) -> str:
-    """A name as one part of an address."""
-    return quote(name.encode(errors="surrogatepass"), safe="")
+    """A name as one part of an address. `unquoted` in `route.py` reads it."""
+    return quote("~" * is_dots(name) + name, safe="", errors="surrogatepass")
+
+
+def is_dots(name: str) -> bool:
+    """Whether a browser would take the name for a step in the path, however it is quoted, or could not tell it from
+    one that has a mark against that."""
+    return name.lstrip("~") in (".", "..")

@@ -16,7 +16,7 @@ from toolyard.protocols.metrics import Metrics
 from toolyard.runtime.names import owned_as
 from toolyard.runtime.runtime import Runtime
 from toolyard.studio import environments, episode, episodes, overview, play, play_from, sessions
-from toolyard.studio.parts import Options, Parts
+from toolyard.studio.parts import Options, Parts, is_dots
 from toolyard.studio.visit import Page, Visit
 
 log = logging.getLogger("toolyard.studio")
@@ -24,6 +24,7 @@ log = logging.getLogger("toolyard.studio")
 ROOT = "/studio/"
 _API = "/studio/api/"
 _SESSIONS = ("api", "v1", "sessions")
+_LOGIN = ("login",)
 _FORM_MOST = 8192
 """Bytes of the form with the key."""
 _WRONG_SECONDS = 1.0
@@ -71,12 +72,14 @@ class Studio(BaseRoute):
         request = Request(scope, receive, send, self.parts.options)
         visit = Visit(request, self.parts)
         try:
-            if scope["path"] in ("/", ROOT[:-1]):
+            if scope["path"] == "/":
                 await visit.redirect(ROOT)
-            elif parts_of(scope) == ("login",) and scope["method"] == "POST":
+            elif parts_of(scope) == _LOGIN and scope["method"] == "POST":
                 await self._log_in(visit)
             elif not self._is_known(visit):
                 await self._ask_for_key(visit)
+            elif scope["path"] == ROOT[:-1] or (parts_of(scope) == _LOGIN and scope["method"] == "GET"):
+                await visit.redirect(ROOT)
             else:
                 await self._answer(visit)
         except (HttpError, ToolyardError) as error:
@@ -110,7 +113,7 @@ class Studio(BaseRoute):
     async def _ask_for_key(self, visit: Visit, problem: str = "", wait: int = 0, then: str = "") -> None:
         scope = visit.request.scope
         is_page = scope["method"] == "GET" and not scope["path"].startswith(_API)
-        here = raw_path(scope) if is_page else ROOT
+        here = raw_path(scope) if is_page and parts_of(scope) != _LOGIN else ROOT
         headers = [(b"retry-after", b"%d" % wait)] if wait else []
         await visit.page("login.html", status=401, headers=headers, problem=problem, then=then or here)
 
@@ -122,11 +125,14 @@ class Studio(BaseRoute):
         given, then = ((form.get(name) or [""])[0] for name in ("key", "then"))
         then = then if then.startswith(ROOT) and then.isprintable() and "\\" not in then else ROOT
         key, client = self.parts.key, visit.request.scope.get("client")
+        if not key.is_needed:  # the server that showed the form has ended, and this one asks for none
+            await visit.redirect(quote_path(then))
+            return
         address = client[0] if client else ""
         if wait := key.must_wait(address):
             await self._ask_for_key(visit, f"Too many wrong keys. Try again in {wait} seconds.", wait, then)
             return
-        if not key.is_needed or not key.is_key(given.strip()):
+        if not key.is_key(given.strip()):
             key.was_wrong(address)
             await asyncio.sleep(_WRONG_SECONDS)
             await self._ask_for_key(visit, "That is not the key of this server.", 0, then)
@@ -171,7 +177,9 @@ class Studio(BaseRoute):
         words = error.body["detail"] if isinstance(error, HttpError) and error.body else str(error)
         if not isinstance(words, str):  # the body is no JSON, and protocols say so in their own form
             words = f"the body cannot be read: {words}"
-        if visit.request.scope["path"].startswith(_API):
+        if not self._is_known(visit):  # who has no key sees the form, and no page with a token
+            await self._ask_for_key(visit, f"That is not possible: {words}.")
+        elif visit.request.scope["path"].startswith(_API):
             await visit.json({"error": words}, status)
         else:
             await visit.page("error.html", status=status, words=words)
@@ -213,9 +221,10 @@ def raw_path(scope: Scope) -> str:
 
 def unquoted(part: str) -> str:
     try:
-        return unquote(part, errors="surrogatepass")
+        name = unquote(part, errors="surrogatepass")
     except UnicodeDecodeError:
-        return unquote(part, errors="replace")
+        name = unquote(part, errors="replace")
+    return name.removeprefix("~") if is_dots(name) else name
 
 
 def fit(page: Page, named: Sequence[str]) -> Sequence[str] | None:

@@ -51,6 +51,7 @@ def pages(parts: Parts) -> Sequence[Page]:
         Page("POST", "api/v1/sessions", open_session),
         Page("GET", "api/v1/sessions/*", about),
         Page("GET", "api/v1/sessions/*/events", events),
+        Page("GET", "api/v1/sessions/*/task", task),
         Page("GET", "api/v1/sessions/*/prompt", prompt),
         Page("GET", "api/v1/sessions/*/prompt/blocks/*", prompt_block),
         Page("GET", "api/v1/sessions/*/tools", tools),
@@ -138,8 +139,16 @@ async def about(visit: Visit) -> None:
     session = find(visit)
     row = row_of(session)
     if "task" in visit.query:
-        row["task"] = encode(session.spec.task.spec).decode()
+        row["task"] = Budget().text(task_of(session), f"{_API}/{quoted(session.id)}/task")
     await visit.json(row)
+
+
+async def task(visit: Visit) -> None:
+    await send_text(visit, task_of(find(visit)))
+
+
+def task_of(session: Session) -> str:
+    return encode(session.spec.task.spec).decode()
 
 
 def find(visit: Visit) -> Session:

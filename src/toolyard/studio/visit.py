@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, quote
 
-from toolyard.asgi import Headers, HttpError, Request, decode
+from toolyard.asgi import HEAD, Headers, HttpError, Request, decode
 from toolyard.core.encoding import encode
 from toolyard.studio.feed import PICTURES
 from toolyard.studio.parts import Parts
@@ -125,6 +125,9 @@ class Visit:
         open."""
         kind = (b"content-type", b"text/event-stream; charset=utf-8")
         await self.request.start([kind, *_NOT_KEPT, *_COMMON, (b"x-accel-buffering", b"no")])
+        if HEAD in self.request.scope:  # whoever asks for headers alone would wait for the end of the stream
+            await self.request.write(b"", last=True)
+            return
         gone = asyncio.ensure_future(self.request.until_gone())
         try:
             async for event in events:

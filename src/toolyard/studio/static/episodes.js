@@ -102,9 +102,9 @@ function noticed(found) {
     byId("more").textContent = "Still reading what was recorded since the last search; this list is not whole yet.";
     setTimeout(() => rows.load(query(), true), 100);
   }
-  const first = count === -1;
+  if (count === 0 && found.count > 0) plot();
+  if (count === -1) plottedCount = found.count;
   count = found.count;
-  if (first && count > 0) plot();
 }
 
 function clear() {
@@ -128,12 +128,12 @@ function show() {
   problem("");
   count = -1;
   rows.load(wanted);
+  plot();
 }
 
 async function plot() {
   const number = ++plotted;
   const began = performance.now();
-  plottedCount = rows.latest;
   try {
     const wanted = filters();
     const draw = async (/** @type {string} */ which, /** @type {(found: any) => void} */ drawn) => {
@@ -210,6 +210,7 @@ async function lookAgain() {
 
 async function plotLater() {
   if (!document.hidden && rows.latest !== plottedCount && rows.latest > 0) {
+    plottedCount = rows.latest;
     await plot();
     await offer();
   }

@@ -1,8 +1,17 @@
 // Makes a form from a tool's JSON schema, and reads the arguments from it as JSON text.
 
-import { make, plain } from "./visible.js";
+import { make, plain, visible } from "./visible.js";
 
+/** More fields, or choices in one of them, would stop the page: they are written as JSON. */
+const FIELDS_MOST = 200;
+const CHOICES_MOST = 1000;
+const SHOWN_MOST = 4000;
 let made = 0;
+
+/** @param {string} text @param {number} [most] */
+function cut(text, most = SHOWN_MOST) {
+  return text.length > most ? `${text.slice(0, most)}…` : text;
+}
 
 /** The one schema that is meant: references followed, and `| None` taken away.
  * @param {any} schema @param {any} root @returns {{schema: any, nullable: boolean}} */
@@ -66,8 +75,8 @@ function field(name, given, root, required) {
   /** @type {() => string|null} */
   let read;
   const hints = [];
-  if (!required) hints.push(hasDefault && schema.default !== null ? `optional, ${JSON.stringify(schema.default)} if left out` : "optional");
-  const choices = Array.isArray(schema.enum) ? schema.enum : "const" in schema ? [schema.const] : null;
+  if (!required) hints.push(hasDefault && schema.default !== null ? `optional, ${cut(JSON.stringify(schema.default), 200)} if left out` : "optional");
+  const choices = Array.isArray(schema.enum) && schema.enum.length <= CHOICES_MOST ? schema.enum : "const" in schema ? [schema.const] : null;
   const type = schema.type;
   if (choices) {
     control = make("select", common);
@@ -126,7 +135,7 @@ function field(name, given, root, required) {
     };
   }
   if (nullable && required) hints.push("null is allowed");
-  const described = typeof schema.description === "string" ? schema.description : "";
+  const described = typeof schema.description === "string" ? cut(schema.description) : "";
   about.textContent = plain([described, hints.length ? `(${hints.join("; ")})` : ""].filter(Boolean).join(" "));
   const checked = () => {
     try {
@@ -161,12 +170,14 @@ export function toolForm(tool, call) {
   const schema = meant(tool.input_schema ?? {}, tool.input_schema ?? {}).schema;
   const properties = schema.properties && typeof schema.properties === "object" ? schema.properties : {};
   const required = new Set(Array.isArray(schema.required) ? schema.required : []);
-  const fields = Object.entries(properties).map(([name, one]) => field(name, one, tool.input_schema, required.has(name)));
-  const free = fields.length === 0 && schema.additionalProperties === true;
+  const entries = Object.entries(properties);
+  const many = entries.length > FIELDS_MOST;
+  const fields = many ? [] : entries.map(([name, one]) => field(name, one, tool.input_schema, required.has(name)));
+  const free = many || (fields.length === 0 && schema.additionalProperties === true);
   if (free) fields.push(field("arguments", { type: "object" }, {}, false));
   const button = make("button", { type: "submit", class: "primary" }, `Call ${plain(tool.name)}`);
   const head = make("div", "tool-head", make("h3", {}, make("bdi", {}, plain(tool.name))));
-  if (tool.description) head.append(make("p", "soft description", tool.description));
+  if (tool.description) head.append(make("p", "soft description", visible(cut(tool.description))));
   const form = make("form", { class: "tool", novalidate: true }, head, ...fields.map((one) => one.box), button);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();

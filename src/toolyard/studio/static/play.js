@@ -108,6 +108,8 @@ class Branch {
         status.dataset.lost = "yes";
         say("The server does not answer. This page tries again by itself.", true);
       } else if (!this.over) {
+        delete status.dataset.lost;
+        say("");
         this.steps.close(refused.message);
         this.end();
       }
@@ -270,9 +272,9 @@ for (const kind of ["keydown", "pointerdown", "scroll"]) {
 }
 
 const earlier = new URLSearchParams(location.search).getAll("session");
-trying(async () => {
-  for (const id of earlier) {
+for (const id of earlier) {
+  await trying(async () => {
     const session = await get(`/studio/api/v1/sessions/${encodeURIComponent(id)}`);
     await add(session, session.forked_from ? "a fork" : "");
-  }
-});
+  });
+}

@@ -61,6 +61,7 @@ export function textPart(part, what) {
 export function blocks(blocks, what) {
   return blocks.map((block) => {
     if (block.type === "text") return textPart(block, what);
+    if (block.type === "left") return make("p", "soft", `${block.count.toLocaleString("en")} more parts of ${what} are not shown.`);
     const size = `${plain(block.kind)}, ${Math.ceil(block.bytes / 1024)} KB`;
     if (!block.shown) {
       return make("p", "soft", `An image that browsers do not show safely (${size}). `, make("a", { href: block.href, download: "image" }, "Save it"));
@@ -81,6 +82,14 @@ function argumentsOf(written) {
   } catch {
     return null;
   }
+}
+
+/** A value as JSON in lines, unless their beginnings would be most of it.
+ * @param {unknown} value */
+function spread(value) {
+  const short = JSON.stringify(value);
+  const lines = JSON.stringify(value, null, 1);
+  return lines.length > 4 * short.length + 200 ? short : lines;
 }
 
 /** One call, as it is known by now.
@@ -104,7 +113,7 @@ export function stepElement(step) {
   else if (long) {
     const list = make("dl", "values");
     for (const [name, value] of long) {
-      const written = typeof value === "string" ? value : JSON.stringify(value, null, 1);
+      const written = typeof value === "string" ? value : spread(value);
       list.append(make("dt", {}, plain(name)), make("dd", {}, make("pre", { tabindex: "0" }, visible(written))));
     }
     body.append(list);

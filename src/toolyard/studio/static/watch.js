@@ -1,8 +1,8 @@
 // Watches one session: its calls as they come.
 
 import { follow, get, post } from "./api.js";
-import { blocks, Steps } from "./steps.js";
-import { duration, make, number, plain, visible } from "./visible.js";
+import { blocks, Steps, textPart } from "./steps.js";
+import { duration, make, number, plain } from "./visible.js";
 
 const place = /** @type {HTMLElement} */ (document.querySelector("#session"));
 const api = place.dataset.api ?? "";
@@ -28,7 +28,7 @@ function tell(session) {
   if (session.run) rows.splice(3, 0, ["Run", plain(session.run)]);
   facts.replaceChildren(...rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
   const task = /** @type {HTMLElement} */ (document.querySelector("#task"));
-  if (session.task) task.replaceChildren(visible(session.task));
+  if (session.task) task.replaceChildren(textPart(session.task, "the task"));
 }
 
 end.disabled = false;
