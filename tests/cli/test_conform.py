@@ -78,7 +78,7 @@ def test_other_programs_get_one_object(mutant):
         "protocol": "ors",
         "number": "E1",
         "title": "GET /health",
-        "expected": '200, an object with "status": "ok"; it may say more',
+        "expected": '200, the body exactly {"status": "ok"}; only "isolation" may stand beside it',
         "difference": "",
         "verdict": "fail",
         "why": "GET /health → 200 {}",

@@ -22,7 +22,7 @@ def has_number_as_text(exchange: Exchange) -> bool:
 
 
 ORS: Mapping[str, Mutation] = {
-    "E1": at("/health", put(status="fine")),
+    "E1": at("/health", put(version=1)),
     "E2": at("/list_environments", told(lambda names: [name.title() for name in names])),
     "E3": at("/MATHENV/splits", text("validation", "other")),
     "E4": at("/splits?a=b", header("Location", "/mathenv/splits")),
