@@ -25,6 +25,9 @@ _TURNS = 8
 class Stalls:
     """Measures how long one event loop stood still, by a heartbeat that runs while a countdown does."""
 
+    _last: Stalls | None = None
+    """That of the loop that asked last. Most processes have one loop."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._total = 0.0
@@ -34,9 +37,12 @@ class Stalls:
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> Stalls:
+        if (last := cls._last) is not None and last._loop() is loop:  # faster than a look-up by weak reference
+            return last
         found = _stalls.get(loop)
         if found is None:
             found = _stalls[loop] = cls(loop)
+        cls._last = found
         return found
 
     def begin(self) -> float:

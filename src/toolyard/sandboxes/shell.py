@@ -6,7 +6,6 @@ and write it; all they gain is a wrong exit code for their own command.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 import shlex
@@ -54,7 +53,8 @@ class Shell:
         for stream in (self.stdout, self.stderr):
             stream.begin(output_bytes, mark.encode())
         await send(self._stdin, self._text(command, mark))
-        status, _ = await asyncio.gather(self.stdout.answer, self.stderr.answer)
+        status = await self.stdout.answer
+        await self.stderr.answer
         return int(status) if len(status) <= 3 and status.isdigit() else 255
 
     def abandoned(self) -> None:
