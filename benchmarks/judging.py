@@ -15,6 +15,12 @@ from toolyard.sandboxes.provider import Provider
 from toolyard.tools.python_oj import first_failure, read_tests
 
 _CODE = "def scaled(n, factor=3):\n    return [i * factor for i in range(n)]\n"
+_LINKED = """class Node:
+    def __init__(self, value, next=None):
+        self.value, self.next = value, next
+def length(head):
+    return 1 + length(head.next) if head else 0
+"""
 
 
 def _scaled(n: int) -> str:
@@ -34,6 +40,9 @@ KINDS: Mapping[str, tuple[str, object]] = {
     "5 plain asserts": (_CODE, [f"assert scaled({n}) == {_scaled(n)}" for n in range(5)]),
     "5 other asserts": (_CODE, [f"assert sorted(scaled({n})) == {_scaled(n)}" for n in range(5)]),
     "5 loops": (_CODE, [f"for n in range({n}, 3):\n    assert scaled(n)[-1:] == [n * 3 - 3][:n]" for n in range(5)]),
+    "linked list": (_LINKED, ["head = Node(1)\nhead.next = Node(2)\nassert abs(length(head)) == 2"]),
+    "chance": (_CODE, ["import random\nn = random.randint(1, 9)\nassert len(scaled(n)) == n"]),
+    "alone": (_CODE, [f"import sys\nassert sorted(scaled(10)) == {_LIST}"]),
     "other check": (
         _CODE,
         [

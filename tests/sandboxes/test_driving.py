@@ -9,6 +9,7 @@ import pytest
 from toolyard.sandboxes import Opaque, ProgramEnded, ProgramRaised, Provider, driven, open_sandbox
 from toolyard.sandboxes.crossing import Prover
 from toolyard.sandboxes.driving import Clock, Driven
+from toolyard.sandboxes.foresight import foreseen
 from toolyard.sandboxes.provider import interpreter_once
 
 pytestmark = pytest.mark.anyio
@@ -128,6 +129,58 @@ async def test_statements_use_a_sandbox_again_only_if_they_pass_and_leave_nothin
         assert await proven(CODE, neat)
         assert [one.interpreter for one in kept] != [first]
     assert not kept
+
+
+SEEDS = "import random\nrandom.seed(1)\nassert {turn([])} == {0 * random.random()}"
+LINKS = (
+    "class Node: pass\nhead = Node()\nhead.next = Node()\nhead.next.value = turn([1])\nassert {head.next.value} == {1}"
+)
+KINDS = "from dataclasses import dataclass\n@dataclass\nclass P:\n    n: int\nassert type(turn([])) == int and {P(1).n}"
+
+
+@pytest.mark.parametrize("test", [SEEDS, LINKS, KINDS])
+async def test_a_statement_that_changes_only_objects_of_its_own_shares_a_sandbox(test):
+    async with Provider("native") as provider:
+        assert await proven(CODE, "assert {turn([])} == {0}")
+        (shared,) = [one.interpreter for one in provider._kept._idle]
+        assert await proven(CODE, test)
+        assert [(one.interpreter, one.uses) for one in provider._kept._idle] == [(shared, 2)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "import math\nmath.pi = 3",
+        "import math\nm = math\nimport math as m\nm.pi = 3",
+        "str.title = None",
+        "turn.x = 1",
+        "from decimal import setcontext, Context\nsetcontext(Context(2))",
+        "from decimal import getcontext\ngetcontext().prec = 2",
+        "import numpy.random",
+        "import numpy as np\nnp.random.seed(1)",
+        "class A: pass\ntype(A()).x = 1",
+        "kind = type('A', (), {})",
+        "import math\nsetattr(math, 'pi', 3)",
+        "import math\nmath.__dict__",
+        "import math\ndel math.pi",
+        "import threading",
+    ],
+)
+def test_a_statement_that_may_change_more_is_not_neat(changes):
+    assert not foreseen(changes).is_neat
+
+
+async def test_a_statement_that_seeds_chance_does_not_decide_it_for_the_next():
+    draws = "import random\nassert {turn([])} == {0}\nprint(random.getrandbits(64))"
+    seeds = "import random\nassert {turn([])} == {0}\nrandom.seed(5)"
+    drawn = []
+    async with Provider("native") as provider:
+        for test in (seeds, draws, seeds, draws):
+            async with interpreter_once() as interpreter:
+                ran = await Prover([test]).prove(Driven(interpreter, CODE, clock=Clock(5.0)), test)
+            drawn.append(ran.stdout)
+        assert [one.uses for one in provider._kept._idle] == [4]
+    assert drawn[1] != drawn[3]
 
 
 @pytest.mark.parametrize(

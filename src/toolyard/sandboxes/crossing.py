@@ -25,8 +25,8 @@ class Prover:
     """Runs the test statements of one call, each against its own program.
 
     Statements that leave nothing behind share an interpreter, one at a time. A statement that fails ends that
-    interpreter: it may have left something running. A statement that may change more than its own names, such as one
-    that imports `random`, runs in its own sandbox.
+    interpreter: it may have left something running. A statement that may change more than its own names and objects,
+    such as one that imports `sys`, runs in its own sandbox.
     """
 
     def __init__(self, statements: Sequence[str]) -> None:

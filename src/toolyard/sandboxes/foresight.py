@@ -19,13 +19,17 @@ LONGEST = 10_000
 """Characters of the longest statement that the host parses: parsing blocks the event loop."""
 _DYNAMIC = {"eval", "exec", "globals", "locals", "vars", "compile", "__import__", "breakpoint", "input"}
 _LEAVING = _DYNAMIC | {"setattr", "delattr", "getattr", "type", "open", "exit", "quit"}
-"""Names that can change more than the names of a test."""
+"""Names that can change more than the names of a test. `type(value)` alone changes nothing."""
 _NEAT = {
-    *("bisect", "cmath", "collections", "copy", "datetime", "fractions", "functools", "heapq", "itertools", "json"),
-    *("math", "numpy", "operator", "re", "statistics", "string", "typing"),
+    *("array", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions"),
+    *("functools", "heapq", "itertools", "json", "math", "numpy", "operator", "random", "re", "statistics", "string"),
+    *("textwrap", "time", "typing"),
 }
-"""Modules that keep no state of their use, except by the names in `_SETTINGS`."""
-_SETTINGS = {"random", "seterr", "seterrcall", "seterrobj", "setbufsize", "set_printoptions", "set_string_function"}
+"""Modules that keep no state of their use, except by the names in `_SETTINGS`. `random` begins anew after each test."""
+_SETTINGS = {
+    *("random", "seterr", "seterrcall", "seterrobj", "setbufsize", "set_printoptions", "set_string_function"),
+    *("setcontext", "tzset"),
+}
 _SIMPLE = (
     *(ast.BinOp, ast.UnaryOp, ast.List, ast.Tuple, ast.Set, ast.Subscript, ast.Slice, ast.Attribute, ast.Starred),
     *(ast.JoinedStr, ast.FormattedValue, ast.keyword, ast.operator, ast.unaryop, ast.expr_context),
@@ -73,22 +77,45 @@ def foreseen(statement: str) -> Foreseen:
         everything = walk.counted == sum(walk.is_programs(node) for node in nodes)
     except (_Uncertain, ValueError, TypeError, RecursionError):
         everything = False
-    return Foreseen(walk.requests, everything, is_neat=not any(map(_leaves_something, nodes)))
+    return Foreseen(walk.requests, everything, is_neat=_is_neat(nodes, bound))
 
 
-def _leaves_something(node: ast.AST) -> bool:
-    """Whether other tests in the same process could notice that this ran. Tests are trusted, so this does not look for
-    state that they would reach by other names."""
+def _is_neat(nodes: Sequence[ast.AST], bound: set[str]) -> bool:
+    """Whether no other test in the same process could notice that this one ran. Tests are trusted, so this does not
+    look for state that they would reach by other names."""
+    modules = {name for node in nodes if isinstance(node, ast.alias) for name in bound_names([node])}
+    own = bound - modules
+    harmless = {node.func for node in nodes if isinstance(node, ast.Call) and _asks_for_the_type(node)}
+    return not any(_leaves_something(node, own) for node in nodes if node not in harmless)
+
+
+def _asks_for_the_type(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords
+
+
+def _leaves_something(node: ast.AST, own: set[str]) -> bool:
+    """`own`: names of objects that the test makes."""
     match node:
         case ast.Import(names=names):
             return any(one.name not in _NEAT for one in names)
         case ast.ImportFrom(module=module, names=names):
-            return module not in _NEAT or any(one.name in _SETTINGS for one in names)
-        case ast.Attribute(attr=name):
-            return not isinstance(node.ctx, ast.Load) or name.startswith("_") or name in _SETTINGS
+            return module not in _NEAT or (module != "random" and any(one.name in _SETTINGS for one in names))
+        case ast.Attribute(value=ast.Name(id="random"), attr="random", ctx=ast.Load()):
+            return False
+        case ast.Attribute(attr=name) if name.startswith("_") or name in _SETTINGS:
+            return True
+        case ast.Attribute(ctx=ast.Store() | ast.Del()):
+            return _root(node) not in own
         case ast.Name(id=name):
             return name in _LEAVING
     return False
+
+
+def _root(node: ast.expr) -> str:
+    """The name with which a chain such as `head.next[0].value` begins; empty if it does not begin with a name."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 @dataclass(slots=True)

@@ -140,6 +140,8 @@ def _run(side: Side, source: str) -> None:
     variables = {"__name__": "__main__", "__builtins__": names}
     exec(compile(tree, "test.py", "exec", dont_inherit=True), variables)
     variables.clear()  # free the memory for the next test in this process
+    if (random := sys.modules.get("random")) is not None:  # the test may have seeded it
+        random.seed()
 
 
 def prepare(nodes: Sequence[ast.AST], bound: set[str]) -> set[str]:
