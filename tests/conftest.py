@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not config.option.markexpr.endswith(" and alone") or not collection_path.name.startswith("test_"):
         return None
     return "mark.alone" not in collection_path.read_text() or None
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """uvloop does not look for signals while it waits: there, only a thread can end a test that hangs."""
+    for item in items:
+        if "uvloop" in item.name:
+            item.add_marker(pytest.mark.timeout(method="thread"))
 
 
 def pytest_collection_finish() -> None:

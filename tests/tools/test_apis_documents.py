@@ -137,18 +137,18 @@ def test_a_schema_that_contains_itself_ends() -> None:
 
 def test_schemas_that_multiply_are_bounded() -> None:
     levels = {f"L{n}": {"anyOf": [{"$ref": f"#/components/schemas/L{n + 1}"}] * 10} for n in range(10)}
-    started = time.perf_counter()
+    started = time.process_time()
     made = properties({"$ref": "#/components/schemas/L0"}, **levels, L10={"type": "string"})
     assert len(json.dumps(made)) < 10_000
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_a_document_of_a_thousand_operations_is_read_quickly() -> None:
     item = {"post": {**json.loads(LIBRARY.read_text())["paths"]["/loans"]["post"], "operationId": "borrow"}}
     said = {**json.loads(LIBRARY.read_text()), "paths": {f"/loans/{n}": item for n in range(1000)}}
-    started = time.perf_counter()
+    started = time.process_time()
     assert len(read(said)) == 1000
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_what_cannot_be_asked_for_is_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:

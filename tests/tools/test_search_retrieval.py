@@ -276,8 +276,8 @@ async def test_in_an_environment_of_ones_own_nobody_else_waits_until_the_corpus_
 ) -> None:
     slow = tmp_path / "slow.jsonl"
     os.mkfifo(slow)  # opening it blocks until a writer comes
-    monkeypatch.setenv("RETRIEVER_CORPUS", str(slow))
     with running([toolbox([SearchRetrieval])]) as served:
+        monkeypatch.setenv("RETRIEVER_CORPUS", str(slow))  # now, since the server reads a corpus before it starts
         async with Trainer(served.url) as trainer, anyio.create_task_group() as group:
             seen: list[Seen] = []
 
@@ -299,8 +299,19 @@ async def test_in_an_environment_of_ones_own_nobody_else_waits_until_the_corpus_
 async def test_in_an_environment_of_ones_own_a_corpus_that_cannot_be_read_costs_the_agent_no_reward(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("RETRIEVER_CORPUS", "nowhere.jsonl")
     with running([toolbox([SearchRetrieval])]) as served:
+        monkeypatch.setenv("RETRIEVER_CORPUS", "nowhere.jsonl")
         async with Trainer(served.url) as trainer:
             problem = (await trainer.act("<search>moon</search>")).why_lost()
             assert "RETRIEVER_CORPUS: nowhere.jsonl cannot be read: No such file or directory" in problem
+
+
+async def test_an_environment_of_ones_own_whose_corpus_cannot_be_read_is_not_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RETRIEVER_CORPUS", "nowhere.jsonl")
+    with (
+        pytest.raises(DefinitionError, match=r"RETRIEVER_CORPUS: nowhere.jsonl cannot be read: No such file"),
+        running([toolbox([SearchRetrieval])]),
+    ):
+        pass

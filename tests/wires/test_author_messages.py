@@ -46,9 +46,9 @@ class Words(OneTask):
 
 @contextmanager
 def lines(formatter: logging.Formatter | None = None) -> Iterator[list[str]]:
-    """The lines logged during the block, as a reader sees them."""
+    """The warnings and errors logged during the block, as a reader sees them."""
     written: list[str] = []
-    handler = logging.Handler()
+    handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: written.append((formatter or TextLines("%(message)s")).format(record))
     logger = logging.getLogger("toolyard")
     logger.addHandler(handler)

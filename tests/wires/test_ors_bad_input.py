@@ -265,6 +265,7 @@ async def test_a_session_id_may_be_long(wire: Wire, pair: Running, size: int):
 )
 async def test_a_head_without_end_is_refused(sid: str, pair: Running, start: bytes):
     with connect(pair.url) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16)  # what is sent was read, or nearly
         sock.sendall(start)
         sent = 0
         try:
