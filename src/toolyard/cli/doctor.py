@@ -27,7 +27,8 @@ from toolyard.core.errors import SandboxError
 from toolyard.sandboxes import BACKENDS
 from toolyard.sandboxes.installation import Installation
 from toolyard.sandboxes.languages import NO_PROGRAM, TOOLCHAINS, Toolchain, problem_of
-from toolyard.server import listen, sandboxes_of
+from toolyard.server import sandboxes_of
+from toolyard.serving import listen
 from toolyard.settings import Settings, SettingsError, unknown_variables
 from toolyard.version import __version__
 
