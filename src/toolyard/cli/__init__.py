@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if more:
             parser.refuse(more, args)
         code: int = args.run(args)
-        sys.stdout.flush()  # here, where a reader that has gone can still be noticed
+        if sys.stdout is not None:  # it is None where it was closed
+            sys.stdout.flush()  # here, where a reader that has gone can still be noticed
         return code
     except ToolyardError as error:
         return complain(f"toolyard {args.command}: {error}")
