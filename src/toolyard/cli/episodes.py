@@ -13,7 +13,7 @@ from toolyard.cli._output import forget_stdout
 from toolyard.cli._tables import interval, line_of_json, table, visible
 from toolyard.core.output import JsonObject
 from toolyard.core.pictures import PICTURES
-from toolyard.episodes import exports, groups, pages
+from toolyard.episodes import bundles, exports, groups
 from toolyard.episodes.schema import StoreError
 from toolyard.episodes.store import Episode, Filter, Step
 
@@ -210,5 +210,5 @@ def bundle(args: argparse.Namespace) -> int:
     with opened(args) as store:
         found = [store.find(wanted) for wanted in args.ids]
         with args.out.open("w", encoding="utf-8") as file:
-            file.writelines(pages.page(store, found))
+            file.writelines(bundles.page(store, found))
     return 0

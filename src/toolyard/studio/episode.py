@@ -12,7 +12,7 @@ from anyio import to_thread
 from toolyard.asgi import Headers, HttpError
 from toolyard.core.encoding import encode
 from toolyard.core.output import JsonObject
-from toolyard.episodes import pages as bundles
+from toolyard.episodes import bundles
 from toolyard.episodes import parts as reading
 from toolyard.episodes.exports import row_of_step
 from toolyard.episodes.parts import Kind
