@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if more:
             parser.refuse(more, args)
         code: int = args.run(args)
-        if sys.stdout is not None:  # it is None where it was closed
+        if sys.stdout is not None:  # None if the process began without one
             sys.stdout.flush()  # here, where a reader that has gone can still be noticed
         return code
     except ToolyardError as error:
