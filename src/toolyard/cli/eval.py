@@ -19,7 +19,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from toolyard.agents.attempts import Attempt, EvalError, Journal, Planned, chosen, planned
+from toolyard.agents.attempts import Attempt, AttemptJournal, EvalError, Planned, chosen, planned
 from toolyard.agents.chat import ChatAgent
 from toolyard.agents.endpoint import Endpoint
 from toolyard.agents.evaluation import About, Evaluation, Prices, errors_of
@@ -335,12 +335,12 @@ def kept(args: argparse.Namespace, evaluation: Evaluation) -> Iterator[Callable[
     if args.json is None:
         yield lambda attempt: None
         return
-    with Journal(journal_of(args.json)) as journal:
+    with AttemptJournal(journal_of(args.json)) as journal:
         begin(args, evaluation, journal)
         yield journal.add
 
 
-def begin(args: argparse.Namespace, evaluation: Evaluation, journal: Journal) -> None:
+def begin(args: argparse.Namespace, evaluation: Evaluation, journal: AttemptJournal) -> None:
     before = journal.read()
     about = {**dataclasses.asdict(evaluation.about), "attempts": len(evaluation.planned)}
     if before is None:
