@@ -25,7 +25,7 @@ from benchmarks.load import SESSION, Step, drive
 from benchmarks.report import aligned, check_platform, milli, processor, progress
 from benchmarks.sandbox_meter import Meter, metering
 from benchmarks.servers import Started, running, serving
-from toolyard.server import tune_process
+from toolyard.serving import tune_process
 
 SIZE = 256
 IN_FLIGHT = 2

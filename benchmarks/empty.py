@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from toolyard.asgi import HttpOptions, Request
-from toolyard.server import config_of, tune_process
+from toolyard.serving import config_of, tune_process
 from toolyard.settings import Settings
 from toolyard.web_socket import NO_UPGRADES
 

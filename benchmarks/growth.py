@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.report import Place, aligned, check_platform, processor, progress
 from benchmarks.sandbox_meter import Meter, metering
 from benchmarks.servers import Started, running, serving
-from toolyard.server import tune_process
+from toolyard.serving import tune_process
 
 SIZES = (16, 64, 256, 1024, 4096, 10_000)
 CONNECTIONS = 1000

@@ -30,7 +30,8 @@ from toolyard.placement.base import SessionSpec, Task
 from toolyard.runtime.limits import Limits
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
-from toolyard.server import placement_of, tune_process
+from toolyard.server import placement_of
+from toolyard.serving import tune_process
 from toolyard.settings import Settings
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from toolyard import Blocks, Environment, Server, Split, TextBlock, ToolOutput, tool
 from toolyard.core.output import JsonObject
-from toolyard.server import listen
+from toolyard.serving import listen
 from toolyard.settings import Settings
 from toolyard.tools import bash_terminal, ipython_code, python_code, python_oj
 from toolyard.tools.environment import named_toolsets, toolbox

@@ -9,7 +9,8 @@ import threading
 import time
 
 from toolyard import Environment, ToolOutput, tool
-from toolyard.server import Server, listen
+from toolyard.server import Server
+from toolyard.serving import listen
 from toolyard.settings import Settings
 
 THREADS = 16

@@ -15,6 +15,7 @@ from contextvars import Token
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -138,10 +139,10 @@ class Request:
         while (await self._receive())["type"] != "http.disconnect":
             continue
 
-    async def start(self, headers: Headers) -> None:
+    async def start(self, headers: Headers, status: int = 200) -> None:
         """Begin a stream. `write` continues it and `write(…, last=True)` ends it."""
         self.started = True
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
@@ -150,6 +151,15 @@ class Request:
         # The connection stays open, and the rest of the body is thrown away as it comes: to a client that is still
         # writing, a closed connection would hide the answer.
         return HttpError(413, f"the request body is larger than {limit} bytes")
+
+
+def header_in(scope: Scope, name: bytes) -> str:
+    """As `Request.header`, before there is a request: of several headers with this name, the last counts."""
+    for key, value in reversed(scope["headers"]):
+        if key == name:
+            found: str = value.decode("latin-1").strip()
+            return found
+    return ""
 
 
 def decode(data: bytes) -> Any:  # any JSON value
@@ -185,6 +195,17 @@ def decode(data: bytes) -> Any:  # any JSON value
             }
         ],
     )
+
+
+def unprocessable(error: ValidationError, *, echo: bool = False) -> HttpError:
+    """The answer to a body that does not fit its model. With `echo` it quotes what the client sent."""
+    problems = error.errors(include_url=False, include_context=False, include_input=echo)
+    return HttpError(422, [{**problem, "loc": ["body", *problem["loc"]]} for problem in problems])
+
+
+def wrong_method(allowed: str) -> HttpError:
+    """The answer to a method that a path does not take. `allowed` is as `GET, POST`."""
+    return HttpError(405, "Method Not Allowed", [(b"allow", allowed.encode())])
 
 
 async def answer_error(error: HttpError, request: Request) -> None:

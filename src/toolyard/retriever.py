@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, decode
+from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, decode, wrong_method
 from toolyard.tools.corpus import Corpus, Hit
 
 TOPK = 3
@@ -49,8 +49,7 @@ class Retriever:
                 told = {"status": "healthy", "passages": len(self._corpus), "queries": self._queries}
                 await request.answer_json(told)
             case _, "/retrieve" | "/health":
-                allowed = b"POST" if path == "/retrieve" else b"GET"
-                raise HttpError(405, "Method Not Allowed", [(b"allow", allowed)])
+                raise wrong_method("POST" if path == "/retrieve" else "GET")
             case _:
                 raise HttpError(404, f"there is nothing at {path or '/'}; there are POST /retrieve and GET /health")
 

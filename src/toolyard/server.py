@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import importlib
 import logging
 import os
-import resource
 import socket
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any
 
-import uvicorn
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from toolyard import logs
 from toolyard.adapters import adapt, session_toolsets, with_tools
 from toolyard.asgi import Door, HttpOptions, Within
-from toolyard.connections import ConnectionLimits, Connections, most_connections, open_files
+from toolyard.connections import open_files
 from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
 from toolyard.core.meaning import MeaningModel
@@ -34,7 +30,6 @@ from toolyard.episodes.schema import connect
 from toolyard.gate import Allowed, Gate
 from toolyard.gateways.elsewhere import Elsewhere
 from toolyard.gateways.several import Several
-from toolyard.http_protocol import GatheringProtocol
 from toolyard.placement.base import Placement
 from toolyard.placement.fork_server import ProcessLimits
 from toolyard.placement.local import LocalPlacement
@@ -51,6 +46,7 @@ from toolyard.sandboxes.hidden import hidden_by
 from toolyard.sandboxes.installation import Installation, here, using
 from toolyard.sandboxes.places import PER_PROCESSOR
 from toolyard.sandboxes.provider import Provider
+from toolyard.serving import DrainingServer, SecondPort, are_local, config_of, listen_all, tune_process
 from toolyard.settings import Settings, SettingsError, is_loopback, unknown_variables
 from toolyard.studio.parts import Options as StudioOptions
 from toolyard.studio.route import Studio
@@ -61,9 +57,6 @@ from toolyard.tools.sandboxed import SandboxedToolset
 from toolyard.web_socket import NO_UPGRADES, Upgrades
 
 log = logging.getLogger("toolyard.server")
-
-_FILES_MOST = 2**20
-"""The most files that Linux lets a process open, even without a limit."""
 
 
 class Server:
@@ -84,31 +77,23 @@ class Server:
         self.settings = settings or Settings.read({})
         if studio is not None:
             self.settings = replace(self.settings, studio=studio)
-        python = Installation.at(self.settings.sandbox_python)
-        with using(python):
-            environments = with_tools(environments, named_toolsets(self.settings.tools))
-        environments += apis_of(self.settings)
-        if not environments:
-            raise DefinitionError("there is no environment to serve")
-        with using(python):
-            self.environments: Sequence[type[Environment]] = [workable(adapt(each)) for each in environments]
-        offered = [*session_toolsets(environments), *toolsets]
-        load = model_of(self.settings)
-        model = load() if load is not None else None  # before any fork, so that processes share it
         part = self.settings.part()
-        with using(python):
+        with using(Installation.at(self.settings.sandbox_python)):
+            environments = with_tools(environments, named_toolsets(self.settings.tools)) + apis_of(self.settings)
+            if not environments:
+                raise DefinitionError("there is no environment to serve")
+            self.environments: Sequence[type[Environment]] = [workable(adapt(each)) for each in environments]
+            offered = [*session_toolsets(environments), *toolsets]
             hidden = hidden_by([*self.environments, *offered])
             self._placement = placement_of(part, self.environments, offered)
+        model = loaded_model(self.settings)  # before any fork, so that processes share it
         self.runtime = Runtime(self.environments, self._placement, part.pick(Limits), toolsets=offered)
         self.sandboxes = sandboxes_of(part, ready=part.sandboxes_ready, hidden=hidden)
         self.runtime.at_start.append(self.sandboxes.enter)
         self._needs_sandbox = any(map(needs_sandbox, [*environments, *offered]))
         self.protocols = protocols_of(self.settings, runs_code=self._needs_sandbox)
         options = part.pick(HttpOptions)
-        routes = [route for protocol in self.protocols for route in routes_of(protocol, self.runtime, part)]
-        for route in routes:
-            if isinstance(route, OpenEnv):
-                route.tasks = Ors(self.runtime, options)
+        routes = routes_of(self.protocols, self.runtime, part)
         self.studio = Studio(self.runtime, part.pick(StudioOptions), [*routes]) if part.studio else None
         if self.studio is not None:
             routes.insert(0, self.studio)
@@ -127,7 +112,7 @@ class Server:
         self.agent_app: ASGIApp = within(Gate(agents, options, Allowed(allow_origin=part.allow_origin)))
         """The application of the agents' port: nothing but the agents' door."""
         self.recorder = recorder_of(part)
-        self._uvicorn: _DrainingFirst | None = None
+        self._uvicorn: DrainingServer | None = None
 
     def run(self, host: str | None = None, port: int | None = None) -> None:
         """Serve until interrupted."""
@@ -227,7 +212,7 @@ class Server:
         if not self.settings.api_key and are_local(sockets):
             self._gate.require_known_host()
         self._placement.prepare()
-        self._uvicorn = _DrainingFirst(
+        self._uvicorn = DrainingServer(
             config, second, runtime=self.runtime, prepare=self._start_sandboxes, on_start=on_start, drain=drain
         )
         self._uvicorn.run(sockets=list(sockets))
@@ -241,9 +226,8 @@ class Server:
     async def living(self) -> AsyncGenerator[Runtime]:
         """Sessions without a port, for programs that open them themselves."""
         part = self.settings.part()
-        load = model_of(part)
-        if load is not None:
-            use_model(load())
+        if (model := loaded_model(part)) is not None:
+            use_model(model)
         use_data_dirs(data_dirs_of(part))
         async with self._lifespan():
             yield self.runtime
@@ -276,174 +260,6 @@ class Server:
         wanted = {toolset.profile for toolset in toolsets if issubclass(toolset, SandboxedToolset)}
         for profile in sorted(wanted - {"plain"}):
             await self.sandboxes.warm(profile)
-
-
-class SecondPort(NamedTuple):
-    """Another application that the same process serves."""
-
-    config: uvicorn.Config
-    sockets: Sequence[socket.socket]
-
-
-def config_of(app: ASGIApp, settings: Settings, upgrades: Upgrades, lifespan: Literal["on", "off"]) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=protocol_of(settings, upgrades),
-        ws="none",  # connections upgrade themselves
-        ws_max_size=settings.body_bytes,
-        ws_ping_interval=settings.ping_seconds,
-        ws_ping_timeout=settings.idle_seconds,  # a client that computes for long answers no pings meanwhile
-        ws_per_message_deflate=False,  # it costs more than it saves: memory for each socket, time for each message
-        lifespan=lifespan,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=10,  # for answers under way; what takes long has been drained before
-        log_config=None,
-    )
-
-
-def protocol_of(settings: Settings, upgrades: Upgrades = NO_UPGRADES) -> type[asyncio.Protocol]:
-    """The factory of connections, all of which share their limits.
-
-    With a port for agents, each port has half: agents that open many connections leave trainers theirs.
-    """
-    limits = settings.pick(ConnectionLimits)
-    if settings.agent_port is not None:
-        most = most_connections(limits.max_connections)
-        limits = replace(limits, max_connections=max(most // 2, 1), bodies_bytes=max(limits.bodies_bytes // 2, 1))
-    made = partial(GatheringProtocol, everyone=Connections(limits), upgrades=upgrades)
-    return cast(type[asyncio.Protocol], made)  # uvicorn only calls it
-
-
-def tune_process() -> None:
-    """Tune a process that only serves: raise its limit of open files, and let the garbage collector run less often and
-    on fewer objects."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _FILES_MOST if hard == resource.RLIM_INFINITY else min(hard, _FILES_MOST)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    gc.collect()
-    gc.freeze()  # all that is loaded now stays for ever
-    gc.set_threshold(50_000, 20, 20)  # sessions come and go by the thousand, and few are part of a cycle
-
-
-class _DrainingFirst(uvicorn.Server):
-    """Lets calls end and closes sessions while clients are still connected, so that each gets the result of its call.
-
-    It calls `prepare` before the lifespan: uvicorn does not raise errors of the lifespan to the caller of `run`.
-    """
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        second: SecondPort,
-        *,
-        runtime: Runtime,
-        prepare: Callable[[], Awaitable[None]],
-        on_start: Callable[[], None],
-        drain: Callable[[], Coroutine[Any, Any, None]],
-    ) -> None:
-        super().__init__(config)
-        self._second = second
-        self._runtime = runtime
-        self._prepare = prepare
-        self._on_start = on_start
-        self._drain = drain
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._prepare()
-        await super().startup(sockets)
-        await self._listen_on_second()
-        self._on_start()
-
-    async def _listen_on_second(self) -> None:
-        config, sockets = self._second
-        config.load()
-        connected = self._connected(config)
-        for opened in sockets:  # uvicorn closes what is among its servers
-            server = await asyncio.get_running_loop().create_server(connected, sock=opened, backlog=config.backlog)
-            self.servers.append(server)
-
-    def _connected(self, config: uvicorn.Config) -> Callable[[], asyncio.Protocol]:
-        """The factory of protocols for new connections."""
-        made = cast(Callable[..., asyncio.Protocol], config.http_protocol_class)
-        return partial(made, config=config, server_state=self.server_state, app_state=self.lifespan.state)
-
-    def adopt(self, opened: socket.socket, head: bytes) -> None:
-        """Go on with a connection that another gateway has accepted. `head` are the bytes it has read."""
-        self._runtime.shared.background.start(self._adopt(opened, head))
-
-    async def _adopt(self, opened: socket.socket, head: bytes) -> None:
-        opened.setblocking(False)
-        try:
-            made = await asyncio.get_running_loop().connect_accepted_socket(self._connected(self.config), opened)
-        except OSError as error:  # the client has gone
-            opened.close()
-            log.debug("a connection from another gateway is over already: %s", error)
-            return
-        made[1].data_received(head)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        calls, seconds = self._runtime.calls, self._runtime.limits.drain_seconds
-        log.info("stopping: %d calls running, %d sessions open", calls, len(self._runtime.sessions))
-        if calls:
-            log.info(
-                "waiting up to %g s for calls to end (--drain-seconds); a second Ctrl-C stops them at once", seconds
-            )
-        draining = asyncio.ensure_future(self._drain())
-        told = False
-        while not draining.done():
-            if self.force_exit:  # a second interrupt: do not wait for calls any longer
-                if not told and self._runtime.calls:
-                    log.info("stopping %d calls; sessions are still torn down", self._runtime.calls)
-                    told = True
-                self._runtime.stop_calls()
-            await asyncio.wait((draining,), timeout=0.1)
-        self.force_exit = False  # every session is closed, and the rest takes no time
-        await super().shutdown(sockets)
-        for connection in list(self.server_state.connections):  # clients that did not read their answer in that time
-            connection.transport.abort()
-        await asyncio.sleep(0)
-
-
-def listen_all(host: str, port: int, count: int, flag: str = "--port") -> Sequence[socket.socket]:
-    """A socket for each gateway, all on the same port: the kernel spreads connections over them."""
-    first = listen(host, port, flag=flag)  # not shared, so that this fails if another server has the port
-    if count == 1:
-        return [first]
-    port = first.getsockname()[1]
-    first.close()
-    return [listen(host, port, shared=True, flag=flag) for _ in range(count)]
-
-
-def listen(host: str, port: int, *, shared: bool = False, flag: str = "--port") -> socket.socket:
-    """Open the port. Raises `SettingsError`, with advice, if that fails."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    opened = socket.socket(family)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        opened.bind((host, port))
-        opened.listen(2048)
-    except (OSError, UnicodeError) as error:
-        opened.close()
-        asked = "Only root may use this port." if isinstance(error, PermissionError) else "Is another server using it?"
-        raise SettingsError(
-            f"cannot listen on {host} port {port}: {getattr(error, 'strerror', None) or error}. "
-            f"{asked} Choose another with {flag}, or {flag} 0 for any free one"
-        ) from None
-    return opened
-
-
-def are_local(sockets: Sequence[socket.socket]) -> bool:
-    """Whether programs of this machine, browsers among them, can connect to the sockets, and other machines cannot.
-
-    Sockets of other families, such as those with a path, do not count: no browser can connect to them.
-    """
-    reached = [opened for opened in sockets if opened.family in (socket.AF_INET, socket.AF_INET6)]
-    return bool(reached) and all(is_loopback(opened.getsockname()[0]) for opened in reached)
 
 
 def around(app: ASGIApp, *, model: MeaningModel | None, folders: Sequence[str]) -> ASGIApp:
@@ -481,6 +297,11 @@ def model_of(settings: Settings) -> Callable[[], MeaningModel] | None:
     return load
 
 
+def loaded_model(settings: Settings) -> MeaningModel | None:
+    load = model_of(settings)
+    return load() if load is not None else None
+
+
 def data_dirs_of(settings: Settings) -> Sequence[str]:
     """The folders as absolute paths, because workers start elsewhere. Nodes of a cluster may have other folders."""
     for folder in settings.data_dir:
@@ -492,19 +313,9 @@ def data_dirs_of(settings: Settings) -> Sequence[str]:
 def placement_of(settings: Settings, environments: Sequence[type[Environment]], toolsets: Sequence[type]) -> Placement:
     if settings.placement == "local":
         return LocalPlacement(settings.threads)
-    # The following may be sent to other machines, so it holds plain values and not the settings.
-    python = settings.sandbox_python and os.path.abspath(os.path.expanduser(settings.sandbox_python))
-    provider = partial(
-        Provider,
-        settings.sandbox,
-        settings.min_isolation,
-        limits=settings.sandbox_limits(),
-        image=settings.sandbox_image,
-        at_once=places_in_actor(settings) if settings.placement == "ray" else settings.sandboxes_at_once,
-        python=python,
-        allow_visible_source=settings.allow_visible_source,
-    )
     elsewhere = settings.placement == "ray"  # on another machine, the same classes may have other paths
+    python = python_of(settings)
+    provider = provider_of(settings, at_once=places_in_actor(settings) if elsewhere else settings.sandboxes_at_once)
     hides = partial(hidden_by, [*environments, *toolsets], missing_ok=elsewhere)
     hidden = hides()
     load = model_of(settings)
@@ -553,19 +364,29 @@ def recorder_of(settings: Settings) -> Recorder | None:
     return Recorder(settings.pick(RecordOptions))
 
 
-def sandboxes_of(settings: Settings, *, ready: int = 0, hidden: Sequence[Path] = ()) -> Provider:
-    return Provider(
+def provider_of(settings: Settings, *, at_once: int) -> partial[Provider]:
+    """How workers make their provider of sandboxes. It holds plain values, because they may be on other machines."""
+    return partial(
+        Provider,
         settings.sandbox,
         settings.min_isolation,
         limits=settings.sandbox_limits(),
-        ready=ready,
         image=settings.sandbox_image,
-        at_once=settings.sandboxes_at_once,
-        share=settings.gateways,
-        python=settings.sandbox_python,
-        hidden=hidden,
+        at_once=at_once,
+        python=python_of(settings),
         allow_visible_source=settings.allow_visible_source,
     )
+
+
+def python_of(settings: Settings) -> str:
+    """The Python of sandboxes, by an absolute path: workers start elsewhere."""
+    return settings.sandbox_python and os.path.abspath(os.path.expanduser(settings.sandbox_python))
+
+
+def sandboxes_of(settings: Settings, *, ready: int = 0, hidden: Sequence[Path] = ()) -> Provider:
+    """The provider of sandboxes of this process."""
+    make = provider_of(settings, at_once=settings.sandboxes_at_once)
+    return make(ready=ready, share=settings.gateways, hidden=hidden)
 
 
 def door_of(tokens: Tokens, runtime: Runtime, settings: Settings) -> AgentDoor:
@@ -574,7 +395,12 @@ def door_of(tokens: Tokens, runtime: Runtime, settings: Settings) -> AgentDoor:
     return tokens.door
 
 
-def routes_of(protocol: str, runtime: Runtime, settings: Settings) -> list[BaseRoute]:
-    module = importlib.import_module(PROTOCOLS[protocol])
-    routes: list[BaseRoute] = module.routes(runtime, settings.pick(module.Options))
+def routes_of(protocols: Iterable[str], runtime: Runtime, settings: Settings) -> list[BaseRoute]:
+    routes: list[BaseRoute] = []
+    for name in protocols:
+        module = importlib.import_module(PROTOCOLS[name])
+        routes += module.routes(runtime, settings.pick(module.Options))
+    for route in routes:
+        if isinstance(route, OpenEnv):
+            route.tasks = Ors(runtime, settings.pick(HttpOptions))
     return routes

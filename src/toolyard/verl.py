@@ -23,7 +23,8 @@ from toolyard.core.environment import Toolset
 from toolyard.core.errors import ToolyardError
 from toolyard.loading import LoadError, load_targets
 from toolyard.logs import TextLines
-from toolyard.server import Server, listen_all, tune_process
+from toolyard.server import Server
+from toolyard.serving import listen_all, tune_process
 from toolyard.settings import Settings, is_loopback, variable_of
 from toolyard.tools import TOOLS
 from toolyard.tools.environment import ordered, toolbox, toolset_named

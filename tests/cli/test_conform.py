@@ -127,7 +127,7 @@ def test_a_key_is_asked_for_and_taken():
         (["http://h", "--only", "E999"], "'E999' is no case of ors, verl, toolserver, mcp, openenv"),
         (["http://h", "--only", "F1", "--protocol", "ors"], "'F1' is no case of ors"),
         (["http://h", "--arguments", "{}"], "--arguments needs --tool"),
-        (["http://h", "--tool", "t", "--arguments", "[1]"], "write a JSON object"),
+        (["http://h", "--tool", "t", "--arguments", "[1]"], "--arguments must be a JSON object"),
         (["http://h", "--tool", "t", "--arguments", "{"], "is not JSON"),
         (["http://h", "--timeout", "0"], "it must be more than 0"),
     ],

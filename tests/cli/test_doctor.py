@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from toolyard.cli import doctor
-from toolyard.server import listen
+from toolyard.serving import listen
 from toolyard.settings import Settings
 from toolyard.version import __version__
 

@@ -259,6 +259,7 @@ def test_the_cost_is_a_limit_for_all(here, capsys):
         (("--model", "m", "--system", "no_such_file"), "--system no_such_file cannot be read"),
         (("--model", "m", "--body", "[]"), "--body must be a JSON object"),
         (("--model", "m", "--max-cost", "1"), "--max-cost needs"),
+        (("--agent", "random", "--secret", "key"), "--secret is 'key'; it has the form NAME=VALUE"),
     ],
 )
 def test_what_makes_no_sense_is_said_in_a_sentence(here, capsys, words, why):

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from toolyard.gateways.merging import merged
+from toolyard.protocols.metrics.merging import merged
 from toolyard.runtime.owners import Owners
 from toolyard.settings import Settings
 

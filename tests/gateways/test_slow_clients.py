@@ -73,7 +73,7 @@ async def between(app: Streaming) -> AsyncIterator[Asking]:
 async def begin(asking: Asking, client: Client) -> asyncio.Task[None]:
     scope: Any = {**dict.fromkeys(SENT, ""), "headers": []}
     request = Request(scope, client.receive, client.send, HttpOptions(2**20, 1, 1, "none", ""))
-    return asyncio.ensure_future(asking.ask(scope, b"").bring_back(request, client.receive, client.send))
+    return asyncio.ensure_future(asking.ask(scope, b"").bring_back(request))
 
 
 async def stands_still(app: Streaming) -> None:

@@ -253,7 +253,7 @@ def test_sessions_that_cannot_have_a_sandbox_are_refused_before_one_is_made_and_
 
 
 def test_a_process_that_serves_may_open_as_many_files_as_the_system_lets_it():
-    program = "import resource; from toolyard.server import tune_process; tune_process()"
+    program = "import resource; from toolyard.serving import tune_process; tune_process()"
     program += "; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     command = ["bash", "-c", 'ulimit -Sn 256; ulimit -Hn 1000; exec "$0" -c "$1"', sys.executable, program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

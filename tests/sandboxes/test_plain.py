@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from toolyard.sandboxes.plain import DEEPEST, LONGEST, TooLarge, write
-from toolyard.sandboxes.plain_reader import NotPlain, Reader
+from toolyard.sandboxes.inside.plain import DEEPEST, LONGEST, TooLarge, write
+from toolyard.sandboxes.inside.plain_reader import NotPlain, Reader
 
 
 def crossed(value: object) -> Any:

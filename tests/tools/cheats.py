@@ -170,8 +170,8 @@ CHEATS: dict[str, tuple[str, Any]] = {
     ),
     **each(
         "the program's own judge replaced",
-        "import sys\nsides = sys.modules['toolyard.sandboxes.sides']\nplain = sys.modules['toolyard.sandboxes.plain']\nEV = []\n"
-        "for module in (sides, plain, sys.modules['toolyard.sandboxes.proxies'], sys.modules['toolyard.sandboxes.proving'], sys.modules['toolyard_program']):\n"
+        "import sys\nsides = sys.modules['toolyard.sandboxes.inside.sides']\nplain = sys.modules['toolyard.sandboxes.inside.plain']\nEV = []\n"
+        "for module in (sides, plain, sys.modules['toolyard.sandboxes.inside.proxies'], sys.modules['toolyard.sandboxes.inside.proving'], sys.modules['toolyard_program']):\n"
         "    for name, one in list(vars(module).items()):\n"
         "        if callable(one) and name in ('write', 'doom', 'joined', 'told', 'execute', 'raised', 'restore'):\n"
         "            setattr(module, name, lambda *a, **k: ['[\"t3\",true,null,null]'])\n"
@@ -192,13 +192,13 @@ CHEATS: dict[str, tuple[str, Any]] = {
         }.items()
         for name, cheat in each(
             f"an answer with {kind}",
-            f"import sys\nsides = sys.modules['toolyard.sandboxes.sides']\nsides.Side.message = lambda *a: sides.Said({answer!r})\ndef f(*args): return 5",
+            f"import sys\nsides = sys.modules['toolyard.sandboxes.inside.sides']\nsides.Side.message = lambda *a: sides.Said({answer!r})\ndef f(*args): return 5",
             *([CHECK, LOOP, SORTED] if "row" in kind else [CHECK, LOOP, CALLED, SORTED]),
         ).items()
     },
     **each(
         "an answer that is no message",
-        "import sys\nsides = sys.modules['toolyard.sandboxes.sides']\nsides.Side.message = lambda *a: sides.Said('returned 99999\\n' + '[' * 30000)\ndef f(*args): return 4",
+        "import sys\nsides = sys.modules['toolyard.sandboxes.inside.sides']\nsides.Side.message = lambda *a: sides.Said('returned 99999\\n' + '[' * 30000)\ndef f(*args): return 4",
         PLAIN,
         CHECK,
     ),

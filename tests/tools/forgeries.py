@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.tools.cheats import ALL, CLOSE, LOOP, PLAIN, SORTED, each
 
-PATCH = "import sys\nsides = sys.modules['toolyard.sandboxes.sides']\ndeeds = sys.modules['toolyard.sandboxes.deeds']\n"
+PATCH = "import sys\nsides = sys.modules['toolyard.sandboxes.inside.sides']\ndeeds = sys.modules['toolyard.sandboxes.inside.deeds']\n"
 LINEAGES = (
     *("SystemExit", "StopIteration", "GeneratorExit", "KeyboardInterrupt", "Unproven", "object", "BaseExceptionGroup"),
     *("BaseException|0:x", "AssertionError|9:__eq__", "StopIteration|3:S|4:T"),

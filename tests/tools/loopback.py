@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from toolyard.server import listen
+from toolyard.serving import listen
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from toolyard import Server
 from toolyard.logs import JsonLines, TextLines
 from toolyard.runtime.grants import Grants, hide_tokens, new_token
 from toolyard.runtime.journal import Journal
-from toolyard.server import listen
+from toolyard.serving import listen
 from toolyard.settings import Settings
 from toolyard.testing import running
 

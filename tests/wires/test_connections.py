@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 
 from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request
-from toolyard.server import listen, protocol_of
+from toolyard.serving import listen, protocol_of
 from toolyard.settings import Settings
 
 Address = tuple[str, int]

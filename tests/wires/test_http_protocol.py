@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 
 from toolyard.asgi import ANSWER, Request
-from toolyard.server import listen, protocol_of
+from toolyard.serving import listen, protocol_of
 from toolyard.settings import Settings
 
 IDLE = 0.4

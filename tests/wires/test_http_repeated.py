@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from toolyard.connections import ConnectionLimits, Connections
 from toolyard.http_protocol import GatheringProtocol
-from toolyard.server import listen
+from toolyard.serving import listen
 from toolyard.settings import Settings
 from toolyard.web_socket import NO_UPGRADES
 

@@ -184,7 +184,7 @@ async def test_discover_tells_versions_capabilities_and_who_the_server_is(opened
         assert (await client.h("server/discover")).refusal == (200, -32601)
 
 
-# The ladder of the modern era.
+# The checks of headers in the modern era.
 
 ADD = {"name": "add", "arguments": {"a": 1, "b": 2}}
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from toolyard.core.output import JsonObject
+from toolyard.core.references import referred
 
 _TEXTS = ["", "0", "1", "42", "-3.5", "A", "yes", "hello", "the answer is 42", "a\nb", " ", "<b>x</b>", "é 漢字 🙂"]
 _DEEPEST = 4
@@ -55,7 +56,7 @@ class _Maker:
         if "default" in schema and dice.random() < 0.3:
             return schema["default"]
         if "$ref" in schema:
-            return self.value(self._resolve(schema["$ref"]), depth + 1)
+            return self.value(referred(self._root, schema["$ref"]) or {}, depth + 1)
         for choice in ("anyOf", "oneOf", "allOf"):
             if schema.get(choice):
                 return self.value(dice.choice(schema[choice]), depth)
@@ -63,12 +64,6 @@ class _Maker:
         if isinstance(kind, list):
             kind = dice.choice(kind)
         return self._by_type[kind](schema, depth)
-
-    def _resolve(self, ref: str) -> Any:
-        found: Any = self._root
-        for step in ref.removeprefix("#/").split("/"):
-            found = found.get(step.replace("~1", "/").replace("~0", "~"), {})
-        return found
 
     def _object(self, schema: JsonObject, depth: int) -> dict[str, Any]:
         required = schema.get("required", [])

@@ -129,7 +129,7 @@ class Attempt:
         )
 
 
-class Journal:
+class AttemptJournal:
     """A file with a line for each attempt, in the order of their ends. It only grows.
 
     The first line says what is evaluated. Readers ignore a last line that a crash cut off.

@@ -14,8 +14,8 @@ from typing import Any
 from toolyard.agents.attempts import Attempt, Planned
 from toolyard.agents.playing import Agent, play
 from toolyard.agents.rollout import Rollout, Tokens
-from toolyard.agents.rollouts import as_they_end
 from toolyard.client import AsyncSession
+from toolyard.core.as_they_end import as_they_end
 from toolyard.episodes.statistics import Summary
 
 _SLACK = 1e-9

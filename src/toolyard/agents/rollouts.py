@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from toolyard.agents.playing import Agent, play, play_open
 from toolyard.agents.rollout import Rollout
 from toolyard.client import AsyncSession, ClientError, RequestRefused, SessionGone, Task
+from toolyard.core.as_they_end import as_they_end
 from toolyard.core.errors import describe
-
-T = TypeVar("T")
 
 Opening: TypeAlias = Callable[[Task], AsyncSession]
 """Makes a session for a task, not open yet, as `environment.session` does."""
@@ -97,22 +96,3 @@ async def _played(session: AsyncSession, agent: Agent, task: Task, name: str, se
     rollout = Rollout(name)
     await play_open(session, agent, task, rollout, seconds)
     return rollout
-
-
-async def as_they_end(work: Iterable[Awaitable[T]], at_once: int) -> AsyncGenerator[T]:
-    """Yield the results of all as they end. Leaving early cancels the rest."""
-    waiting = iter(work)
-    under_way: set[asyncio.Future[T]] = set()
-    try:
-        while True:
-            while len(under_way) < at_once and (following := next(waiting, None)) is not None:
-                under_way.add(asyncio.ensure_future(following))
-            if not under_way:
-                return
-            done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                yield one.result()
-    finally:
-        for one in under_way:
-            one.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)

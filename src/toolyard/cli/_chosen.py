@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from toolyard.cli._typed import pairs_of
 from toolyard.episodes.schema import StoreError
 from toolyard.episodes.store import OUTCOMES, Filter, Store
 
@@ -50,17 +51,10 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def filter_of(args: argparse.Namespace) -> Filter:
-    labels = dict(map(label_of, args.label))
+    labels = pairs_of("--label", args.label)
     ids = tuple(getattr(args, "ids", ()))
     chosen = ("environment", "split", "index", "wire", "outcome", "reward")
     return Filter(**{name: getattr(args, name) for name in chosen}, run=args.of_run, labels=labels, ids=ids)
-
-
-def label_of(pair: str) -> tuple[str, str]:
-    name, equals, value = pair.partition("=")
-    if not name or not equals:
-        raise StoreError(f"--label is {pair!r}; it has the form NAME=VALUE")
-    return name, value
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from toolyard.cli._output import complain
 from toolyard.cli._parser import no_option, options_of
 from toolyard.cli._screen import Screen
+from toolyard.cli._typed import UsageError, object_of, pairs_of
 from toolyard.client import (
     Client,
     ConnectionLost,
@@ -24,7 +25,6 @@ from toolyard.client import (
     ToolCallFailed,
 )
 from toolyard.client.schemas import resolve
-from toolyard.core.errors import ToolyardError
 from toolyard.core.output import JsonObject, cut_text
 from toolyard.core.tool import TerminalToolSpec, ToolSpec
 
@@ -45,10 +45,6 @@ _TASK_MOST = 2_000
 """Characters of a task that are shown."""
 PATIENCE = 1.0
 """Seconds to wait for a server that does not answer: a person is watching."""
-
-
-class UsageError(ToolyardError):
-    """The command line makes no sense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +131,7 @@ def known(client: Client, name: str) -> Environment:
 
 
 def explain(problem: str, code: int) -> int:
-    print(textwrap.fill(f"toolyard call: {problem}", 100, break_on_hyphens=False), file=sys.stderr)
-    return code
+    return complain(f"toolyard call: {problem}", code)
 
 
 # The command line.
@@ -169,7 +164,7 @@ def read_call(tool: str, words: list[str]) -> TypedCall:
         word = words.pop(0)
         key, equals, value = word.partition("=")
         if key == "--json":
-            call.input.update(read_object(value if equals else words.pop(0) if words else "", "--json"))
+            call.input.update(object_of("--json", value if equals else words.pop(0) if words else ""))
         elif key.startswith("-"):
             raise UsageError(no_option(key, ("--json",)))
         elif not equals:
@@ -177,16 +172,6 @@ def read_call(tool: str, words: list[str]) -> TypedCall:
         else:
             call.pairs[key] = value
     return call
-
-
-def read_object(text: str, what: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{what} must be JSON, and {text!r} is not: {error}") from None
-    if not isinstance(value, dict):
-        raise UsageError(f"{what} must be a JSON object, {{…}}, and not {text!r}")
-    return value
 
 
 def read_pairs(pairs: Mapping[str, str], schema: JsonObject) -> dict[str, Any]:
@@ -217,16 +202,6 @@ def takes_text(schema: Any, root: JsonObject) -> bool:
         or any(isinstance(value, str) for value in values)
         or any(takes_text(option, root) for option in options)
     )
-
-
-def read_secrets(given: Sequence[str]) -> dict[str, str]:
-    secrets = {}
-    for secret in given:
-        name, equals, value = secret.partition("=")
-        if not equals:
-            raise UsageError("--secret must be of the form NAME=VALUE")
-        secrets[name] = value
-    return secrets
 
 
 # What the server has.
@@ -345,11 +320,11 @@ def play(environment: Environment, calls: Sequence[TypedCall], args: argparse.Na
 
 def about_task(environment: Environment, args: argparse.Namespace) -> dict[str, Any] | None:
     """What a session is about, as `environment.session` takes it. None if no task is named, and there is none."""
-    about: dict[str, Any] = {"secrets": read_secrets(args.secret or ())}
+    about: dict[str, Any] = {"secrets": pairs_of("--secret", args.secret or ())}
     if args.task is not None:
         if args.split is not None or args.index is not None:
             raise UsageError("a session is about either --task, or --split and --index")
-        return {**about, "task": read_object(args.task, "--task")}
+        return {**about, "task": object_of("--task", args.task)}
     split = args.split or first_split(environment)
     return None if split is None else {**about, "split": split, "index": args.index or 0}
 

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 
-from toolyard.core.errors import ToolyardError
+from toolyard.cli._typed import UsageError, object_of, pairs_of
 from toolyard.loading import load_targets
 from toolyard.testing import Finding, check_environment
 
@@ -53,12 +53,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     calls = [read_call(text) for text in args.call]
-    secrets = dict(read_secret(text) for text in args.secret)
+    secrets = pairs_of("--secret", args.secret)
     split = args.split
     if args.index is not None and split is None:
-        raise CheckError("--index needs --split, to say of which split it is a number")
+        raise UsageError("--index needs --split, to say of which split it is a number")
     if not args.seconds > 0:
-        raise CheckError(f"--seconds is {args.seconds:g}; it must be more than 0")
+        raise UsageError(f"--seconds is {args.seconds:g}; it must be more than 0")
     reports = []
     for environment in load_targets(args.targets).environments:
         if not args.json:
@@ -87,10 +87,6 @@ def run(args: argparse.Namespace) -> int:
     return int(not all(passed))
 
 
-class CheckError(ToolyardError):
-    """The command line makes no sense."""
-
-
 def show(finding: Finding) -> None:
     clear_progress()
     print(f"  {finding}", flush=True)
@@ -115,17 +111,6 @@ def unheard(_: object) -> None:
 def read_call(text: str) -> tuple[str, dict[str, object]]:
     """`submit {"answer": 4}`: the name of a tool, and its arguments if it takes any."""
     tool, _, rest = text.strip().partition(" ")
-    try:
-        arguments = json.loads(rest or "{}")
-    except ValueError as error:
-        raise CheckError(f"--call {text!r}: what follows the tool's name is not JSON ({error})") from None
-    if not tool or not isinstance(arguments, dict):
-        raise CheckError(f"--call {text!r}: write the tool's name and a JSON object, as in 'submit {{\"answer\": 4}}'")
-    return tool, arguments
-
-
-def read_secret(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise CheckError(f"--secret {text!r}: write it as NAME=VALUE")
-    return name, value
+    if not tool:
+        raise UsageError("--call is empty; write a tool's name and a JSON object, as in 'submit {\"answer\": 4}'")
+    return tool, object_of(f"what follows {tool!r} in --call", rest or "{}")

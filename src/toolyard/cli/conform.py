@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from toolyard.core.errors import ToolyardError
+from toolyard.cli._typed import UsageError, object_of
 from toolyard.settings import variable_of
 from toolyard.testing.conformance import KITS, Case, Kit, Result, Target, Verdict, conform, detect, reach
 
@@ -31,10 +31,6 @@ exit codes: 0 no case failed, 1 one did, 2 the command makes no sense or no serv
 """
 _WIDTH = 110
 _SHOWN: Mapping[Verdict, str] = {"pass": "pass", "fail": "FAIL", "skip": "skip"}
-
-
-class ConformError(ToolyardError):
-    """The command line makes no sense, or there is no such server."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,9 +73,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         results = asyncio.run(tried(target, kits, args))
     except aiohttp.ClientError as error:
-        raise ConformError(f"there is no answer from {target.url} ({error})") from None
+        raise UsageError(f"there is no answer from {target.url} ({error})") from None
     except TimeoutError:
-        raise ConformError(f"there is no answer from {target.url} within {target.seconds:g} s") from None
+        raise UsageError(f"there is no answer from {target.url} within {target.seconds:g} s") from None
     if args.json:
         print(json.dumps(as_json(target, results), indent=2))
     return int(any(result.verdict == "fail" for result in results))
@@ -89,23 +85,23 @@ def check_numbers(only: Sequence[str], kits: Sequence[Kit[Any]]) -> None:
     numbers = {case.number for kit in kits for case in kit.cases}
     if unknown := sorted(set(only) - numbers):
         protocols = ", ".join(kit.protocol for kit in kits)
-        raise ConformError(f"{unknown[0]!r} is no case of {protocols}; --list tells what there is")
+        raise UsageError(f"{unknown[0]!r} is no case of {protocols}; --list tells what there is")
 
 
 def target_of(args: argparse.Namespace) -> Target:
     if args.url is None:
-        raise ConformError("say which server, for instance http://127.0.0.1:8080; --list tells what can be tried")
+        raise UsageError("say which server, for instance http://127.0.0.1:8080; --list tells what can be tried")
     if not args.timeout > 0:
-        raise ConformError(f"--timeout is {args.timeout:g}; it must be more than 0")
+        raise UsageError(f"--timeout is {args.timeout:g}; it must be more than 0")
     if args.arguments and not args.tool:
-        raise ConformError("--arguments needs --tool, to say of which tool they are")
+        raise UsageError("--arguments needs --tool, to say of which tool they are")
     return Target(
         url=address(args.url),
         environment=args.environment,
         split=args.split,
         index=args.index,
         tool=args.tool,
-        arguments=read_arguments(args.arguments),
+        arguments=object_of("--arguments", args.arguments or "{}"),
         action=args.action,
         api_key=args.api_key or os.environ.get(variable_of("api_key"), ""),
         seconds=args.timeout,
@@ -118,28 +114,18 @@ def address(text: str) -> str:
     except ValueError:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host:
-        raise ConformError(f"{text!r} is no address of a server; one looks like http://127.0.0.1:8080")
+        raise UsageError(f"{text!r} is no address of a server; one looks like http://127.0.0.1:8080")
     return text
-
-
-def read_arguments(text: str) -> Mapping[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except ValueError as error:
-        raise ConformError(f"--arguments {text!r} is not JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise ConformError(f"--arguments {text!r}: write a JSON object, as in '{{\"answer\": 4}}'")
-    return found
 
 
 async def tried(target: Target, kits: Sequence[Kit[Any]], args: argparse.Namespace) -> list[Result]:
     if await reach(target) == HTTPStatus.UNAUTHORIZED:
         refused = "does not take this key" if target.api_key else "asks for a key"
-        raise ConformError(f"{target.url} {refused}; it is given with --api-key or {variable_of('api_key')}")
+        raise UsageError(f"{target.url} {refused}; it is given with --api-key or {variable_of('api_key')}")
     if not kits:
         kits = await detect(target, list(KITS.values()))
         if not kits:
-            raise ConformError(f"{target.url} speaks none of {', '.join(KITS)}, as far as can be told by asking")
+            raise UsageError(f"{target.url} speaks none of {', '.join(KITS)}, as far as can be told by asking")
         kits = [kit for kit in kits if not args.only or any(case.number in args.only for case in kit.cases)]
         if not args.json:
             print(f"{target.url} speaks {', '.join(kit.protocol for kit in kits)}\n", flush=True)

@@ -16,7 +16,6 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 from toolyard.browser.chromium import find_chromium
@@ -24,10 +23,11 @@ from toolyard.browser.chromium import missing as browser_missing
 from toolyard.cli.sandbox import Tried, is_offered, try_each, unheard
 from toolyard.connections import most_connections, open_files
 from toolyard.core.errors import SandboxError
-from toolyard.sandboxes import BACKENDS
+from toolyard.sandboxes import BACKENDS, capacity
 from toolyard.sandboxes.installation import Installation
 from toolyard.sandboxes.languages import NO_PROGRAM, TOOLCHAINS, Toolchain, problem_of
-from toolyard.server import listen, sandboxes_of
+from toolyard.server import sandboxes_of
+from toolyard.serving import listen
 from toolyard.settings import Settings, SettingsError, unknown_variables
 from toolyard.version import __version__
 
@@ -293,8 +293,7 @@ def files(settings: Settings) -> Diagnosis:
 
 
 def processes(settings: Settings) -> Diagnosis:
-    limits = dict(process_limits())
-    name, most = min(limits.items(), key=lambda limit: limit[1])
+    name, most = min(process_limits(), key=lambda limit: limit[1])
     grade: Grade = "ok" if most >= settings.max_sessions else "low"
     text = f"{most:,} at once, by {name}"
     hint = f"raise it for --placement process with more than {most // 2:,} sessions" if grade == "low" else ""
@@ -306,25 +305,17 @@ def process_limits() -> Iterator[tuple[str, int]]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft != resource.RLIM_INFINITY and os.geteuid() != 0:
         yield "ulimit -u", soft
-    for name, path in (
-        ("kernel.pid_max", Path("/proc/sys/kernel/pid_max")),
-        ("kernel.threads-max", Path("/proc/sys/kernel/threads-max")),
-        ("pids.max of its cgroup", own_cgroup() / "pids.max"),
-    ):
-        if (most := number_in(path)) is not None:
-            yield name, most
+    for bound in capacity.read().processes:
+        yield bound.limit, bound.most
     yield "nothing that is known of", sys.maxsize
 
 
 def memory() -> Diagnosis:
-    """Free memory, on the host or within the cgroup."""
-    found = dict(re.findall(r"(MemTotal|MemAvailable): +(\d+)", text_of(Path("/proc/meminfo"))))
-    if not found:
+    """Free memory, on the host or within its control groups."""
+    bounds = capacity.read().memory
+    if not bounds:
         return Diagnosis("memory", "no", "how much is free is not known here")
-    total, free = (int(found[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    most, used = (number_in(own_cgroup() / name) for name in ("memory.max", "memory.current"))
-    if most is not None and used is not None and most < total:
-        total, free = most, min(free, most - used)
+    total, free = min(bound.most for bound in bounds), min(bound.most - bound.used for bound in bounds)
     grade: Grade = "low" if free < _FEW_MIB * 2**20 else "ok"
     return Diagnosis("memory", grade, f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free; {cores()}")
 
@@ -332,23 +323,6 @@ def memory() -> Diagnosis:
 def cores() -> str:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return f"{usable} processor{'s' * (usable != 1)}"
-
-
-def own_cgroup() -> Path:
-    found = re.search(r"^0::/(.*)$", text_of(Path("/proc/self/cgroup")), re.MULTILINE)
-    return Path("/sys/fs/cgroup", found[1] if found else "")
-
-
-def number_in(path: Path) -> int | None:
-    text = text_of(path).strip()
-    return int(text) if text.isdecimal() else None
-
-
-def text_of(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def sentence(text: str) -> str:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from toolyard.cli._chosen import add_filters, add_store, filter_of, opened
+from toolyard.cli._output import forget_stdout
 from toolyard.cli._tables import interval, line_of_json, table, visible
 from toolyard.core.output import JsonObject
-from toolyard.episodes import exports, groups, pages
+from toolyard.core.pictures import PICTURES
+from toolyard.episodes import bundles, exports, groups
 from toolyard.episodes.schema import StoreError
 from toolyard.episodes.store import Episode, Filter, Step
 
 HELP = "list, show, count, search, compare and export what a server has recorded"
 
 _LISTED = 20
-_IMAGES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # its reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        forget_stdout()
         return 0
     except OSError as error:  # what was to be written cannot be
         raise StoreError(f"{str(error.filename)!r} cannot be written: {error.strerror}") from error
@@ -133,7 +133,7 @@ def save_images(folder: Path, one: Episode, steps: Iterable[Step]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for step in steps:
         for number, block in enumerate(block for block in step.blocks if block["type"] == "image"):
-            ending = _IMAGES.get(block["mimeType"], "bin")
+            ending = PICTURES.get(block["mimeType"], "bin")
             path = folder / f"{one.file_name}-{step.number}-{number}.{ending}"
             path.write_bytes(exports.picture(block) or block["data"].encode(errors="replace"))
 
@@ -210,5 +210,5 @@ def bundle(args: argparse.Namespace) -> int:
     with opened(args) as store:
         found = [store.find(wanted) for wanted in args.ids]
         with args.out.open("w", encoding="utf-8") as file:
-            file.writelines(pages.page(store, found))
+            file.writelines(bundles.page(store, found))
     return 0

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from toolyard.agents.attempts import Attempt, EvalError, Journal, Planned, chosen, planned
+from toolyard.agents.attempts import Attempt, AttemptJournal, EvalError, Planned, chosen, planned
 from toolyard.agents.chat import ChatAgent
 from toolyard.agents.endpoint import Endpoint
 from toolyard.agents.evaluation import About, Evaluation, Prices, errors_of
@@ -29,6 +29,7 @@ from toolyard.agents.rollout import Tokens
 from toolyard.cli._progress import shown_progress
 from toolyard.cli._settings import add_settings
 from toolyard.cli._tables import interval, table, visible
+from toolyard.cli._typed import object_of, pairs_of
 from toolyard.client import (
     AsyncClient,
     AsyncEnvironment,
@@ -127,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check the flags. Raises `EvalError` before anything starts."""
+    """Check the flags. Raises `EvalError` or `UsageError` before anything starts."""
     for name in ("repeat", "concurrency", "max_turns"):
         if getattr(args, name) < 1:
             raise EvalError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least 1")
@@ -140,7 +141,8 @@ def check(args: argparse.Namespace) -> None:
     if args.record and "://" in args.target:
         raise EvalError(f"--record is for a server that is started here; give it to the one at {args.target}")
     task_range(args.tasks)
-    object_of(args.body, "--body")
+    pairs_of("--secret", args.secret)
+    object_of("--body", args.body)
 
 
 def task_range(text: str) -> tuple[int, int | None]:
@@ -153,16 +155,6 @@ def task_range(text: str) -> tuple[int, int | None]:
     if start < 0 or (stop or 0) < 0:
         raise EvalError(f"--tasks is {text!r}; numbers of tasks count from 0")
     return start, stop if colon else start + 1
-
-
-def object_of(text: str, flag: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise EvalError(f"{flag} is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise EvalError(f"{flag} must be a JSON object")
-    return found
 
 
 @dataclasses.dataclass
@@ -274,7 +266,7 @@ def session_of(environment: AsyncEnvironment, about: About, args: argparse.Names
         "attempt": one.id,
         "try": str(one.number),
     }
-    secrets = dict(pair.partition("=")[::2] for pair in args.secret)
+    secrets = pairs_of("--secret", args.secret)
     return environment.session(split=about.split, index=one.of.index, secrets=secrets, run=about.run, labels=labels)
 
 
@@ -291,7 +283,7 @@ def agent_maker(args: argparse.Namespace) -> Making:
         agent = loaded_agent(args.agent)
         return lambda counted: contextlib.nullcontext(agent)
     system = text_of(args.system) if args.system else ""
-    options = object_of(args.body, "--body")
+    options = object_of("--body", args.body)
     if args.temperature is not None:
         options["temperature"] = args.temperature
     endpoint = Endpoint(args.model, args.base_url, options=options, stream=args.stream)
@@ -343,12 +335,12 @@ def kept(args: argparse.Namespace, evaluation: Evaluation) -> Iterator[Callable[
     if args.json is None:
         yield lambda attempt: None
         return
-    with Journal(journal_of(args.json)) as journal:
+    with AttemptJournal(journal_of(args.json)) as journal:
         begin(args, evaluation, journal)
         yield journal.add
 
 
-def begin(args: argparse.Namespace, evaluation: Evaluation, journal: Journal) -> None:
+def begin(args: argparse.Namespace, evaluation: Evaluation, journal: AttemptJournal) -> None:
     before = journal.read()
     about = {**dataclasses.asdict(evaluation.about), "attempts": len(evaluation.planned)}
     if before is None:

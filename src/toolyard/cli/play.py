@@ -15,7 +15,8 @@ from toolyard import logs
 from toolyard.cli._output import complain
 from toolyard.cli._screen import Screen
 from toolyard.cli._settings import add_settings
-from toolyard.cli.call import UsageError, about_task, known, read_object, read_pairs, show_tools, task_text
+from toolyard.cli._typed import UsageError, object_of
+from toolyard.cli.call import about_task, known, read_pairs, show_tools, task_text
 from toolyard.client import (
     Client,
     ConnectionLost,
@@ -249,7 +250,7 @@ def lines() -> Iterator[str]:
 def typed_input(text: str, schema: JsonObject) -> JsonObject:
     """`key=value` pairs, or one JSON object."""
     if text.startswith("{"):
-        return read_object(text, "the input of a tool")
+        return object_of("the input of a tool", text)
     try:
         words: Sequence[str] = shlex.split(text)
     except ValueError as error:

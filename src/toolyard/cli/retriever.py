@@ -12,7 +12,7 @@ from toolyard import logs
 from toolyard.cli._settings import add_knob
 from toolyard.gate import Allowed, Gate
 from toolyard.retriever import OPTIONS, TOPK, TOPK_MOST, Retriever
-from toolyard.server import are_local, listen, protocol_of, tune_process
+from toolyard.serving import are_local, listen, protocol_of, tune_process
 from toolyard.settings import Settings, SettingsError, flag_of, is_loopback
 from toolyard.tools.corpus import read_corpus
 

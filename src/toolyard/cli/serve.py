@@ -16,7 +16,8 @@ from toolyard.cli._settings import add_settings
 from toolyard.core.errors import SandboxUnavailable, ToolyardError
 from toolyard.loading import WORKSPACE, Loaded, LoadError, folders_of, load_targets
 from toolyard.sandboxes.installation import Installation, use
-from toolyard.server import Server, listen_all, tune_process
+from toolyard.server import Server
+from toolyard.serving import listen_all, tune_process
 from toolyard.settings import Settings
 from toolyard.tools.offered import left_out
 from toolyard.version import __version__

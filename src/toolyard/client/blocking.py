@@ -16,10 +16,10 @@ from urllib.request import Request as Remembered
 
 from toolyard.client import http1
 from toolyard.client.address import Address
-from toolyard.client.carry import Request, is_stream, request_of
 from toolyard.client.flow import Peer
 from toolyard.client.http1 import Hearing
 from toolyard.client.idle import Idle
+from toolyard.client.request import Request, is_stream, request_of
 from toolyard.client.steps import Answer, Ask, Broken, Flow, Listen, Outcome, Sleep, Step
 from toolyard.client.stream import Heard, Listening
 from toolyard.client.way import Way

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
+from toolyard.client.answers import failure, refusal
 from toolyard.client.errors import ClientError, ConnectionLost, RequestRefused, ToolLost
-from toolyard.client.meaning import failure, refusal
 from toolyard.client.steps import WAITING, Answer, Ask, Broken, Flow, Listen, Outcome, Sleep
 from toolyard.client.stream import Heard
 from toolyard.core.output import JsonObject

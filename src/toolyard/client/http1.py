@@ -6,7 +6,7 @@ import socket
 
 import httptools
 
-from toolyard.client.carry import PIECE, Request, pieces
+from toolyard.client.request import PIECE, Request, pieces
 
 _HEAD_MOST = 256 * 1024
 """Bytes of the head of an answer."""

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 
-from toolyard.client.carry import IDLE
+from toolyard.client.request import IDLE
 
 
 class Idle:

@@ -15,8 +15,8 @@ import aiohttp
 from yarl import URL
 
 from toolyard.client.address import Address
-from toolyard.client.carry import CONNECTING, IDLE, PIECE, SOCKET_OPTIONS, is_stream, pieces, request_of
 from toolyard.client.flow import Peer
+from toolyard.client.request import CONNECTING, IDLE, PIECE, SOCKET_OPTIONS, is_stream, pieces, request_of
 from toolyard.client.steps import Answer, Ask, Broken, Flow, Listen, Outcome, Sleep, Step
 from toolyard.client.stream import Listening
 from toolyard.core.errors import describe

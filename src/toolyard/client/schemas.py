@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from toolyard.core.output import JsonObject
+from toolyard.core.references import referred
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -66,9 +67,7 @@ def _schemas(value: object) -> list[JsonObject]:
 
 def resolve(root: JsonObject, ref: str) -> Schema:
     """The schema at which a reference within `root` points; one that takes anything if there is none."""
-    found: Any = root if ref.startswith("#") else None
-    for part in ref.split("/")[1:]:
-        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    found = referred(root, ref)
     return dict(found) if isinstance(found, Mapping) else {}
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import quote
 
-from toolyard.client import meaning
+from toolyard.client import answers
+from toolyard.client.answers import read
 from toolyard.client.errors import ClientError, RequestRefused, ServerFailed, SessionGone, ToolCallFailed
 from toolyard.client.flow import Peer, ask, follow
-from toolyard.client.meaning import read
 from toolyard.client.outcome import SessionOutcome
 from toolyard.client.steps import SILENCE, WAITING, Answer, Ask, Flow, Listen
 from toolyard.core.messages import GroupCandidate, GroupScore, Message
@@ -38,7 +38,7 @@ class Task:
 
 
 def list_environments(peer: Peer) -> Flow[list[str]]:
-    return read((yield from ask(peer, Ask("GET", "/list_environments"))), meaning.names)
+    return read((yield from ask(peer, Ask("GET", "/list_environments"))), answers.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class EnvironmentTalk:
     name: str
 
     def list_tools(self) -> Flow[ListToolsOutput]:
-        return read((yield from self._ask("GET", "tools")), meaning.tools)
+        return read((yield from self._ask("GET", "tools")), answers.tools)
 
     def search_tools(self, question: str, top_k: int) -> Flow[list[ToolSpec]]:
         answer = yield from self._ask("POST", "search_tools", {"question": question, "top_k": top_k})
         return read(answer, lambda said: [ToolSpec.model_validate(spec) for spec in said["tools"]])
 
     def list_splits(self) -> Flow[list[str]]:
-        return read((yield from self._ask("GET", "splits")), meaning.splits)
+        return read((yield from self._ask("GET", "splits")), answers.splits)
 
     def list_tasks(self, split: str) -> Flow[list[Task]]:
         return read((yield from self._ask("POST", "tasks", {"split": split})), self._tasks)
@@ -147,12 +147,12 @@ class SessionTalk:
             self.entered = True
             return
         self.listed = None
-        self.sid = meaning.session_id((yield from ask(self.peer, Ask("POST", "/create_session", {}))))
+        self.sid = answers.session_id((yield from ask(self.peer, Ask("POST", "/create_session", {}))))
         answer = yield from ask(self.peer, Ask("POST", "/create", self.create, self.sid, headers=self.origin))
         # No other client has this id: if it is taken, an earlier try succeeded and only its answer was lost.
-        if answer.status != 200 and meaning.detail(answer) != "Session already exists":
+        if answer.status != 200 and answers.detail(answer) != "Session already exists":
             self.sid = ""
-            raise meaning.refusal(answer)
+            raise answers.refusal(answer)
 
     def close(self) -> Flow[None]:
         """Close the session. Raises nothing: a caller could do nothing, and the server closes idle sessions."""
@@ -162,12 +162,12 @@ class SessionTalk:
             for endpoint in ("/delete", "/delete_session") if sid else ():
                 answer = yield from ask(self.peer, Ask("POST", endpoint, None, sid, CLOSING), most=10)
                 if answer.status != 200:
-                    raise meaning.refusal(answer)
+                    raise answers.refusal(answer)
         except ClientError as error:
             log.warning("session %s was not closed; the server closes it when it is idle: %s", sid, error)
 
     def get_prompt(self) -> Flow[list[Block]]:
-        return read(self._inside((yield from self._ask("prompt"))), meaning.blocks)
+        return read(self._inside((yield from self._ask("prompt"))), answers.blocks)
 
     def get_messages(self) -> Flow[list[Message]]:
         answer = yield from self._ask("messages")
@@ -180,7 +180,7 @@ class SessionTalk:
         if answer.status == 404:
             yield from self._check_alive()
             answer = yield from self._ask("tools")  # not every server has tools of one task
-        self.listed = read(answer, meaning.tools)
+        self.listed = read(answer, answers.tools)
         return self.listed
 
     def terminal_tool(self) -> Flow[TerminalToolSpec | None]:
@@ -199,13 +199,13 @@ class SessionTalk:
         result = yield from self._follow("call", {"name": name, "input": input}, call_id, said_headers(said))
         if isinstance(result, Answer):
             raise self._not_taken(self._inside(result))
-        return meaning.output(result)
+        return answers.output(result)
 
     def score_group(self, candidates: Sequence[GroupCandidate]) -> Flow[list[GroupScore]]:
         body = {"candidates": [candidate.model_dump() for candidate in candidates]}
         result = yield from self._follow("score_group", body, None)
         if isinstance(result, str):
-            return meaning.parsed(result, meaning.scores)
+            return answers.parsed(result, answers.scores)
         if result.status == 404:
             yield from self._check_alive()
             raise RequestRefused(f"{self.environment!r} does not compare candidates", 404)
@@ -216,7 +216,7 @@ class SessionTalk:
         sid = self.sid or self.left or self._open_sid()
         answer = yield from ask(self.peer, Ask("GET", f"/sessions/{quote(sid, safe='')}/outcome"))
         if answer.status == 404:
-            raise SessionGone(f"the server knows of no outcome of session {sid}: {meaning.detail(answer)}")
+            raise SessionGone(f"the server knows of no outcome of session {sid}: {answers.detail(answer)}")
         return read(answer, SessionOutcome.of)
 
     def fork(self, count: int) -> Flow[list[SessionTalk]]:
@@ -224,7 +224,7 @@ class SessionTalk:
         idle."""
         step = Ask("POST", path(self.environment, "fork"), {"count": count}, self._open_sid(), WAITING)
         answer = self._inside((yield from ask(self.peer, step)))
-        ids, how = read(answer, lambda said: ([meaning.sid(one) for one in said["sids"]], str(said["strategy"])))
+        ids, how = read(answer, lambda said: ([answers.sid(one) for one in said["sids"]], str(said["strategy"])))
         return [replace(self, sid=sid, forked_by=how, entered=False) for sid in ids]
 
     def agent_url(self, expires_in: float | None) -> Flow[AgentUrl]:
@@ -252,7 +252,7 @@ class SessionTalk:
             yield from self._check_alive()
             raise RequestRefused(f"the server of {self.environment!r} gives no access to files", 404)
         if answer.status != 200:
-            raise meaning.refusal(answer)
+            raise answers.refusal(answer)
         return answer
 
     def _ask(self, endpoint: str) -> Flow[Answer]:
@@ -281,7 +281,7 @@ class SessionTalk:
     def _not_taken(self, answer: Answer) -> ClientError:
         if answer.status == 200:
             return ServerFailed(f"a call was answered by something that is no stream of events: {answer.body[:200]!r}")
-        return meaning.refusal(answer)
+        return answers.refusal(answer)
 
 
 def origin_headers(run: str, labels: Mapping[str, str]) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from typing import Self
 from urllib.parse import SplitResult, urlsplit
 
 from toolyard.client.address import Address, basic_auth, certificates
-from toolyard.client.carry import CONNECTING, SOCKET_OPTIONS
+from toolyard.client.request import CONNECTING, SOCKET_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from toolyard.core.nearness import nearest
 from toolyard.core.output import JsonObject, ToolFailure, cut_text
+from toolyard.core.references import referred
 
 _WORDS_MOST = 4_000
 _GIVEN_MOST = 100
@@ -300,7 +301,5 @@ def _resolved(schema: Any, root: JsonObject) -> Any:
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(reference, str) or not reference.startswith("#/"):
             return schema
-        schema = root
-        for step in reference[2:].split("/"):
-            schema = schema.get(step) if isinstance(schema, Mapping) else None
+        schema = referred(root, reference)
     return None

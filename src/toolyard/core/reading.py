@@ -35,10 +35,7 @@ def tool_of(owner: type, method: str) -> Tool:
     fn = getattr(owner, method)
     mark: Mark = getattr(fn, MARK)
     is_terminal = getattr(fn, TERMINAL, False)
-    if mark.concurrent and (mark.exclusive or is_terminal):
-        raise DefinitionError(f"{where}: a tool that must run alone cannot be concurrent=True")
-    if mark.timeout is not None and not is_duration(mark.timeout):
-        raise DefinitionError(f"{where}: timeout is {mark.timeout!r}; it must be a positive number of seconds")
+    _check_options(mark, where, is_terminal=is_terminal)
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise DefinitionError(f"{where}: a tool returns its output, it does not yield")
     doc = inspect.getdoc(fn) or ""
@@ -72,6 +69,13 @@ def tool_of(owner: type, method: str) -> Tool:
         given=given,
         texts=None if whole else _texts(parameters),
     )
+
+
+def _check_options(mark: Mark, where: str, *, is_terminal: bool) -> None:
+    if mark.concurrent and (mark.exclusive or is_terminal):
+        raise DefinitionError(f"{where}: a tool that must run alone cannot be concurrent=True")
+    if mark.timeout is not None and not is_duration(mark.timeout):
+        raise DefinitionError(f"{where}: timeout is {mark.timeout!r}; it must be a positive number of seconds")
 
 
 def is_duration(value: object) -> bool:

@@ -15,6 +15,7 @@ import jsonschema_rs
 
 from toolyard.core.mistakes import Mistake, of_schema
 from toolyard.core.output import JsonObject
+from toolyard.core.references import referred
 
 
 def fit(arguments: JsonObject, schema: JsonObject | None) -> tuple[JsonObject, Sequence[Mistake]]:
@@ -62,10 +63,7 @@ def _simple(schema: Any, root: JsonObject, seen: set[str]) -> Iterator[JsonObjec
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/") and reference not in seen:
         seen.add(reference)
-        target: Any = root
-        for step in reference[2:].split("/"):
-            target = target.get(step) if isinstance(target, Mapping) else None
-        yield from _simple(target, root, seen)
+        yield from _simple(referred(root, reference), root, seen)
 
 
 def _only(schemas: Sequence[JsonObject], word: str) -> JsonObject:

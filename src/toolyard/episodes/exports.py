@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from toolyard.core.encoding import encode
 from toolyard.core.output import JsonObject
+from toolyard.core.pictures import PICTURES
 from toolyard.episodes.schema import StoreError
 from toolyard.episodes.store import Episode, Step, Store
 from toolyard.version import __version__
@@ -19,7 +20,6 @@ SHAPES: tuple[Shape, ...] = ("episodes", "steps", "messages", "atif")
 FORMATS = ("jsonl", "parquet")
 
 _ROWS_AT_ONCE = 10_000
-_ENDINGS = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
 
 
 def rows(store: Store, episodes: Iterator[Episode], shape: Shape, images: Path) -> Iterator[JsonObject]:
@@ -32,16 +32,15 @@ def rows(store: Store, episodes: Iterator[Episode], shape: Shape, images: Path) 
                 yield {**episode.whole(steps), "prompt": prompt}
             case "steps":
                 for step in steps:
-                    yield {
-                        "episode": episode.id,
-                        "environment": episode.environment,
-                        "run": episode.run,
-                        **step.as_json(),
-                    }
+                    yield row_of_step(episode, step)
             case "messages":
                 yield {"id": episode.id, "return": episode.total, "messages": messages(prompt or [], steps)}
             case "atif" if prompt or steps:  # ATIF has no form for an empty episode
                 yield atif(episode, prompt or [], steps, images)
+
+
+def row_of_step(episode: Episode, step: Step) -> JsonObject:
+    return {"episode": episode.id, "environment": episode.environment, "run": episode.run, **step.as_json()}
 
 
 def write(lines: Iterator[JsonObject], out: Path, form: str) -> int:
@@ -136,7 +135,7 @@ def messages(prompt: Sequence[JsonObject], steps: Sequence[Step]) -> Sequence[Js
 
 def is_picture(block: JsonObject) -> bool:
     """Whether the block is an image of a kind that all readers of these formats know."""
-    return block["type"] == "image" and block["mimeType"] in _ENDINGS
+    return block["type"] == "image" and block["mimeType"] in PICTURES
 
 
 def _in_words(blocks: Sequence[JsonObject]) -> str:
@@ -213,7 +212,7 @@ class _Shown:
         self._count += 1
         self._folder.mkdir(parents=True, exist_ok=True)
         kind = block["mimeType"]
-        path = self._folder / f"{self._episode.file_name}-{self._count}.{_ENDINGS[kind]}"
+        path = self._folder / f"{self._episode.file_name}-{self._count}.{PICTURES[kind]}"
         path.write_bytes(data)
         return {"type": "image", "source": {"media_type": kind, "path": f"{self._folder.name}/{path.name}"}}
 

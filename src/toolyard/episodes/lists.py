@@ -172,21 +172,21 @@ def curves(file: sqlite3.Connection, wanted: Filter) -> JsonObject:
     return {"seconds": max(span, _LEAST_SPAN), "runs": found}
 
 
-def tasks(file: sqlite3.Connection, wanted: Filter, *, limit: int, pass_at: float = 1.0) -> Sequence[JsonObject]:
-    """How often each task was passed, the worst first."""
+def tasks(file: sqlite3.Connection, wanted: Filter, *, limit: int) -> Sequence[JsonObject]:
+    """How often each task was passed, with a return of at least 1, the worst first."""
     where, values = wanted.where()
-    what = "count(*) AS n, avg(total >= ?) AS passed, avg(total) AS mean, max(number) AS example"
+    what = "count(*) AS n, avg(total >= 1) AS passed, avg(total) AS mean, max(number) AS example"
     worst = "ORDER BY passed, mean, n DESC LIMIT ?"
     listed = file.execute(
         f"SELECT environment, split, task_index, NULL AS task, {what} {_FROM} "
         f"WHERE {where} AND total IS NOT NULL AND task_index IS NOT NULL "
         f"GROUP BY environment, split, task_index {worst}",
-        (pass_at, *values, limit),
+        (*values, limit),
     ).fetchall()
     brought = file.execute(
         f"SELECT environment, split, task_index, substr(task, 1, 240) AS task, {what} {_FROM} "
         f"WHERE {where} AND total IS NOT NULL AND task_index IS NULL GROUP BY environment, episodes.task {worst}",
-        (pass_at, *values, limit),
+        (*values, limit),
     ).fetchall()
     found = sorted((*listed, *brought), key=lambda row: (row["passed"], row["mean"], -row["n"]))[:limit]
     ids = _ids(file, [row["example"] for row in found])

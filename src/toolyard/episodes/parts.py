@@ -89,7 +89,7 @@ def head(file: sqlite3.Connection, wanted: str) -> JsonObject:
     """An episode without its steps. Raises `NoEpisode`."""
     row = file.execute(f"SELECT {_EPISODE} FROM episodes WHERE id = ?", (wanted,)).fetchone()
     if row is None:
-        raise NoEpisode(f"there is no episode {wanted[:80]!r}; it may have been dropped to make room for newer ones")
+        raise _missing(wanted)
     found: dict[str, Any] = dict(row)
     found["task"] = part_of(found["task"], 0, found.pop("task_bytes")).as_json()
     found["labels"] = json.loads(found["labels"])
@@ -107,8 +107,12 @@ def number_of(file: sqlite3.Connection, wanted: str) -> int:
     """The row of an episode. Raises `NoEpisode`."""
     row = file.execute("SELECT number FROM episodes WHERE id = ?", (wanted,)).fetchone()
     if row is None:
-        raise NoEpisode(f"there is no episode {wanted[:80]!r}; it may have been dropped to make room for newer ones")
+        raise _missing(wanted)
     return int(row[0])
+
+
+def _missing(wanted: str) -> NoEpisode:
+    return NoEpisode(f"there is no episode {wanted[:80]!r}; it may have been dropped to make room for newer ones")
 
 
 def steps(

@@ -6,9 +6,11 @@ import asyncio
 import difflib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from toolyard.core.as_they_end import as_they_end
 from toolyard.core.encoding import encode
 from toolyard.core.environment import Environment
 from toolyard.core.errors import RequestError, ToolyardError, describe
@@ -52,7 +54,7 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class Repetition:
     """A call to repeat. Its result is that of `expected`, a later step if the client had to ask again for it."""
 
     first: Step
@@ -67,27 +69,15 @@ class Replay:
 
     async def all(self, episodes: Iterator[Episode], at_once: int) -> AsyncIterator[Replayed]:
         """Replay episodes, `at_once` at a time. Yields them as they end."""
-        running: set[asyncio.Task[Replayed]] = set()
-        try:
-            for episode in episodes:
-                running.add(asyncio.create_task(self.one(episode)))
-                if len(running) >= at_once:
-                    done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        yield task.result()
-            while running:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    yield task.result()
-        finally:
-            for task in running:
-                task.cancel()
+        async with aclosing(as_they_end(map(self.one, episodes), at_once)) as ending:
+            async for replayed in ending:
+                yield replayed
 
     async def one(self, episode: Episode) -> Replayed:
         try:
             if not episode.complete:
                 raise Cannot("it is not complete: it goes on, or the server could not keep all of it")
-            before, own = self._before(episode), deeds_of(self._store.steps(episode))
+            before, own = self._before(episode), repetitions_of(self._store.steps(episode))
             session = await self._open(episode, f"replay-{uuid.uuid4()}", _ORIGIN)
             try:
                 return await self._play(episode, session, before, own)
@@ -96,7 +86,7 @@ class Replay:
         except Cannot as error:
             return Replayed(episode.id, "cannot", episode.total, step=error.step or None, difference=str(error))
 
-    def _before(self, episode: Episode) -> Sequence[Deed]:
+    def _before(self, episode: Episode) -> Sequence[Repetition]:
         """The earlier calls of the episodes that it was forked from."""
         if episode.parent is None:
             return ()
@@ -105,7 +95,7 @@ class Replay:
         except ToolyardError as error:
             raise Cannot(f"it continues another episode, and {error}") from None
         steps = [step for step in self._store.steps(parent) if step.number <= (episode.parent_step or 0)]
-        return [*self._before(parent), *deeds_of(steps)]
+        return [*self._before(parent), *repetitions_of(steps)]
 
     async def until(
         self,
@@ -125,19 +115,19 @@ class Replay:
         session = await self._open(episode, session_id, origin)
         try:
             on_open(session)
-            for deed in self._before(episode):
-                await self._repeat(session, deed.first)
+            for one in self._before(episode):
+                await self._repeat(session, one.first)
             first: tuple[int, str] | None = None
             seen = 0
             while seen < last:
                 steps = await asyncio.to_thread(self._store.some_steps, episode, seen + 1, min(last - seen, _AT_ONCE))
                 if not steps or steps[-1].number != seen + len(steps):
                     raise Cannot("it is not complete: not every step before is in the store", seen + 1)
-                for deed in deeds_of(steps):
-                    returned = await self._repeat(session, deed.first)
-                    if first is None and (found := difference(deed.expected, returned, rewards_only=False)):
-                        first = deed.expected.number, found
-                    await on_step(deed.expected.number)
+                for one in repetitions_of(steps):
+                    returned = await self._repeat(session, one.first)
+                    if first is None and (found := difference(one.expected, returned, rewards_only=False)):
+                        first = one.expected.number, found
+                    await on_step(one.expected.number)
                 seen += len(steps)
         except BaseException:
             await self._runtime.close(session.id)
@@ -171,18 +161,20 @@ class Replay:
                 return listed
         return Task({**episode.task}, episode.split, episode.index)
 
-    async def _play(self, episode: Episode, session: Session, before: Sequence[Deed], own: Sequence[Deed]) -> Replayed:
-        for deed in before:
-            await self._repeat(session, deed.first)
+    async def _play(
+        self, episode: Episode, session: Session, before: Sequence[Repetition], own: Sequence[Repetition]
+    ) -> Replayed:
+        for one in before:
+            await self._repeat(session, one.first)
         total: float | None = None
         first: tuple[int, str] | None = None
-        for deed in own:
-            returned = await self._repeat(session, deed.first)
+        for one in own:
+            returned = await self._repeat(session, one.first)
             reward = None if isinstance(returned, ToolFailure) else as_output(returned).reward
             if reward is not None:
                 total = (total or 0.0) + reward
-            if first is None and (found := difference(deed.expected, returned, rewards_only=self._rewards_only)):
-                first = deed.expected.number, found
+            if first is None and (found := difference(one.expected, returned, rewards_only=self._rewards_only)):
+                first = one.expected.number, found
         if first is None:
             return Replayed(episode.id, "same", episode.total, total)
         return Replayed(episode.id, "differs", episode.total, total, *first)
@@ -194,23 +186,23 @@ class Replay:
         return returned
 
 
-def deeds_of(steps: Sequence[Step]) -> Sequence[Deed]:
+def repetitions_of(steps: Sequence[Step]) -> Sequence[Repetition]:
     """The calls to repeat. Raises `Cannot` for one that cannot be repeated."""
-    deeds: list[Deed] = []
+    repetitions: list[Repetition] = []
     asked: Step | None = None
     for step in steps:
         _check_step(step)
         if asked is not None and step.tool == (asked.metadata or {}).get(ASK_AGAIN):
             if ASK_AGAIN not in (step.metadata or {}):
-                deeds.append(Deed(asked, step))
+                repetitions.append(Repetition(asked, step))
                 asked = None
         elif ASK_AGAIN in (step.metadata or {}):
             asked = step
         else:
-            deeds.append(Deed(step, step))
+            repetitions.append(Repetition(step, step))
     if asked is not None:
         raise Cannot("its client did not come back for the result", asked.number)
-    return deeds
+    return repetitions
 
 
 def _check_step(step: Step) -> None:

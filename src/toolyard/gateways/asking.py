@@ -6,7 +6,7 @@ import asyncio
 from operator import itemgetter
 from typing import Any
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from toolyard.asgi import HttpError, Request
 from toolyard.gateways.answering import SENT
@@ -56,11 +56,12 @@ class PassedOn:
     is the answer; or None, if the other gateway failed to answer.
     """
 
-    __slots__ = ("_question", "_receive", "_watching")
+    __slots__ = ("_question", "_request", "_watching")
 
     def __init__(self, question: OurQuestion) -> None:
         self._question = question
-        self._receive: Receive | None = None
+        self._request: Request | None = None
+        """The client's request, while its answer is brought back."""
         self._watching: asyncio.Task[None] | None = None
 
     async def whole(self) -> tuple[int, bytes]:
@@ -80,33 +81,33 @@ class PassedOn:
             self._question.leave()
         raise GatewayLost(_ENDED)
 
-    async def bring_back(self, request: Request, receive: Receive, send: Send) -> None:
+    async def bring_back(self, request: Request) -> None:
         """Send the answer to the client. If the client hangs up, tell the other gateway."""
-        self._receive = receive
+        self._request = request
         try:
             while (part := await self._question.part()) is not None:
-                await self._bring_part(part, request, send)
+                await self._bring_part(part, request)
             if not self._question.cancelled():  # as it is when the client has gone
-                await self._bring_last(self._question.result(), request, send)
+                await self._bring_last(self._question.result(), request)
         except PeerLost:
             if not request.started:  # otherwise the answer breaks off, and the server closes its connection
                 raise GatewayLost(_ENDED) from None
         finally:
-            self._receive = None
+            self._request = None
             if self._watching is not None:
                 self._watching.cancel()
             self._question.leave()
 
-    async def _bring_part(self, part: Any, request: Request, send: Send) -> None:
+    async def _bring_part(self, part: Any, request: Request) -> None:
         if isinstance(part, bytes):
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+            await request.write(part)
         else:
-            request.started = True
-            await send({"type": "http.response.start", "status": part[0], "headers": _pairs(part[1])})
+            status, headers = part
+            await request.start(_pairs(headers), status)
 
-    async def _bring_last(self, answer: Any, request: Request, send: Send) -> None:
+    async def _bring_last(self, answer: Any, request: Request) -> None:
         if isinstance(answer, bytes):
-            await send({"type": "http.response.body", "body": answer})
+            await request.write(answer, last=True)
         elif answer is not None:
             status, headers, body = answer
             await request.answer(status, _pairs(headers), body)
@@ -115,12 +116,11 @@ class PassedOn:
 
     def watch(self) -> None:
         """Watch from now on whether the client goes away."""
-        if self._receive is not None and self._watching is None:
-            self._watching = asyncio.ensure_future(self._until_gone(self._receive))
+        if self._request is not None and self._watching is None:
+            self._watching = asyncio.ensure_future(self._until_gone(self._request))
 
-    async def _until_gone(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            continue
+    async def _until_gone(self, request: Request) -> None:
+        await request.until_gone()
         self._question.leave()
 
 

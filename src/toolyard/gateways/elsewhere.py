@@ -105,7 +105,7 @@ class Elsewhere(BaseRoute):
         request = Request(scope, receive, send, self._options)
         body = await request.body()
         try:
-            await self._gateway.pass_on(scope[_OWNER], request, body, receive, send)
+            await self._gateway.pass_on(scope[_OWNER], request, body)
         except GatewayLost as error:
             if not isinstance(route, AnswersLost):
                 raise HttpError(502, str(error), reason="lost") from error
@@ -120,7 +120,7 @@ class Elsewhere(BaseRoute):
             await route.handle(scope, _again(body, receive), send)
             return
         try:
-            await self._gateway.pass_on(owner, request, body, receive, send)
+            await self._gateway.pass_on(owner, request, body)
         except GatewayLost as error:
             await route.answer_lost(request, body, str(error))
 

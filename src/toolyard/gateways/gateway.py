@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 from toolyard.asgi import Request
 from toolyard.gateways.answering import answering
@@ -19,9 +19,7 @@ from toolyard.runtime.owners import GatewayLost, Owners
 
 log = logging.getLogger("toolyard.gateways")
 
-OK = 200
-
-
+_OK = 200
 _END = b"."
 """Goes with the end of a connection between gateways. Other words are what a client has sent on its own connection."""
 _MOST = 96 * 1024
@@ -70,10 +68,10 @@ class Gateway:
         box = self._mailboxes.boxes[self.owners.number]
         asyncio.get_running_loop().add_reader(box, self._take)
 
-    async def pass_on(self, owner: int, request: Request, body: bytes, receive: Receive, send: Send) -> None:
+    async def pass_on(self, owner: int, request: Request, body: bytes) -> None:
         """Let the gateway that owns the session answer a request."""
         asking = await self._way_to(owner)
-        await asking.ask(request.scope, body).bring_back(request, receive, send)
+        await asking.ask(request.scope, body).bring_back(request)
 
     def give(self, owner: int, file: int, head: bytes) -> bool:
         """Let the gateway that owns its session go on with a client's connection. False if it cannot be reached."""
@@ -90,7 +88,7 @@ class Gateway:
         """Send a request of our own to a gateway, `POST /path` and a body. Return the body of the answer."""
         asking = await self._way_to(owner)
         status, answer = await asking.ask(self._scope(*question.split()), about).whole()
-        if status != OK:
+        if status != _OK:
             raise GatewayLost(f"gateway {owner} answered {status}: {answer[:200].decode(errors='replace')}")
         return answer
 

@@ -21,8 +21,8 @@ from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Strategy, Task
 from toolyard.placement.fork_server import ForkServer, ForkServerLost, pair_of_ends
 from toolyard.placement.local import tools_with
+from toolyard.placement.replies import read_reply
 from toolyard.placement.workspaces import RemoteWorkspace
-from toolyard.placement.writing import read_reply
 from toolyard.rpc import OurQuestion, PeerLost, RpcConnection, look_at
 from toolyard.sandboxes.provider import provided
 from toolyard.sandboxes.template_loan import Lender
@@ -282,17 +282,18 @@ class RemoteEnvironment:
         """Stop a call for real. If it does not stop, end its process, unless other sessions live there."""
         asked.stop()
         await asyncio.wait((asked,), timeout=self.grace)
-        if asked.done() and not asked.exception():
-            answer = asked.result()
-            if not (isinstance(answer, dict) and answer.get("hung")):
-                return
-        elif asked.done():
+        if asked.done() and (asked.exception() is not None or not _is_hung(asked.result())):
             return
         if self.alone:
             await self.process.end(f"its process was ended, because {tool!r} did not stop in time")
         else:
             self.process.retired = True
             log.error("%r does not stop; process %d gets no new sessions", tool, self.process.pid)
+
+
+def _is_hung(answer: object) -> bool:
+    """Whether the tool's thread still runs. The answer is a reply if the tool was faster than our stop."""
+    return isinstance(answer, dict) and bool(answer.get("hung"))
 
 
 def name_for(spec: SessionSpec) -> str:

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from toolyard.core.environment import Environment
 from toolyard.core.messages import GroupCandidate
 from toolyard.placement.base import Placed, Placement, SessionSpec, Strategy, Task
+from toolyard.placement.replies import write_reply
 from toolyard.placement.workspaces import HostedWorkspace
-from toolyard.placement.writing import write_reply
 from toolyard.rpc import TheirQuestion
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, decode
+from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, decode, unprocessable, wrong_method
 from toolyard.core.errors import SandboxError, WorkspaceError
 from toolyard.core.stalls import first_of
 from toolyard.runtime.runtime import Runtime
@@ -100,7 +100,7 @@ class Fusion(BaseRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, endpoint = self._endpoints[scope["path"].rstrip("/")]
         if scope["method"] != method:
-            raise HttpError(405, "Method Not Allowed", [(b"allow", method.encode())])
+            raise wrong_method(method)
         await endpoint(Request(scope, receive, send, self._options))
 
     async def health(self, request: Request) -> None:
@@ -166,8 +166,7 @@ def parse(body: bytes) -> RunCode:
     try:
         return RunCode.model_validate(value)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False, include_context=False)
-        raise HttpError(422, [{**problem, "loc": ["body", *problem["loc"]]} for problem in problems]) from None
+        raise unprocessable(error) from None
 
 
 def decoded(files: Mapping[str, str | None]) -> dict[str, bytes]:

@@ -6,12 +6,12 @@ from __future__ import annotations
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import HttpError, HttpOptions, Request
+from toolyard.asgi import HttpError, HttpOptions, Request, wrong_method
 from toolyard.core.errors import SessionNotFound
 from toolyard.core.output import JsonObject
-from toolyard.runtime.names import owned_as
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.tally import Standing
+from toolyard.session_ids import owned_as
 
 _BEGIN, _END = "/sessions/", "/outcome"
 
@@ -38,7 +38,7 @@ class Sessions(BaseRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "GET":
-            raise HttpError(405, "Method Not Allowed", [(b"allow", b"GET")])
+            raise wrong_method("GET")
         try:
             standing = self._runtime.standing(_named(scope))
         except SessionNotFound as error:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import replace
 from typing import Any
 
 from toolyard.core.output import AskAgain, Reply, TextBlock, ToolFailure, ToolOutput, as_output
+from toolyard.core.stalls import Countdown
 from toolyard.runtime.call import Call
 from toolyard.runtime.outcomes import refused
-
-_STALL_SECONDS = 1.0
-"""A timer this late shows that the process stood still."""
 
 
 class Turns:
@@ -78,28 +75,19 @@ def counts(reply: Reply) -> bool:
 class TimeLimit:
     """Stops a call whose tool runs longer than its own limit. The call's deadline holds as well."""
 
-    __slots__ = ("_call", "_due", "_loop", "_seconds", "_timer")
+    __slots__ = ("_call", "_countdown", "_seconds")
 
     def __init__(self, call: Call[Any], seconds: float) -> None:
         self._call = call
         self._seconds = seconds
-        self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
-        self._arm(self._seconds)
+        self._countdown = Countdown(self._seconds, self._expire)
 
     def end(self) -> None:
-        self._timer.cancel()
-
-    def _arm(self, seconds: float) -> None:
-        self._due = self._loop.time() + seconds
-        self._timer = self._loop.call_at(self._due, self._expire)
+        self._countdown.cancel()
 
     def _expire(self) -> None:
-        late = self._loop.time() - self._due
-        if late > _STALL_SECONDS:  # the result may be there, but the loop could not read it
-            self._arm(min(late, self._seconds))
-            return
         self._call.seconds = self._seconds
         self._call.stop_by = time.monotonic()
         self._call.stop("timed_out")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 from zlib import crc32
 
@@ -33,6 +34,12 @@ class Owners:
     def of(self, name: str) -> int:
         """The gateway that owns the session of this name, as clients know it."""
         return crc32(name.encode(errors="surrogatepass")) % self.count
+
+    async def ask_others(self, question: str) -> Mapping[int, bytes]:
+        """Send a question to all other gateways at once. Return the answers by gateway, of those that answer."""
+        others = [number for number in range(self.count) if number != self.number]
+        answers = await asyncio.gather(*(self.ask(number, question, b"") for number in others), return_exceptions=True)
+        return {number: one for number, one in zip(others, answers, strict=True) if isinstance(one, bytes)}
 
     def draw(self, make: Callable[[], str]) -> str:
         """Make names until this gateway owns one, for a new session that is to live here."""

@@ -27,12 +27,12 @@ from toolyard.sandboxes.base import ENVIRONMENT, WORKSPACE, Limits, Missing, Pro
 from toolyard.sandboxes.native import seccomp
 from toolyard.sandboxes.process_based import origin
 from toolyard.sandboxes.process_based.backend import RoomBackend
+from toolyard.sandboxes.process_based.host_room import HostRoom
 from toolyard.sandboxes.process_based.launcher import kill, relieve, tree
-from toolyard.sandboxes.process_based.programs import HelperProcess, start, usage_below
+from toolyard.sandboxes.process_based.programs import HelperProcess, start
 from toolyard.sandboxes.process_based.room import new_mark, resources_of, script
 from toolyard.sandboxes.process_based.sandbox import RoomSandbox
 from toolyard.sandboxes.process_based.trial import Trial, try_out
-from toolyard.sandboxes.process_based.workspace import WorkspaceFolder
 from toolyard.sandboxes.view import View
 
 _UID = 1000
@@ -132,20 +132,12 @@ class BubblewrapBackend(RoomBackend):
         return Report(self.name, "L3-nolimit", layers, missing)
 
 
-class BubblewrapRoom:
-    watched = True
-
+class BubblewrapRoom(HostRoom):
     def __init__(self, program: str, directory: Path, limits: Limits, owner: int, view: View) -> None:
+        super().__init__(directory, owner)
         self.python: Sequence[str] = (view.python.executable, "-I")
         self._view = view
-        self._directory = directory
-        self._owner = owner
-        self._work = directory / "work"
-        self._work.mkdir(0o700)
-        os.chmod(directory, 0o711)
-        if owner >= 0:
-            os.chown(self._work, owner, owner)
-        self._workspace = WorkspaceFolder(str(self._work), owner)
+        directory.chmod(0o711)
         for name, text in _FILES.items():
             (directory / name).write_text(text)
             (directory / name).chmod(0o444)
@@ -211,30 +203,9 @@ class BubblewrapRoom:
         else:
             program.kill_group()
 
-    async def measure(self, program: HelperProcess) -> tuple[float, int]:
-        return usage_below(program.pid) if not program.ended.done() else (0.0, 0)
-
     def _inside(self, program: HelperProcess) -> Sequence[int]:
         """The program and its descendants. bwrap's child is process 1 of the namespace, whose child is the program."""
         return tree(program.pid)[2:] if not program.ended.done() else []
-
-    async def lost(self) -> str:
-        return ""  # the room runs no process of its own
-
-    async def read(self, path: str, most: int) -> bytes:
-        return await asyncio.to_thread(self._workspace.read, path, most)
-
-    async def write(self, path: str, data: bytes, most: int, mode: int | None = None) -> None:
-        await asyncio.to_thread(self._workspace.write, path, data, most, mode)
-
-    async def list(self, path: str) -> Sequence[tuple[str, str, int]]:
-        return await asyncio.to_thread(self._workspace.list, path)
-
-    async def copy_from(self, other: BubblewrapRoom) -> None:
-        await asyncio.to_thread(self._workspace.copy_from, other._workspace)
-
-    async def close(self) -> None:
-        await asyncio.to_thread(origin.remove, self._directory)
 
 
 def find_program() -> str | None:

@@ -31,6 +31,11 @@ class Bound(NamedTuple):
     used: int
     most: int
     where: str
+    """In words, with the name of a limit at the end in parentheses."""
+
+    @property
+    def limit(self) -> str:
+        return self.where.rpartition("(")[2].rstrip(")")
 
 
 class Readings(NamedTuple):
@@ -183,10 +188,10 @@ def scarcities(*, memory: bool) -> Iterator[str]:
         if (left := files_left(enough)) < enough:
             yield f"{left} more files can be opened, of {most} in all (ulimit -n)"
     readings = _recent.read()
-    for used, most, where in readings.processes:
-        if used + _PROCESSES_NOW > most:
-            limit = where.rpartition("(")[2].rstrip(")")
-            yield f"{max(0, most - used)} more processes and threads can be started, of {most} in all ({limit})"
+    for bound in readings.processes:
+        if bound.used + _PROCESSES_NOW > bound.most:
+            left = max(0, bound.most - bound.used)
+            yield f"{left} more processes and threads can be started, of {bound.most} in all ({bound.limit})"
     for used, most, _ in readings.memory if memory else ():
         if most - used < min(_MEMORY_RESERVE, most // 16):
             yield f"{max(0, most - used) // 2**20} of {most // 2**20} MiB of memory are left"

@@ -15,7 +15,7 @@ from toolyard.sandboxes import inside
 from toolyard.sandboxes.base import Interpreter
 from toolyard.sandboxes.driving import Driven, DrivenMessage, End, ProgramEnded
 from toolyard.sandboxes.foresight import Foreseen, foreseen
-from toolyard.sandboxes.plain import write
+from toolyard.sandboxes.inside.plain import write
 from toolyard.sandboxes.profiles import smallest
 from toolyard.sandboxes.program import Ran
 from toolyard.sandboxes.provider import interpreter_again, interpreter_once, usual_limits

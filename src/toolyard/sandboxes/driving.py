@@ -18,12 +18,12 @@ from typing import Any, Literal, TypeAlias, cast
 
 from toolyard.sandboxes import inside, profiles, program
 from toolyard.sandboxes.base import Interpreter, Limits
-from toolyard.sandboxes.plain import LONGEST, TooLarge, write
-from toolyard.sandboxes.plain_reader import NotPlain, Reader
+from toolyard.sandboxes.inside.plain import LONGEST, TooLarge, write
+from toolyard.sandboxes.inside.plain_reader import NotPlain, Reader
+from toolyard.sandboxes.inside.proving import UNTESTED
+from toolyard.sandboxes.inside.proxies import restore
 from toolyard.sandboxes.program import Ran
 from toolyard.sandboxes.provider import interpreter_once
-from toolyard.sandboxes.proving import UNTESTED
-from toolyard.sandboxes.proxies import restore
 
 SECONDS = 10.0
 _SHORT = 4_000

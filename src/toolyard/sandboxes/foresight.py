@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolyard.sandboxes.proving import HELPERS, OWN, bound_names, prepare
+from toolyard.sandboxes.inside.proving import HELPERS, OWN, bound_names, prepare
 
 LONGEST = 10_000
 """Characters of the longest statement that the host parses: parsing blocks the event loop."""

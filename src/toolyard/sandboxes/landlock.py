@@ -129,7 +129,6 @@ class LandlockRoom(SubprocessRoom):
 
     def __init__(self, directory: Path, view: View, owner: int) -> None:
         super().__init__(directory, view, owner)
-        self._owner = owner
         self._guarded: dict[HelperProcess, int] = {}
         """Programs, each with a descriptor on which its warden reports that all walls stand, or why they do not."""
         self._problem = ""

@@ -22,11 +22,11 @@ from pathlib import Path
 from toolyard.sandboxes.base import ENVIRONMENT, Limits, Missing, Profile, Report
 from toolyard.sandboxes.process_based import origin
 from toolyard.sandboxes.process_based.backend import RoomBackend
+from toolyard.sandboxes.process_based.host_room import HostRoom
 from toolyard.sandboxes.process_based.launcher import environment, kill, processes, relieve, tree
-from toolyard.sandboxes.process_based.programs import HelperProcess, start, usage_below
+from toolyard.sandboxes.process_based.programs import HelperProcess, start
 from toolyard.sandboxes.process_based.room import resources_of, script
 from toolyard.sandboxes.process_based.sandbox import RoomSandbox
-from toolyard.sandboxes.process_based.workspace import WorkspaceFolder
 from toolyard.sandboxes.view import View
 
 _log = logging.getLogger("toolyard.sandbox")
@@ -59,21 +59,13 @@ class SubprocessBackend(RoomBackend):
         return Report(self.name, "L0", layers, [Missing("isolation", nothing, "use the native backend")])
 
 
-class SubprocessRoom:
-    watched = True
-
+class SubprocessRoom(HostRoom):
     def __init__(self, directory: Path, view: View, owner: int = -1) -> None:
-        """`owner` is the user that programs run as; default: the server's."""
+        super().__init__(directory, owner)
         self.python: Sequence[str] = (view.python.executable, "-I")
-        self._directory = directory
-        self._work = directory / "work"
-        self._temporary = directory / "tmp"
-        for place in (self._work, self._temporary):
-            place.mkdir(0o700)
-            if owner >= 0:
-                os.chown(place, owner, owner)
-                directory.chmod(0o711)
-        self._workspace = WorkspaceFolder(str(self._work), owner)
+        self._temporary = self._make("tmp")
+        if owner >= 0:
+            directory.chmod(0o711)
         places = {
             "PATH": view.path([f"{view.python.prefix}/bin"]),
             "HOME": str(self._work),
@@ -121,27 +113,9 @@ class SubprocessRoom:
             kill(pid, signal.SIGKILL)
         await end_marked(program.name)
 
-    async def measure(self, program: HelperProcess) -> tuple[float, int]:
-        return usage_below(program.pid) if not program.ended.done() else (0.0, 0)
-
-    async def lost(self) -> str:
-        return ""  # the room runs no process of its own
-
-    async def read(self, path: str, most: int) -> bytes:
-        return await asyncio.to_thread(self._workspace.read, path, most)
-
-    async def write(self, path: str, data: bytes, most: int, mode: int | None = None) -> None:
-        await asyncio.to_thread(self._workspace.write, path, data, most, mode)
-
-    async def list(self, path: str) -> Sequence[tuple[str, str, int]]:
-        return await asyncio.to_thread(self._workspace.list, path)
-
-    async def copy_from(self, other: SubprocessRoom) -> None:
-        await asyncio.to_thread(self._workspace.copy_from, other._workspace)
-
     async def close(self) -> None:
         await end_marked(self._directory.name)
-        await asyncio.to_thread(origin.remove, self._directory)
+        await super().close()
 
 
 async def end_marked(name: str) -> None:

@@ -12,8 +12,9 @@ from anyio import to_thread
 from toolyard.asgi import Headers, HttpError
 from toolyard.core.encoding import encode
 from toolyard.core.output import JsonObject
-from toolyard.episodes import pages as bundles
+from toolyard.episodes import bundles
 from toolyard.episodes import parts as reading
+from toolyard.episodes.exports import row_of_step
 from toolyard.episodes.parts import Kind
 from toolyard.episodes.schema import looking
 from toolyard.episodes.store import Filter, Store
@@ -195,8 +196,7 @@ async def save_lines(visit: Visit) -> None:
         with Store([path]) as store:
             episode = store.find(wanted)
             for step in store.each_step(episode):
-                line = {"episode": episode.id, "environment": episode.environment, "run": episode.run, **step.as_json()}
-                yield encode(line) + b"\n"
+                yield encode(row_of_step(episode, step)) + b"\n"
 
     await saved(visit, pieces(), f"{wanted}.jsonl", b"application/x-ndjson")
 

@@ -28,13 +28,11 @@ from toolyard.core.output import (
     ToolOutput,
     as_output,
 )
+from toolyard.core.pictures import PICTURES
 from toolyard.episodes.recorder import size_of
 from toolyard.placement.base import SessionSpec
 from toolyard.runtime.journal import Journal, Why
 from toolyard.runtime.session import Session
-
-PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What a browser may show as an image. No other type is ever sent to it as what it claims to be."""
 
 _STEPS_MOST, _WATCHED_MOST = 500, 100
 """Steps of one session: of one that was opened in Studio, and of one that a client runs. A client may make thousands of

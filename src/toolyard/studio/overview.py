@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import Any
 
 from toolyard.core.environment import needs_sandbox
-from toolyard.runtime.owners import GatewayLost
 from toolyard.sandboxes.provider import in_force
 from toolyard.studio.environments import served
 from toolyard.studio.parts import Parts
@@ -104,11 +103,9 @@ async def _beats(visit: Visit) -> AsyncIterator[object]:
 async def _asked(parts: Parts, since: int) -> tuple[list[Any], int]:
     """How things stand on all gateways, and how many did not answer."""
     owners = parts.runtime.owners
-    others = [number for number in range(owners.count) if number != owners.number]
-    asked = [owners.ask(number, f"GET /studio/api/v1/here/pulse/{since}", b"") for number in others]
-    answers = await asyncio.gather(*asked, return_exceptions=True)
-    found = [standing_of(parts, since), *(read(one) for one in answers if isinstance(one, bytes))]
-    return found, sum(isinstance(one, GatewayLost) for one in answers)
+    answers = await owners.ask_others(f"GET /studio/api/v1/here/pulse/{since}")
+    found = [standing_of(parts, since), *map(read, answers.values())]
+    return found, owners.count - len(found)
 
 
 async def pulse_here(visit: Visit) -> None:

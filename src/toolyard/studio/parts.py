@@ -12,7 +12,6 @@ from urllib.parse import quote
 import jinja2
 
 from toolyard.asgi import HttpOptions
-from toolyard.episodes.store import Store
 from toolyard.protocols.metrics import Metrics
 from toolyard.runtime.runtime import Runtime
 from toolyard.studio.feed import Feed
@@ -59,13 +58,6 @@ class Parts:
         """The form that asks for the key loads nothing: its style stands in the page, and this names it to browsers."""
         style = (TEMPLATES / "login.css").read_bytes()
         return f"'sha256-{base64.b64encode(hashlib.sha256(style).digest()).decode()}'"
-
-    def open_store(self) -> Store:
-        """The episodes that this server records. Call it in a thread, use it in a `with`, and only to read.
-
-        Raises `StoreError` if there is no such file.
-        """
-        return Store([Path(self.options.record)])
 
 
 def quoted(name: str) -> str:

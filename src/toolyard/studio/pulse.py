@@ -16,6 +16,7 @@ from toolyard.runtime.runtime import Runtime
 
 KEPT = 300
 """Samples."""
+_MOST_CALLS = 0.95
 _OFTEN = 0.9
 """Seconds between two samples, at least."""
 
@@ -79,9 +80,9 @@ def failures(outcomes: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def slow(buckets: Sequence[int], part: float = 0.95) -> float | None:
+def slow(buckets: Sequence[int]) -> float | None:
     """The time that 95 % of the calls ran at most, about: the metrics only know buckets."""
-    left = sum(buckets) * part
+    left = sum(buckets) * _MOST_CALLS
     if not left:
         return None
     lower = 0.0

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 from toolyard.asgi import Disconnected, HttpError, Request, explain
 from toolyard.core.errors import DefinitionError, NotSupported, Overloaded, RequestError, SessionClosed, ToolyardError
 from toolyard.protocols.metrics import Metrics
-from toolyard.runtime.names import owned_as
 from toolyard.runtime.runtime import Runtime
+from toolyard.session_ids import owned_as
 from toolyard.studio import environments, episode, episodes, overview, play, play_from, sessions
 from toolyard.studio.parts import Options, Parts, is_dots
 from toolyard.studio.visit import Page, Visit

@@ -16,7 +16,6 @@ from toolyard.core.errors import SessionClosed, SessionNotFound
 from toolyard.core.output import Blocks, ImageBlock, JsonObject, TextBlock
 from toolyard.core.tool import ListToolsOutput
 from toolyard.placement.base import Origin, SessionSpec
-from toolyard.runtime.owners import GatewayLost
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
 from toolyard.studio.copying import Story, written
@@ -83,17 +82,15 @@ async def watched(visit: Visit) -> None:
 async def list_all(visit: Visit) -> None:
     """The newest sessions of all gateways."""
     runtime = visit.parts.runtime
-    mine, owners = here(runtime), runtime.owners
-    others = [number for number in range(owners.count) if number != owners.number]
-    asked = [owners.ask(number, "GET /studio/api/v1/here/sessions", b"") for number in others]
-    answers = await asyncio.gather(*asked, return_exceptions=True)
-    found = [mine, *(json.loads(one) for one in answers if isinstance(one, bytes))]
+    mine = here(runtime)
+    answers = await runtime.owners.ask_others("GET /studio/api/v1/here/sessions")
+    found = [mine, *map(json.loads, answers.values())]
     rows = [row for one in found for row in one["sessions"]]
     await visit.json(
         {
             "count": sum(one["count"] for one in found),
             "sessions": heapq.nsmallest(_LISTED_MOST, rows, key=lambda row: row["age"]),
-            "missing": sum(isinstance(one, GatewayLost) for one in answers),
+            "missing": runtime.owners.count - len(found),
         }
     )
 

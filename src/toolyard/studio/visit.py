@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote
 
 from toolyard.asgi import HEAD, Headers, HttpError, Request, decode
 from toolyard.core.encoding import encode
-from toolyard.studio.feed import PICTURES
+from toolyard.core.pictures import PICTURES
 from toolyard.studio.parts import Parts
 
 STATIC = Path(__file__).with_name("static")
@@ -98,6 +98,7 @@ class Visit:
         await self._answer(200, b"text/plain; charset=utf-8", text.encode(errors="replace"), headers)
 
     async def picture(self, data: bytes, kind: str) -> None:
+        """An image. A browser never gets another type as what it claims to be: it saves that as a file."""
         if kind in PICTURES:
             await self._answer(200, kind.encode(), data, _NOT_KEPT)
         else:

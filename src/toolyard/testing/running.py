@@ -13,7 +13,8 @@ from typing import Any
 from urllib.error import HTTPError
 
 from toolyard.core.errors import ToolyardError
-from toolyard.server import Server, listen
+from toolyard.server import Server
+from toolyard.serving import listen
 from toolyard.settings import Settings
 
 _START_SECONDS = 20

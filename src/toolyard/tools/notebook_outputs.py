@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from toolyard.core.output import Block, ImageBlock, TextBlock, image_block
+from toolyard.core.pictures import PICTURES
 from toolyard.sandboxes.cell_runner import BEGINS, ENDS
 
 try:
@@ -28,7 +29,7 @@ WRAPPED = "`Wrapped`"
 _MARK = re.compile(f"{BEGINS}([0-9a-f]{{8}})([a-z0-9]{{1,4}}){ENDS}")
 """A mark of this cell, or of an earlier one that has left something running."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_PICTURES = tuple(PICTURES)
 """Kinds of pictures; of several forms of one output, the first of these is shown."""
 _SHOWN = ("application/json", *_PICTURES)
 _UNSEEN = "text/html"

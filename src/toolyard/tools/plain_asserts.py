@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from toolyard.sandboxes.driving import Opaque
 from toolyard.sandboxes.foresight import LONGEST, literal
-from toolyard.sandboxes.proving import MATCH, joined
+from toolyard.sandboxes.inside.proving import MATCH, joined
 
 _ERRORS = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
 _METADATA = "METADATA"

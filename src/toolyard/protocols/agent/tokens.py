@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import AGENTS, HttpError, Request, decode
+from toolyard.asgi import AGENTS, HttpError, Request, decode, header_in, unprocessable, wrong_method
 from toolyard.core.errors import (
     DefinitionError,
     EnvironmentNotFound,
@@ -25,9 +25,9 @@ from toolyard.protocols.agent.answers import NOT_KEPT
 from toolyard.protocols.agent.door import MCP, AgentDoor
 from toolyard.protocols.agent.options import Options
 from toolyard.runtime.grants import new_token
-from toolyard.runtime.names import RESERVED
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
+from toolyard.session_ids import HEADER, session_id
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -66,17 +66,13 @@ class Tokens(BaseRoute):
         return (Match.FULL if scope["path"].rstrip("/").lower() in self.paths else Match.NONE), {}
 
     def session_of(self, scope: Scope) -> str:
-        for name, value in reversed(scope["headers"]):  # of several the last counts, as in `Request`
-            if name == b"x-session-id":
-                session: str = value.decode("latin-1").strip()
-                return session
-        return ""
+        return header_in(scope, HEADER)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send, self._options)
         endpoint = {"POST": self.give, "DELETE": self.revoke}.get(scope["method"])
         if endpoint is None:
-            raise HttpError(405, "Method Not Allowed", [(b"allow", b"POST, DELETE")])
+            raise wrong_method("POST, DELETE")
         try:
             await endpoint(request)
         except ToolyardError as error:
@@ -102,11 +98,7 @@ class Tokens(BaseRoute):
         await request.answer_json({"revoked": self._runtime.grants.revoke(session, unwanted.token)}, headers=NOT_KEPT)
 
     async def _session(self, request: Request) -> Session:
-        sid = self.session_of(request.scope)
-        if not sid:
-            raise HttpError(400, "X-Session-ID header is required")
-        if sid.startswith(RESERVED):
-            raise HttpError(400, f"a session id cannot begin with {' or '.join(RESERVED)}: that is for other protocols")
+        sid = session_id(request)
         name = request.scope["path"].strip("/").partition("/")[0]
         return await self._runtime.decide(self._runtime.session(sid), name)
 
@@ -136,8 +128,7 @@ def parse(model: type[B], body: bytes) -> B:
     try:
         return model.model_validate(decode(body) if body else {})
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        raise HttpError(422, [{**problem, "loc": ["body", *problem["loc"]]} for problem in problems]) from None
+        raise unprocessable(error) from None
 
 
 def _as_http(error: ToolyardError) -> HttpError:

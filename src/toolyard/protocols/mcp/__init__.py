@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import HttpError, HttpOptions, Request
+from toolyard.asgi import HttpError, HttpOptions, Request, header_in
 from toolyard.core.errors import DefinitionError, EnvironmentNotFound
 from toolyard.origins import origin_of
 from toolyard.protocols.mcp.core import Core, Shows
@@ -16,9 +16,9 @@ from toolyard.protocols.mcp.face import Face, answer_lost, refused
 from toolyard.protocols.mcp.handshakes import ByHandshake
 from toolyard.protocols.mcp.messages import INVALID_REQUEST, RpcError
 from toolyard.protocols.mcp.places import InSession, Nowhere, OfAgent, Place
-from toolyard.runtime.names import RESERVED
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
+from toolyard.session_ids import HEADER, RESERVED
 
 _ROOT = "/mcp"
 _OF_SESSIONS = "/mcp/s/"
@@ -81,24 +81,19 @@ class Mcp(BaseRoute):
         path: str = scope["path"].rstrip("/")
         if path.startswith(_OF_SESSIONS):
             return path[len(_OF_SESSIONS) :]
-        wanted = b"x-session-id" if path == _ROOT else b"mcp-session-id"
-        for name, value in reversed(scope["headers"]):  # of several the last counts, as in `Request`
-            if name == wanted:
-                session: str = value.decode("latin-1").strip()
-                return session
-        return ""
+        return header_in(scope, HEADER if path == _ROOT else b"mcp-session-id")
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send, self._options)
         path: str = scope["path"].rstrip("/")
         if path.startswith(_OF_SESSIONS):
             sid = path[len(_OF_SESSIONS) :]
-            if (other := request.header(b"x-session-id")) and other != sid:
+            if (other := request.header(HEADER)) and other != sid:
                 raise refused(400, INVALID_REQUEST, "X-Session-ID names another session than the URL")
             await self._face.handle(request, self._in_session(sid))
         elif path != _ROOT:
             await self._by_handshake(request, path.removeprefix(_ROOT)[1:])
-        elif sid := request.header(b"x-session-id"):
+        elif sid := request.header(HEADER):
             await self._face.handle(request, self._in_session(sid))
         else:
             await self._face.handle(request, Nowhere(self._runtime.environment()))

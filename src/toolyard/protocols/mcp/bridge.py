@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from toolyard.protocols.mcp.content import unavailable
-from toolyard.protocols.mcp.ladder import BEGIN, END, NAMED_BY
+from toolyard.protocols.mcp.header_checks import BEGIN, END, NAMED_BY
 from toolyard.protocols.mcp.messages import (
     CANCELLED,
     HANDSHAKE_VERSIONS,

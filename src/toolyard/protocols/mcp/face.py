@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from toolyard.asgi import Disconnected, Headers, HttpError, HttpOptions, Request
 from toolyard.protocols.mcp.content import unavailable
 from toolyard.protocols.mcp.core import Core, Following
-from toolyard.protocols.mcp.ladder import climb, routing
+from toolyard.protocols.mcp.header_checks import check_headers, routing
 from toolyard.protocols.mcp.messages import (
     HANDSHAKE_VERSIONS,
     HEADER_MISMATCH,
@@ -88,7 +88,7 @@ class Face:
     async def _ask(self, request: Request, asked: Asked, place: Place) -> None:
         if asked.modern:
             try:
-                climb(asked, request.scope["headers"])
+                check_headers(asked, request.scope["headers"])
             except RpcError as error:
                 await _answer(request, error.answer(asked.id), 400)
                 return

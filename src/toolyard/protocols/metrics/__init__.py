@@ -5,7 +5,6 @@ So is `/health`, if no protocol has one of its own.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import platform
@@ -18,9 +17,9 @@ from dataclasses import dataclass
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import PASSED, HttpError, HttpOptions, Request
-from toolyard.gateways.merging import merged
+from toolyard.asgi import PASSED, HttpOptions, Request, wrong_method
 from toolyard.placement.base import SessionSpec
+from toolyard.protocols.metrics.merging import merged
 from toolyard.protocols.metrics.text import CONTENT_TYPE, Histogram, by_environment, family, labelled, one, triples
 from toolyard.readiness import health, obstacles
 from toolyard.runtime.journal import Outcome, Why
@@ -114,7 +113,7 @@ class Metrics(BaseRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
-            raise HttpError(405, "Method Not Allowed", [(b"allow", b"GET, HEAD")])
+            raise wrong_method("GET, HEAD")
         request = Request(scope, receive, send, self._options)
         if scope["path"] == _HEALTH:
             status, body = health(self._runtime)
@@ -128,11 +127,9 @@ class Metrics(BaseRoute):
     async def _of_all(self, text: str) -> str:
         """The metrics of every gateway that answers. One that has just ended is left out."""
         owners = self._runtime.owners
-        others = [number for number in range(owners.count) if number != owners.number]
-        asked = [owners.ask(number, f"GET {PATHS[-1]}", b"") for number in others]
-        answers = dict(zip(others, await asyncio.gather(*asked, return_exceptions=True), strict=True))
-        texts = {number: one.decode() for number, one in answers.items() if isinstance(one, bytes)}
-        return merged(dict(sorted({owners.number: text, **texts}.items())))
+        answers = await owners.ask_others(f"GET {PATHS[-1]}")
+        texts = {owners.number: text, **{number: one.decode() for number, one in answers.items()}}
+        return merged(dict(sorted(texts.items())))
 
     @property
     def counted(self) -> Mapping[str, Counts]:

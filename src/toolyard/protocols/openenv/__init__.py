@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import HttpError, HttpOptions, Request, decode
+from toolyard.asgi import HttpError, HttpOptions, Request, decode, wrong_method
 from toolyard.core.environment import Environment
 from toolyard.core.errors import DefinitionError, EnvironmentNotFound
 from toolyard.origins import origin_of
@@ -77,7 +77,7 @@ class OpenEnv(BaseRoute):
         if (found := self._endpoints.get(rest)) is not None:
             method, endpoint = found
             if scope["method"] != method:
-                raise HttpError(405, "Method Not Allowed", [(b"allow", method.encode())])
+                raise wrong_method(method)
             await endpoint(request, environment)
         elif rest in _SOCKETS:
             raise HttpError(426, "this path speaks WebSocket", [(b"upgrade", b"websocket")])

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, Verbosity, explain
+from toolyard.asgi import Disconnected, HttpError, HttpOptions, Request, Verbosity, explain, header_in, wrong_method
 from toolyard.core.environment import Environment, overrides
 from toolyard.core.errors import (
     CallConflict,
@@ -45,9 +45,9 @@ from toolyard.readiness import health
 from toolyard.runtime.call import Call
 from toolyard.runtime.grants import hide_tokens
 from toolyard.runtime.lifecycle import State
-from toolyard.runtime.names import RESERVED
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
+from toolyard.session_ids import HEADER, session_id
 from toolyard.version import __version__
 
 log = logging.getLogger("toolyard.ors")
@@ -120,11 +120,7 @@ class Ors(BaseRoute):
 
     def session_of(self, scope: Scope) -> str:
         """The session that a request names, under the client's id; empty if it names none."""
-        for name, value in reversed(scope["headers"]):  # if there are several, the last counts, as in `Request`
-            if name == b"x-session-id":
-                session: str = value.decode("latin-1").strip()
-                return session
-        return ""
+        return header_in(scope, HEADER)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send, self._options)
@@ -163,7 +159,7 @@ class Ors(BaseRoute):
 
     def _checked(self, request: Request, method: str, endpoint: Endpoint) -> Endpoint:
         if request.scope["method"] != method:
-            raise HttpError(405, "Method Not Allowed", [(b"allow", method.encode())])
+            raise wrong_method(method)
         return endpoint
 
     def _redirect(self, request: Request, path: str, status: int) -> HttpError:
@@ -382,15 +378,6 @@ class Ors(BaseRoute):
 
 def new_id() -> str:
     return str(uuid.uuid4())
-
-
-def session_id(request: Request) -> str:
-    sid = request.header(b"x-session-id")
-    if not sid:
-        raise HttpError(400, "X-Session-ID header is required")
-    if sid.startswith(RESERVED):
-        raise HttpError(400, f"a session id cannot begin with {' or '.join(RESERVED)}: that is for other protocols")
-    return sid
 
 
 def result(request: Request, outcome: Returned) -> bytes:

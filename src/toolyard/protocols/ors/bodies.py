@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self, TypeAlias, TypeVar
 import orjson
 from pydantic import AfterValidator, Base64Bytes, BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
-from toolyard.asgi import HttpError, decode
+from toolyard.asgi import HttpError, decode, unprocessable
 from toolyard.core.messages import GroupCandidate
 from toolyard.core.output import Model
 
@@ -108,8 +108,7 @@ def parse(model: type[B], data: bytes) -> B:
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=_worth_echoing(body))
-        raise HttpError(422, [{**problem, "loc": ["body", *problem["loc"]]} for problem in problems]) from None
+        raise unprocessable(error, echo=_worth_echoing(body)) from None
 
 
 def _worth_echoing(body: object) -> bool:

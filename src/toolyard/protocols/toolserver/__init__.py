@@ -12,7 +12,7 @@ from starlette.requests import cookie_parser
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from toolyard.asgi import HEAD, Disconnected, HttpError, HttpOptions, Request, explain
+from toolyard.asgi import HEAD, Disconnected, HttpError, HttpOptions, Request, explain, wrong_method
 from toolyard.core.errors import DefinitionError, SessionClosed, ToolyardError
 from toolyard.origins import origin_of
 from toolyard.placement.base import Task
@@ -113,7 +113,7 @@ class ToolServer(BaseRoute):
         methods, endpoint = self._endpoints[_plain(scope["path"])]
         request = Request(scope, receive, send, self._options)
         if scope["method"] not in methods.split():
-            raise HttpError(405, "Method Not Allowed", [(b"allow", methods.replace(" ", ", ").encode())])
+            raise wrong_method(methods.replace(" ", ", "))
         try:
             await endpoint(request)
         except (HttpError, Disconnected):
@@ -152,7 +152,7 @@ class ToolServer(BaseRoute):
 
     async def get_cookie(self, request: Request) -> None:
         if HEAD in request.scope:  # a HEAD request must change nothing, and this would make a node
-            raise HttpError(405, "Method Not Allowed", [(b"allow", b"GET, POST")])
+            raise wrong_method("GET, POST")
         if request.header(b"sec-fetch-mode") == "navigate":  # another site may have redirected the browser to this
             raise answers.refused(403, "a browser makes no node by opening this address; a program has to ask for it")
         bound = await self._bound(bodies.parse_binding(await request.body()))

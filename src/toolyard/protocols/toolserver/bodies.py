@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import AliasChoices, BaseModel, Field, ValidationError, model_validator
 
-from toolyard.asgi import HttpError, decode
+from toolyard.asgi import HttpError, decode, unprocessable
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -64,8 +64,7 @@ def parse(model: type[B], data: bytes) -> B:
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        raise HttpError(422, [{**problem, "loc": ["body", *problem["loc"]]} for problem in problems]) from None
+        raise unprocessable(error) from None
 
 
 def parse_binding(data: bytes) -> Binding:

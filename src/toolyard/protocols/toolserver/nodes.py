@@ -24,9 +24,9 @@ from toolyard.placement.base import NOBODY, Origin, SessionSpec, Task
 from toolyard.protocols.toolserver.node import Node, NodeTask, NotRunning
 from toolyard.runtime.journal import Why
 from toolyard.runtime.lifecycle import State
-from toolyard.runtime.names import NODE
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
+from toolyard.session_ids import NODE
 
 log = logging.getLogger("toolyard.toolserver")
 

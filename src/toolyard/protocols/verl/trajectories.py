@@ -30,9 +30,9 @@ from toolyard.protocols.verl.batches import Item
 from toolyard.protocols.verl.observations import FINISHED, Observation, Observed, Result, lost, observe, refused
 from toolyard.runtime.call import Call
 from toolyard.runtime.eager import BREATH, breathe, eagerly
-from toolyard.runtime.names import TRAJECTORY
 from toolyard.runtime.runtime import Runtime
 from toolyard.runtime.session import Session
+from toolyard.session_ids import TRAJECTORY
 from toolyard.tools.environment import ToolsEnvironment
 
 log = logging.getLogger("toolyard.verl")

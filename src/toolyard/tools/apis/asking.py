@@ -15,6 +15,7 @@ import httpx2
 from toolyard.browser.addresses import Addresses, AddressRefused
 from toolyard.core.encoding import encode
 from toolyard.core.errors import ServiceUnavailable, ToolError
+from toolyard.core.pictures import PICTURES
 from toolyard.tools import http
 from toolyard.tools.apis.operation import ApiRequest
 from toolyard.tools.http import BYTES_MOST, HttpAnswer, without
@@ -33,7 +34,6 @@ _NOT_THE_AGENTS = frozenset({401, 403, 407, 408, 429})
 """Statuses that are no fault of the agent: the operator's key is wrong, has no right or is used up, or the API is
 slow."""
 _MOVED = frozenset({301, 302, 303, 307, 308})
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ def _value(answer: HttpAnswer, body: bytes) -> object:
     media = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not body:
         return _status(answer.status)
-    if media in _PICTURES:
+    if media in PICTURES:
         return body
     try:
         value = json.loads(body)

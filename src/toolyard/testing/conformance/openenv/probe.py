@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +12,10 @@ import aiohttp
 from toolyard.agents.arguments import least_arguments
 from toolyard.testing.conformance.case import Untried
 from toolyard.testing.conformance.http import Answer, Http, Unmet, dumped, read_json, require, shortened
+from toolyard.testing.conformance.known_calls import TRIED_TOOLS, KnownCall, KnowsCalls
 from toolyard.testing.conformance.target import Target
 
 NOBODY = "conform_nobody"
-_TRIED_TOOLS = 8
 ERRORS = ("tool_not_found", "invalid_args", "execution_error", "timeout", "transport_error")
 
 
@@ -108,21 +108,11 @@ class Socket:
         return await self.say("step", {**kind, "tool_name": name, "arguments": dict(arguments)})
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A call that succeeds."""
-
-    tool: str
-    arguments: Mapping[str, Any]
-    finishes: bool
-
-
-class OpenEnv:
+class OpenEnv(KnowsCalls):
     def __init__(self, http: Http, target: Target) -> None:
         self._http = http
         self._target = target
         self._base = ""
-        self._known: list[Known] | None = None
         self._sessions: set[str] = set()
 
     async def base(self) -> str:
@@ -175,36 +165,19 @@ class OpenEnv:
 
     # Calls.
 
-    async def known(self) -> Known:
-        calls = await self._found()
-        if not calls:
-            raise Untried("no tool succeeds with made-up arguments; name one with --tool and --arguments")
-        return min(calls, key=lambda call: call.finishes)
+    async def _try_calls(self) -> Sequence[KnownCall | None]:
+        async with self.socket() as socket:
+            await socket.reset()
+            offered = [(tool["name"], least_arguments(tool.get("input_schema"))) for tool in await socket.list_tools()]
+            given = [(self._target.tool, dict(self._target.arguments))] if self._target.tool else offered
+            return [await self._tried(socket, *one) for one in given[:TRIED_TOOLS]]
 
-    async def finishing(self) -> Known:
-        for call in await self._found():
-            if call.finishes:
-                return call
-        raise Untried("no call was found that ends the episode; name one with --tool and --arguments")
-
-    async def _found(self) -> list[Known]:
-        if self._known is None:
-            async with self.socket() as socket:
-                await socket.reset()
-                offered = [
-                    (tool["name"], least_arguments(tool.get("input_schema"))) for tool in await socket.list_tools()
-                ]
-                given = [(self._target.tool, dict(self._target.arguments))] if self._target.tool else offered
-                tried = [await self._tried(socket, *one) for one in given[:_TRIED_TOOLS]]
-            self._known = [call for call in tried if call is not None]
-        return self._known
-
-    async def _tried(self, socket: Socket, name: str, arguments: dict[str, Any]) -> Known | None:
+    async def _tried(self, socket: Socket, name: str, arguments: dict[str, Any]) -> KnownCall | None:
         await socket.reset()
         told = (await socket.call(name, arguments)).value
         if told["type"] != "observation" or told["data"]["observation"].get("error") is not None:
             return None
-        return Known(name, arguments, bool(told["data"]["done"]))
+        return KnownCall(name, arguments, bool(told["data"]["done"]))
 
     async def close(self) -> None:
         for session in sorted(self._sessions):

@@ -12,12 +12,11 @@ from toolyard.agents.arguments import least_arguments
 from toolyard.testing.conformance.case import Untried
 from toolyard.testing.conformance.events import Event, read_events
 from toolyard.testing.conformance.http import Answer, Headers, Http, Unmet, read_json, require
+from toolyard.testing.conformance.known_calls import TRIED_TOOLS, KnownCall, KnowsCalls
 from toolyard.testing.conformance.target import Target
 
 SID = "X-Session-ID"
 NOBODY = "conform-nobody"
-_TRIED_TOOLS = 8
-"""Call at most this many tools with made-up arguments, in search of a call that succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +67,7 @@ class Called:
         return self.events[-1].name == "end" and self.result["ok"] is True
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A call that succeeds."""
-
-    tool: str
-    arguments: Mapping[str, Any]
-    finishes: bool
-
-
-class Ors:
+class Ors(KnowsCalls):
     """Asks a server about itself once, and keeps the answers for all cases."""
 
     def __init__(self, http: Http, target: Target) -> None:
@@ -86,7 +76,6 @@ class Ors:
         self._open: set[str] = set()
         self._environments: list[str] = []
         self._task: tuple[str, int] | None = None
-        self._known: list[Known] | None = None
 
     async def get(self, path: str, headers: Headers = ()) -> Answer:
         return await self._http.ask("GET", path, headers=headers)
@@ -177,38 +166,22 @@ class Ors:
     async def call(self, sid: str, name: str, arguments: Any, **more: Any) -> Called:
         return Called.of(await self.asked(sid, name, arguments, **more))
 
-    async def known(self) -> Known:
-        """A call that succeeds, preferably one that does not end the episode."""
-        calls = await self._found()
-        if not calls:
-            raise Untried("no tool succeeds with made-up arguments; name one with --tool and --arguments")
-        return min(calls, key=lambda call: call.finishes)
-
-    async def finishing(self) -> Known:
-        for call in await self._found():
-            if call.finishes:
-                return call
-        raise Untried("no call was found that ends the episode; name one with --tool and --arguments")
-
-    async def _found(self) -> list[Known]:
-        if self._known is None:
-            given = [(self._target.tool, dict(self._target.arguments))] if self._target.tool else await self._offered()
-            tried = [await self._tried(name, arguments) for name, arguments in given]
-            self._known = [call for call in tried if call is not None]
-        return self._known
+    async def _try_calls(self) -> Sequence[KnownCall | None]:
+        given = [(self._target.tool, dict(self._target.arguments))] if self._target.tool else await self._offered()
+        return [await self._tried(name, arguments) for name, arguments in given]
 
     async def _offered(self) -> list[tuple[str, dict[str, Any]]]:
         async with self.session() as sid:
             tools = await self.tools(sid)
-        return [(tool["name"], least_arguments(tool["input_schema"])) for tool in tools[:_TRIED_TOOLS]]
+        return [(tool["name"], least_arguments(tool["input_schema"])) for tool in tools[:TRIED_TOOLS]]
 
-    async def _tried(self, name: str, arguments: dict[str, Any]) -> Known | None:
+    async def _tried(self, name: str, arguments: dict[str, Any]) -> KnownCall | None:
         async with self.session() as sid:
             try:
                 called = await self.call(sid, name, arguments)
             except (Unmet, TimeoutError):  # a slow tool, or a server that a case reports
                 return None
-        return Known(name, arguments, bool(called.output.get("finished"))) if called.succeeded else None
+        return KnownCall(name, arguments, bool(called.output.get("finished"))) if called.succeeded else None
 
     async def play(self, sid: str, **more: Any) -> Called:
         call = await self.known()

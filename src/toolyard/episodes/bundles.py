@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from toolyard.core.output import JsonObject
+from toolyard.core.pictures import PICTURES
 from toolyard.episodes.groups import shown_task
 from toolyard.episodes.store import Episode, Step, Store
 
@@ -22,7 +23,6 @@ img { max-width: 100%; } .about { color: GrayText; font-size: .85rem; }
 .failed { color: var(--bad); } .reward { color: var(--good); font-weight: 600; }
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
 def page(store: Store, episodes: Sequence[Episode]) -> Iterator[str]:
@@ -67,7 +67,7 @@ def _step(step: Step) -> Iterator[str]:
 
 
 def _block(block: JsonObject) -> str:
-    if block["type"] == "image" and block["mimeType"] in _IMAGES:
+    if block["type"] == "image" and block["mimeType"] in PICTURES:
         return f'<img alt="an image" src="data:{block["mimeType"]};base64,{_text(block["data"])}">'
     return f"<pre>{_text(block.get('text') or '[an image]')}</pre>"
 

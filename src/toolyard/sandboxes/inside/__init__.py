@@ -1,4 +1,7 @@
-"""Puts modules of this folder into the Python of a sandbox, as text: Toolyard is not installed there."""
+"""Code that runs in sandboxes, where a test in one uses a program in another.
+
+`installation()` puts these modules into the Python of a sandbox, as text: Toolyard is not installed there.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import functools
 from pathlib import Path
 
 _NAMES = ("plain", "plain_reader", "deeds", "proxies", "sides", "proving")
-_MODULES = tuple(f"toolyard.sandboxes.{name}" for name in _NAMES)
+_MODULES = tuple(f"{__name__}.{name}" for name in _NAMES)
 *_, SIDES, PROVING = _MODULES
 
 

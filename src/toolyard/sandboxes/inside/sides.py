@@ -17,10 +17,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from toolyard.sandboxes.deeds import BUILTINS, Deeds, permitted
-from toolyard.sandboxes.plain import TooLarge, write
-from toolyard.sandboxes.plain_reader import NotPlain, Reader
-from toolyard.sandboxes.proxies import Proxy, doom, raised, restore, twin_of
+from toolyard.sandboxes.inside.deeds import BUILTINS, Deeds, permitted
+from toolyard.sandboxes.inside.plain import TooLarge, write
+from toolyard.sandboxes.inside.plain_reader import NotPlain, Reader
+from toolyard.sandboxes.inside.proxies import Proxy, doom, raised, restore, twin_of
 
 _ITERATORS: tuple[type, ...] = (
     *(types.GeneratorType, map, filter, zip, enumerate, reversed),

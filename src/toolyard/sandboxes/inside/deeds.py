@@ -11,8 +11,8 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from toolyard.sandboxes.plain import TooLarge, write
-from toolyard.sandboxes.plain_reader import NotPlain
+from toolyard.sandboxes.inside.plain import TooLarge, write
+from toolyard.sandboxes.inside.plain_reader import NotPlain
 
 BUILTINS = dict(vars(builtins))
 _OPERATORS: Mapping[str, Callable[..., Any]] = {

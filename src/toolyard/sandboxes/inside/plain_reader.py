@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from toolyard.sandboxes.plain import CHUNK, DEEPEST, LONGEST, TYPES
+from toolyard.sandboxes.inside.plain import CHUNK, DEEPEST, LONGEST, TYPES
 
 _COLLISIONS_MOST = 2_000
 """Keys of one value that share their hash with another key. More would keep the reader busy for minutes."""

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from toolyard.sandboxes.plain import write
-from toolyard.sandboxes.proxies import TEXT, Proxy, Unproven, doom
-from toolyard.sandboxes.sides import Said, Side
+from toolyard.sandboxes.inside.plain import write
+from toolyard.sandboxes.inside.proxies import TEXT, Proxy, Unproven, doom
+from toolyard.sandboxes.inside.sides import Said, Side
 
 UNTESTED = "The program ended before the test had ended."
 _HOLDS, OWN = "__toolyard_holds__", "__toolyard_own_"

@@ -25,7 +25,7 @@ NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"
 BEGIN, END = "=?base64?", "?="
 
 
-def climb(asked: Asked, headers: Headers) -> None:
+def check_headers(asked: Asked, headers: Headers) -> None:
     """Raise `RpcError` for the first check that fails."""
     given = routing(headers)
     version = check_meta(asked.params)
