@@ -25,6 +25,7 @@ from toolyard import logs
 from toolyard.adapters import adapt, session_toolsets, with_tools
 from toolyard.asgi import Door, HttpOptions, Within
 from toolyard.connections import ConnectionLimits, Connections, most_connections, open_files
+from toolyard.core.counting import counted
 from toolyard.core.environment import Environment, needs_sandbox
 from toolyard.core.errors import DefinitionError
 from toolyard.core.meaning import MeaningModel
@@ -51,7 +52,7 @@ from toolyard.sandboxes.hidden import hidden_by
 from toolyard.sandboxes.installation import Installation, here, using
 from toolyard.sandboxes.places import PER_PROCESSOR
 from toolyard.sandboxes.provider import Provider
-from toolyard.settings import Settings, SettingsError, is_loopback, unknown_variables
+from toolyard.settings import Settings, SettingsError, is_loopback, unknown_variables, variable_of
 from toolyard.studio.parts import Options as StudioOptions
 from toolyard.studio.route import Studio
 from toolyard.tools.data_files import use_data_dirs
@@ -84,6 +85,8 @@ class Server:
         self.settings = settings or Settings.read({})
         if studio is not None:
             self.settings = replace(self.settings, studio=studio)
+        if isinstance(environments, type):
+            raise DefinitionError(f"Server takes a list of classes; write Server([{environments.__name__}])")
         python = Installation.at(self.settings.sandbox_python)
         with using(python):
             environments = with_tools(environments, named_toolsets(self.settings.tools))
@@ -141,10 +144,9 @@ class Server:
             log.warning("programs in sandboxes have this host's network: they reach this server, which asks for no key")
         sockets = listen_all(host, port, settings.gateways)
         served, port = ", ".join(self.runtime.environments), sockets[0].getsockname()[1]  # port 0 means a free one
-        log.info("serving %s on http://%s:%d", served, host, port)
         tune_process()
         try:
-            self.serve(*sockets)
+            self.serve(*sockets, on_start=partial(log.info, "serving %s on http://%s:%d", served, host, port))
         except KeyboardInterrupt:  # uvicorn raises it again when all is torn down; there is no more to say
             log.info("stopped")
 
@@ -386,7 +388,8 @@ class _DrainingFirst(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         calls, seconds = self._runtime.calls, self._runtime.limits.drain_seconds
-        log.info("stopping: %d calls running, %d sessions open", calls, len(self._runtime.sessions))
+        sessions = len(self._runtime.sessions)
+        log.info("stopping: %s running, %s open", counted(calls, "call"), counted(sessions, "session"))
         if calls:
             log.info(
                 "waiting up to %g s for calls to end (--drain-seconds); a second Ctrl-C stops them at once", seconds
@@ -396,12 +399,14 @@ class _DrainingFirst(uvicorn.Server):
         while not draining.done():
             if self.force_exit:  # a second interrupt: do not wait for calls any longer
                 if not told and self._runtime.calls:
-                    log.info("stopping %d calls; sessions are still torn down", self._runtime.calls)
+                    log.info("stopping %s; sessions are still torn down", counted(self._runtime.calls, "call"))
                     told = True
                 self._runtime.stop_calls()
             await asyncio.wait((draining,), timeout=0.1)
         self.force_exit = False  # every session is closed, and the rest takes no time
         await super().shutdown(sockets)
+        if self.force_exit:  # an interrupt since then: uvicorn has left the application as it was
+            await self.lifespan.shutdown()
         for connection in list(self.server_state.connections):  # clients that did not read their answer in that time
             connection.transport.abort()
         await asyncio.sleep(0)
@@ -429,10 +434,11 @@ def listen(host: str, port: int, *, shared: bool = False, flag: str = "--port") 
         opened.listen(2048)
     except (OSError, UnicodeError) as error:
         opened.close()
+        variable = variable_of(flag[2:].replace("-", "_"))
         asked = "Only root may use this port." if isinstance(error, PermissionError) else "Is another server using it?"
         raise SettingsError(
             f"cannot listen on {host} port {port}: {getattr(error, 'strerror', None) or error}. "
-            f"{asked} Choose another with {flag}, or {flag} 0 for any free one"
+            f"{asked} Choose another with {flag} or {variable}; {flag} 0 takes any free one"
         ) from None
     return opened
 
