@@ -20,8 +20,8 @@ setup: .venv/ready
 	$(INSTALL) .
 	@touch $@
 
-serve: .venv/serves  # what happens in sessions is kept in episodes.db
-	@$(BIN)/toolyard serve --record episodes.db
+serve: .venv/serves  # on port 8080, or TOOLYARD_PORT=8090; what happens in sessions is kept in episodes.db
+	@trap : INT; $(BIN)/toolyard serve --record episodes.db || test $$? -eq 130  # Ctrl-C is no error
 
 test: setup
 	$(BIN)/python -m tests

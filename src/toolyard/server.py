@@ -77,6 +77,8 @@ class Server:
         self.settings = settings or Settings.read({})
         if studio is not None:
             self.settings = replace(self.settings, studio=studio)
+        if isinstance(environments, type):
+            raise DefinitionError(f"Server takes a list of classes; write Server([{environments.__name__}])")
         part = self.settings.part()
         with using(Installation.at(self.settings.sandbox_python)):
             environments = with_tools(environments, named_toolsets(self.settings.tools)) + apis_of(self.settings)
@@ -126,10 +128,9 @@ class Server:
             log.warning("programs in sandboxes have this host's network: they reach this server, which asks for no key")
         sockets = listen_all(host, port, settings.gateways)
         served, port = ", ".join(self.runtime.environments), sockets[0].getsockname()[1]  # port 0 means a free one
-        log.info("serving %s on http://%s:%d", served, host, port)
         tune_process()
         try:
-            self.serve(*sockets)
+            self.serve(*sockets, on_start=partial(log.info, "serving %s on http://%s:%d", served, host, port))
         except KeyboardInterrupt:  # uvicorn raises it again when all is torn down; there is no more to say
             log.info("stopped")
 

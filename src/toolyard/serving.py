@@ -16,9 +16,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from toolyard.connections import ConnectionLimits, Connections, most_connections
+from toolyard.core.counting import counted
 from toolyard.http_protocol import GatheringProtocol
 from toolyard.runtime.runtime import Runtime
-from toolyard.settings import Settings, SettingsError, is_loopback
+from toolyard.settings import Settings, SettingsError, is_loopback, variable_of
 from toolyard.web_socket import NO_UPGRADES, Upgrades
 
 log = logging.getLogger("toolyard.server")
@@ -37,8 +38,10 @@ def listen_all(host: str, port: int, count: int, flag: str = "--port") -> Sequen
     return [listen(host, port, shared=True, flag=flag) for _ in range(count)]
 
 
-def listen(host: str, port: int, *, shared: bool = False, flag: str = "--port") -> socket.socket:
-    """Open the port. Raises `SettingsError`, with advice, if that fails."""
+def listen(
+    host: str, port: int, *, shared: bool = False, flag: str = "--port", is_setting: bool = True
+) -> socket.socket:
+    """Open the port. Raises `SettingsError`, with advice, if that fails. A setting has a variable beside its flag."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -49,10 +52,11 @@ def listen(host: str, port: int, *, shared: bool = False, flag: str = "--port") 
         opened.listen(2048)
     except (OSError, UnicodeError) as error:
         opened.close()
+        choice = f"{flag} or {variable_of(flag[2:].replace('-', '_'))}" if is_setting else flag
         asked = "Only root may use this port." if isinstance(error, PermissionError) else "Is another server using it?"
         raise SettingsError(
             f"cannot listen on {host} port {port}: {getattr(error, 'strerror', None) or error}. "
-            f"{asked} Choose another with {flag}, or {flag} 0 for any free one"
+            f"{asked} Choose another with {choice}; {flag} 0 takes any free one"
         ) from None
     return opened
 
@@ -174,7 +178,8 @@ class DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         calls, seconds = self._runtime.calls, self._runtime.limits.drain_seconds
-        log.info("stopping: %d calls running, %d sessions open", calls, len(self._runtime.sessions))
+        sessions = len(self._runtime.sessions)
+        log.info("stopping: %s running, %s open", counted(calls, "call"), counted(sessions, "session"))
         if calls:
             log.info(
                 "waiting up to %g s for calls to end (--drain-seconds); a second Ctrl-C stops them at once", seconds
@@ -184,12 +189,14 @@ class DrainingServer(uvicorn.Server):
         while not draining.done():
             if self.force_exit:  # a second interrupt: do not wait for calls any longer
                 if not told and self._runtime.calls:
-                    log.info("stopping %d calls; sessions are still torn down", self._runtime.calls)
+                    log.info("stopping %s; sessions are still torn down", counted(self._runtime.calls, "call"))
                     told = True
                 self._runtime.stop_calls()
             await asyncio.wait((draining,), timeout=0.1)
         self.force_exit = False  # every session is closed, and the rest takes no time
         await super().shutdown(sockets)
+        if self.force_exit:  # an interrupt since then: uvicorn has left the application as it was
+            await self.lifespan.shutdown()
         for connection in list(self.server_state.connections):  # clients that did not read their answer in that time
             connection.transport.abort()
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ import ipaddress
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
@@ -332,6 +332,8 @@ class Settings:
         return cls(**values)
 
 
+_PREFIX = "TOOLYARD_"
+
 OTHER_VARIABLES = (
     "TOOLYARD_BROWSER_ALLOW",
     "TOOLYARD_BROWSER_CHROMIUM",
@@ -346,12 +348,18 @@ OTHER_VARIABLES = (
 """Variables that single tools read. They are no settings of the server."""
 
 
+def _meant(name: str, known: Sequence[str]) -> str:
+    """What may be meant, without the beginning that all variables share: it makes any two of them look alike."""
+    found = did_you_mean(name.removeprefix(_PREFIX), [one.removeprefix(_PREFIX) for one in known])
+    return found.replace("'", f"'{_PREFIX}", 1)
+
+
 def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
     """A sentence for each variable that looks like a setting and is none. Nobody reads it, so it changes nothing."""
     known = [*(variable_of(knob_.name) for knob_ in dataclasses.fields(Settings)), *OTHER_VARIABLES]
     for name in sorted(environ):
-        if name.startswith("TOOLYARD_") and name not in known:
-            yield f"the variable {name} is no setting of Toolyard, so it has no effect{did_you_mean(name, known)}"
+        if name.startswith(_PREFIX) and name not in known:
+            yield f"the variable {name} is no setting of Toolyard, so it has no effect{_meant(name, known)}"
 
 
 def size(text: str) -> int:
@@ -377,7 +385,7 @@ def size_text(number: int) -> str:
 
 
 def variable_of(name: str) -> str:
-    return f"TOOLYARD_{name.upper()}"
+    return f"{_PREFIX}{name.upper()}"
 
 
 def flag_of(name: str) -> str:

@@ -967,3 +967,114 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path):
     done = toolyard("check", "nowhere.py", cwd=tmp_path)
     assert done.returncode == 2
     assert "there is no file nowhere.py" in done.stderr
+
+
+# What an author reads.
+
+
+class Described(Good):
+    @tool
+    def say(self, number: int = "three") -> ToolOutput:  # type: ignore[assignment]  # the mistake
+        """Say a number.
+
+        Args:
+            number: Which one.
+            numbr: What the model never reads.
+        """
+        return ToolOutput(reward=0.0, finished=True)
+
+
+class Conversing(Good):
+    def get_prompt(self):
+        return [{"role": "user", "content": "Say the number."}]
+
+
+class Misnamed(Good):
+    @tool
+    def say(self, number: int) -> ToolOutput:
+        """Say a number.
+
+        Args:
+            number: Which one.
+        """
+        return ToolOutput(text="three", reward="high")  # type: ignore[call-arg, arg-type]  # the mistake
+
+
+def test_a_docstring_and_a_default_that_do_not_fit_the_parameters_are_warnings():
+    report = check_environment(Described)
+    assert [finding.text for finding in report.findings if finding.level == "warning"] == [
+        "say: parameter 'number' has the default 'three', which its type hint does not allow",
+        "say: the docstring describes 'numbr', which is no parameter; did you mean 'number'?",
+    ]
+
+
+def test_messages_where_the_prompt_belongs_are_a_warning():
+    assert only(check_environment(Conversing), "warning", "prompts") == (
+        "train[0] (and 2 more): the agent reads JSON of messages: return text from get_prompt(), and messages from "
+        "get_messages()"
+    )
+
+
+def test_an_output_that_cannot_be_made_is_told_field_by_field_in_one_line():
+    said = only(check_environment(Misnamed), "error", "episodes")
+    assert "http" not in said
+    assert (
+        "raised ValidationError: ToolOutput: reward is 'high': Input should be a valid number, unable to parse string "
+        "as a number; text is 'three': Extra inputs are not permitted (test_check.py, line "
+    ) in said
+
+
+@pytest.mark.parametrize(
+    ("hooks", "topic", "said"),
+    [
+        ({"name": lambda cls: None}, "class", "Wrong.name() returned None (is a return missing?); return a str, such"),
+        (
+            {"num_tasks": lambda cls, split: -3, "get_task": lambda cls, split, index: {}},
+            "tasks",
+            "train: the tasks cannot be listed: Wrong.num_tasks('train') returned -3, an int; return how many tasks "
+            "there are, 0 or more",
+        ),
+        (
+            {"num_tasks": lambda cls, split: "3", "get_task": lambda cls, split, index: {}},
+            "tasks",
+            "Wrong.num_tasks('train') returned '3', a str; return how many tasks there are, 0 or more",
+        ),
+        (
+            {"list_tasks": lambda cls, split: ({"n": n} for n in range(3))},
+            "tasks",
+            ", a generator; return list(…) of it",
+        ),
+        (
+            {"list_tasks": lambda cls, split: {"n": 1}},
+            "tasks",
+            "Wrong.list_tasks('train') returned {'n': 1}, a dict; return a list of dicts, one for each task",
+        ),
+        (
+            {"list_tasks": lambda cls, split: None},
+            "tasks",
+            "Wrong.list_tasks('train') returned None (is a return missing?); return a list of dicts, one for each task",
+        ),
+    ],
+)
+def test_a_hook_that_returns_something_else_is_named_with_what_to_return(hooks, topic, said):
+    wrong = type("Wrong", (Good,), {name: classmethod(hook) for name, hook in hooks.items()})
+    report = check_environment(wrong)
+    assert said in only(report, "error", topic)
+    assert str(report).endswith("Wrong does not hold together: 1 error, no warnings")
+
+
+def test_calls_that_never_pause_end_with_the_seconds_of_the_check():
+    class Busy(Good):
+        @tool
+        async def say(self) -> str:
+            """Say a number."""
+            time.sleep(0.2)  # noqa: ASYNC251  # the mistake
+            return "three"
+
+    began = time.monotonic()
+    report = check_environment(Busy, seconds=1)
+    assert time.monotonic() - began < 8, "fifty calls, twice, take 20 s"
+    assert "none of 10 was played to the end in the 1 s of the check (--seconds)" in str(report)
+    assert "no dishonest agent has played: there is time for them with a larger --seconds" in str(report)
+    assert "of 0 episodes" not in str(report)
+    assert "0 calls" not in str(report)

@@ -13,10 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.command import TOOLYARD, Command
+from tests.worlds import OneTask
+from toolyard import Server
 from toolyard.cli import main
+from toolyard.core.errors import DefinitionError
 from toolyard.settings import OTHER_VARIABLES, Settings, SettingsError, unknown_variables
 
-SOURCES = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src"
 
 ENVIRONMENT = """
 from toolyard import Environment, Server, tool
@@ -65,7 +69,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["fly"], "toolyard: there is no command 'fly'; there are call, check, "),
         (
             ["serve", "--prot", "9"],
-            "toolyard serve: there is no option --prot; did you mean --protocol? See toolyard serve --help",
+            "toolyard serve: there is no option --prot; did you mean --protocol or --port? See toolyard serve --help",
         ),
         (
             ["serve", "words.py", "--placment=local"],
@@ -79,6 +83,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["sandbox", "report", "--jsn"],
             "toolyard sandbox report: there is no option --jsn; did you mean --json? See toolyard sandbox report --he",
         ),
+        (["sandbox"], "toolyard sandbox: name one of run, shell, report. See toolyard sandbox --help"),
+        (["sandbox", "fly"], "toolyard sandbox: there is no 'fly'; there are run, shell, report. See toolyard sandbox"),
         (
             ["serve", "--placement", "loca"],
             "toolyard serve: --placement is 'loca'; it must be one of local, process, pool, ray; did you mean 'local'? "
@@ -95,12 +101,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             ["status"],
-            "toolyard status: the following arguments are required: URL, where the server is, such as "
+            "toolyard status: URL is missing: where the server is, such as "
             "http://127.0.0.1:8080. See toolyard status --help",
         ),
         (
             ["replay", "x"],
-            "toolyard replay: the following arguments are required: --store FILE, a file that a server has recorded "
+            "toolyard replay: --store FILE is missing: a file that a server has recorded "
             "into. See toolyard replay --help",
         ),
         (
@@ -183,6 +189,43 @@ def test_every_variable_that_the_code_reads_is_known():
     assert named >= {*OTHER_VARIABLES}
     of_a_test = {"TOOLYARD_CHECK_SECRET"}
     assert list(unknown_variables(dict.fromkeys(named - of_a_test, ""))) == []
+
+
+def test_a_variable_like_none_of_ours_is_compared_without_the_beginning_that_all_share():
+    assert list(unknown_variables({"TOOLYARD_FOO": "1"})) == [
+        "the variable TOOLYARD_FOO is no setting of Toolyard, so it has no effect"
+    ]
+
+
+def test_a_class_where_a_list_belongs_is_answered_with_what_to_write():
+    with pytest.raises(DefinitionError, match=r"^Server takes a list of classes; write Server\(\[OneTask\]\)$"):
+        Server(OneTask)  # type: ignore[arg-type]  # the mistake
+
+
+def test_a_long_list_of_options_is_one_word_in_the_usage(capsys):
+    with pytest.raises(SystemExit):
+        main(["eval", "--help"])
+    assert capsys.readouterr().out.startswith("usage: toolyard eval [options] TARGET\n")
+
+
+def test_make_serve_takes_a_port_and_ends_with_ctrl_c_without_an_error(tmp_path):
+    folder = Path(sys.executable).parent
+    words = ["make", "-f", ROOT / "Makefile", "--old-file", ".venv/serves", "serve", f"BIN={folder}", "TOOLYARD_PORT=0"]
+    running = subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    assert running.stdout is not None
+    said = ""
+    while "Stop with Ctrl-C" not in said:
+        line = running.stdout.readline()
+        assert line, said
+        said += line
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+    rest, _ = running.communicate(timeout=60)
+    assert "on http://127.0.0.1:" in said
+    assert "8080" not in said
+    assert "stopping: 0 calls running, 0 sessions open" in rest
+    assert "make:" not in rest.lower()
 
 
 def test_a_reader_that_has_enough_ends_a_command_without_a_word():

@@ -98,7 +98,7 @@ def test_a_call_ends_well_while_nobody_new_is_taken_and_nothing_is_left(toolyard
             processes = children(process.process.pid)
             assert where < processes, "and their template"
             process.process.send_signal(signal.SIGTERM)
-            process.until("stopping: 1 calls running, 2 sessions open")
+            process.until("stopping: 1 call running, 2 sessions open")
             until(lambda: httpx2.get(f"{url}/health").status_code == 503)
             health = httpx2.get(f"{url}/health").json()
             assert health == {"status": "draining", "reasons": ["the server is shutting down"]}

@@ -163,13 +163,26 @@ def test_interrupting_it_twice_stops_calls_but_still_tears_sessions_down(toolyar
         lines = stream.iter_lines()
         assert next(lines) == "event: task_id"
         process.process.send_signal(signal.SIGINT)
-        process.until("stopping: 1 calls running, 1 sessions open")
+        process.until("stopping: 1 call running, 1 session open")
         process.until(r"waiting up to 30 s for calls to end \(--drain-seconds\); a second Ctrl-C stops them at once")
         process.process.send_signal(signal.SIGINT)
-        process.until("stopping 1 calls; sessions are still torn down")
+        process.until("stopping 1 call; sessions are still torn down")
         assert "event: error" in list(lines)
     process.wait()
     assert "torn down" in process.output
+    assert "Traceback" not in process.output
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.05, 0.08])
+def test_an_interrupt_while_it_stops_leaves_no_traceback(toolyard, tmp_path, seconds):
+    write(tmp_path, "tiny.py")
+    process = toolyard("serve", "tiny.py", "--port", "0")
+    url_of(process)
+    process.process.send_signal(signal.SIGINT)
+    process.until("stopping: 0 calls running, 0 sessions open")
+    time.sleep(seconds)  # no event tells when uvicorn begins to stop, which takes it a tenth of a second
+    process.process.send_signal(signal.SIGINT)
+    process.wait()
     assert "Traceback" not in process.output
 
 
@@ -316,7 +329,7 @@ def test_a_port_for_agents_that_is_in_use_is_said_so(toolyard, tmp_path):
     assert second.wait() == 2
     said = " ".join(second.output.split())
     assert f"cannot listen on 127.0.0.1 port {port}" in said
-    assert "Choose another with --agent-port, or --agent-port 0 for any free one" in said
+    assert "Choose another with --agent-port or TOOLYARD_AGENT_PORT; --agent-port 0 takes any free one" in said
 
 
 def test_a_port_in_use_is_said_so(toolyard, tmp_path):
@@ -324,4 +337,7 @@ def test_a_port_in_use_is_said_so(toolyard, tmp_path):
     port = url_of(toolyard("serve", "tiny.py", "--port", "0")).rpartition(":")[2]
     second = toolyard("serve", "tiny.py", "--port", port)
     assert second.wait() == 2
-    assert f"cannot listen on 127.0.0.1 port {port}" in " ".join(second.output.split())
+    assert (
+        f"toolyard serve: cannot listen on 127.0.0.1 port {port}: Address already in use. Is another server using it? "
+        f"Choose another with --port or TOOLYARD_PORT; --port 0 takes any free one"
+    ) in " ".join(second.output.split())

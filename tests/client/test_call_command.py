@@ -198,7 +198,11 @@ def test_with_go_on_the_other_calls_are_made_too(served):
         [
             (["zip"], "there is no environment 'zip' on http://127.0.0.1:*; there are mathenv, otherenv, manyenv"),
             (["zip", "go"], "there is no environment 'zip'"),
-            (["mathenv", "half", "5"], "'5' is not of the form key=value"),
+            (["mathenv", "half", "5"], "'5' is not of the form key=value; another call begins with `then`"),
+            (
+                ["mathenv", "half", '{"number": 5}'],
+                """'{"number": 5}' is not of the form key=value; JSON comes after""",
+            ),
             (["mathenv", "then", "half"], "before and after each `then`"),
             (["mathenv", "half", "then"], "before and after each `then`"),
             (["mathenv", "half", "--number", "5"], "there is no option --number"),

@@ -12,9 +12,13 @@ from toolyard import Environment, Toolset, tool
 from toolyard.core.errors import DefinitionError
 
 
+class Odd:
+    """A type that no JSON describes."""
+
+
 def defined(body: str, base: type = Environment) -> type:
     """The class `Words` with this body, as an author writes it."""
-    there = {"Base": base, "tool": tool, "Iterator": Iterator}
+    there = {"Base": base, "tool": tool, "Iterator": Iterator, "Odd": Odd}
     exec(f"class Words(Base):\n{textwrap.indent(textwrap.dedent(body), '    ')}", there)
     made = there["Words"]
     assert isinstance(made, type)
@@ -84,6 +88,44 @@ def refused(body: str, base: type = Environment) -> str:
             "@tool\n@property\ndef look(self) -> str: return ''",
             "@tool stands above a property; it marks a method, as def look(self, place: str)",
         ),
+        (
+            "@property\n@tool\ndef look(self) -> str: return ''",
+            "Words.look is a property; a tool is a method: leave out @property",
+        ),
+        (
+            "@tool\nclass look: ...",
+            "@tool stands above the class look; it marks a method, as def look(self, place: str)",
+        ),
+        (
+            "@tool(name=3)\ndef look(self) -> str: return ''",
+            "Words.look: @tool(name=3) is no name; write a str, such as 'find'",
+        ),
+        (
+            "@tool\ndef secrets(self) -> str: return ''",
+            "Words.secrets: a tool cannot be called 'secrets', which is an attribute of every session; write "
+            "@tool(name='secrets') above a method of another name",
+        ),
+        (
+            "@tool\ndef setup(self) -> str: return ''",
+            "Words.setup: a tool cannot be called 'setup', which is a method of every environment",
+        ),
+        (
+            "@tool\nasync def look(self): yield ''",
+            "Words.look: a tool returns its output, it does not yield",
+        ),
+        (
+            "@tool(timeout=-1)\ndef look(self) -> str: return ''",
+            "Words.look: timeout is -1; it must be a positive number of seconds",
+        ),
+        ("max_turns = 0", "Words.max_turns is 0; it must be a positive whole number, or None"),
+        (
+            "@tool\ndef look(self, place: object, way: Odd) -> str: return ''",
+            "Words.look: parameter 'way' is of type Odd, which a model cannot write as JSON; take str, int, float, "
+            "bool, list, dict, Literal, an Enum, a dataclass or a pydantic model",
+        ),
+        ("toolsets = Odd", "Words.toolsets is the class Odd; it must be a list of classes"),
+        ("toolsets = 'bash'", "Words.toolsets is 'bash'; it must be a list of classes"),
+        ("toolsets = ['bash']", "Words.toolsets lists 'bash', which is not a class"),
         (
             "@tool\ndef look(place: str, far: bool = False) -> str: return place",
             "Words.look: look(place: str, far: bool = False) has no self; write "

@@ -202,7 +202,10 @@ def no_schema(self, a: Odd) -> str: ...
         ({"f": tool(generator)}, "Broken.f: a tool returns its output"),
         ({"f": terminal(tool(two_fields))}, "Broken.f: a terminal tool takes the one message"),
         ({"f": terminal(lambda self: None)}, "Broken.f: @terminal marks a tool; it needs @tool as well"),
-        ({"f": tool(no_schema)}, "Broken.f: no JSON schema can be made"),
+        (
+            {"f": tool(no_schema)},
+            "Broken.f: parameter 'a' is of type Odd, which a model cannot write as JSON; take str, int, ",
+        ),
         ({"setup": tool(good)}, "Broken.setup"),
         ({"list_splits": lambda cls: ["train"]}, "Broken.list_splits is asked of the class: it needs @classmethod"),
         ({"list_tasks": classmethod(lambda cls: [])}, "Broken.list_tasks does not take the arguments"),

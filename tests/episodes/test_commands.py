@@ -266,7 +266,9 @@ def test_differences_of_0_and_1_are_no_shares(toolyard, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("list", "the following arguments are required: --store FILE, a file that a server has recorded into"),
+        ("list", "--store FILE is missing: a file that a server has recorded into. See toolyard episodes list --help"),
+        ("", "name one of list, show, stats, search, compare, export, bundle. See toolyard episodes --help"),
+        ("lst", "there is no 'lst'; did you mean 'list'? See toolyard episodes --help"),
         ("list --store PATH --reward good", "--reward is 'good'; it compares the return with a number, as '<0.5'"),
         ("list --store PATH --outcome won", "--outcome is 'won'; it must be one of finished, closed"),
         ("list --store PATH --limit 0", "--limit is 0; it must be more"),
@@ -274,8 +276,8 @@ def test_differences_of_0_and_1_are_no_shares(toolyard, tmp_path):
         ("list --store /no/such.db", "there is no file '/no/such.db'; a server that is started with --record makes"),
         (f"list --store {__file__}", "cannot be used as a store of episodes: file is not a database"),
         ("list --store /tmp", "cannot be used as a store of episodes"),
-        ("show --store PATH", "the following arguments are required: ID"),
-        ("search --store PATH", "the following arguments are required: WORDS"),
+        ("show --store PATH", "ID is missing: its id, or what that begins with"),
+        ("search --store PATH", "WORDS is missing: what to look for"),
         ("export --store PATH /no/such/out.jsonl", "/no/such/out.jsonl"),
         ("bundle nothing /tmp/never.html --store PATH", "there is no episode 'nothing'"),
         ("bundle --store PATH x /no/such/out.html", ""),

@@ -261,7 +261,9 @@ async def test_cells_of_one_session_run_one_after_the_other(server):
 def test_without_ipython_it_says_what_to_install():
     assert IPythonCode.missing() == ""
     with using(replace(own(), libraries={})):
-        assert IPythonCode.missing() == "pip install ipython"
+        assert IPythonCode.missing() == "ipython is not installed: pip install 'toolyard[ipython]'"
+    with using(replace(own(), libraries={}, executable="/srv/python")):
+        assert IPythonCode.missing() == "ipython is not installed: /srv/python -m pip install ipython"
 
 
 class Cells(ToolsEnvironment):

@@ -625,9 +625,9 @@ def test_matplotlib_is_left_to_the_sandbox_where_it_lies_in_another_place_there(
 def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     assert PythonNotebook.missing() == ""
     monkeypatch.setitem(sys.modules, "nbformat", None)  # as if it were missing
-    assert PythonNotebook.missing() == "pip install nbformat"
+    assert PythonNotebook.missing() == "nbformat is not installed: pip install 'toolyard[notebook]'"
     with using(replace(own(), libraries={})):
-        assert PythonNotebook.missing() == "pip install ipython nbformat"
+        assert PythonNotebook.missing() == "ipython and nbformat are not installed: pip install 'toolyard[notebook]'"
 
 
 def test_what_runs_inside_can_be_loaded_without_ipython():

@@ -14,7 +14,7 @@ import pytest
 
 from tests.wires.wire import H, Wire
 from tests.worlds import OneTask
-from toolyard import tool
+from toolyard import Environment, tool
 from toolyard.core.errors import DefinitionError
 from toolyard.logs import JsonLines, TextLines
 from toolyard.server import Server
@@ -133,6 +133,23 @@ def test_a_class_without_tasks_is_refused_before_it_is_served():
         "Words has no task: write a classmethod list_tasks(cls, split) that returns a list of dicts, empty if clients "
         "bring the tasks; or num_tasks(cls, split) and get_task(cls, split, index)"
     )
+
+
+@pytest.mark.parametrize(
+    ("absent", "said"),
+    [
+        ("list_splits", "Words has no split: write a classmethod list_splits(cls)"),
+        ("get_prompt", "Words has no prompt: write get_prompt(self) or get_messages(self)"),
+        ("look", "Words has no tool: decorate a method with @tool"),
+    ],
+)
+def test_a_class_that_lacks_something_is_refused_with_what_to_write(absent, said):
+    members = {**{name: vars(OneTask)[name] for name in ("list_splits", "list_tasks", "get_prompt")}, **vars(Words)}
+    wanted = ("list_splits", "list_tasks", "get_prompt", "look")
+    made = type("Words", (Environment,), {name: members[name] for name in wanted if name != absent})
+    with pytest.raises(DefinitionError) as caught:
+        Server([made])
+    assert str(caught.value) == said
 
 
 async def test_a_client_reads_that_there_is_no_split_at_all():

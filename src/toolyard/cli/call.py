@@ -25,6 +25,7 @@ from toolyard.client import (
     ToolCallFailed,
 )
 from toolyard.client.schemas import resolve
+from toolyard.core.counting import counted
 from toolyard.core.output import JsonObject, cut_text
 from toolyard.core.tool import TerminalToolSpec, ToolSpec
 
@@ -168,7 +169,8 @@ def read_call(tool: str, words: list[str]) -> TypedCall:
         elif key.startswith("-"):
             raise UsageError(no_option(key, ("--json",)))
         elif not equals:
-            raise UsageError(f"{word!r} is not of the form key=value; another call begins with `then`")
+            meant = "JSON comes after --json" if word.startswith("{") else "another call begins with `then`"
+            raise UsageError(f"{word!r} is not of the form key=value; {meant}")
         else:
             call.pairs[key] = value
     return call
@@ -209,7 +211,7 @@ def takes_text(schema: Any, root: JsonObject) -> bool:
 
 def show_server(client: Client) -> None:
     names = client.environments.list()
-    print(f"{client.base_url} serves {count(len(names), 'environment')}")
+    print(f"{client.base_url} serves {counted(len(names), 'environment')}")
     for name in names:
         environment = client.environment(name)
         tools = ", ".join(tool.name for tool in environment.list_tools())
@@ -261,11 +263,8 @@ def show_parameters(schema: JsonObject) -> None:
 
 
 def splits(environment: Environment) -> str:
-    return ", ".join(f"{split} ({count(environment.num_tasks(split), 'task')})" for split in environment.list_splits())
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    sizes = {split: counted(environment.num_tasks(split), "task") for split in environment.list_splits()}
+    return ", ".join(f"{split} ({size})" for split, size in sizes.items())
 
 
 def kind(schema: Any, root: JsonObject) -> str:

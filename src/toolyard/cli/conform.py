@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         results = asyncio.run(tried(target, kits, args))
     except aiohttp.ClientError as error:
-        raise UsageError(f"there is no answer from {target.url} ({error})") from None
+        raise UsageError(f"there is no answer from {target.url} ({error}). To start a server: toolyard serve") from None
     except TimeoutError:
         raise UsageError(f"there is no answer from {target.url} within {target.seconds:g} s") from None
     if args.json:

@@ -44,18 +44,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--by", default="environment", help="count by environment, split, task, run, wire [environment]"
     )
     searching = add("search", search, "Episodes with a step that contains these words.")
-    searching.add_argument("words", metavar="WORDS", nargs="+")
+    searching.add_argument("words", metavar="WORDS", nargs="+", help="what to look for")
     searching.add_argument("--limit", type=int, default=_LISTED)
     comparing = add("compare", compare, "Two runs, task by task.")
-    comparing.add_argument("runs", metavar="RUN", nargs=2)
+    comparing.add_argument("runs", metavar="RUN", nargs=2, help="two runs, by their names in the list")
     exporting = add("export", export, "Episodes for other programs.")
-    exporting.add_argument("out", metavar="OUT", type=Path)
+    exporting.add_argument("out", metavar="OUT", type=Path, help="the file to write")
     exporting.add_argument("--as", dest="shape", choices=exports.SHAPES, default="episodes")
     exporting.add_argument("--format", choices=exports.FORMATS, default="jsonl")
     add_filters(exporting)
     bundling = add("bundle", bundle, "One file of HTML that shows episodes anywhere.")
-    bundling.add_argument("ids", metavar="ID", nargs="+")
-    bundling.add_argument("out", metavar="OUT.html", type=Path)
+    bundling.add_argument("ids", metavar="ID", nargs="+", help="ids, or what they begin with")
+    bundling.add_argument("out", metavar="OUT.html", type=Path, help="the file to write")
     for command in (listing, showing, counting, searching, comparing):
         command.add_argument("--json", action="store_true", help="one JSON object a line, for other programs")
 

@@ -39,6 +39,7 @@ from toolyard.client import (
     RequestRefused,
     Task,
 )
+from toolyard.core.counting import counted
 from toolyard.core.errors import describe
 from toolyard.loading import load_targets
 from toolyard.sandboxes.installation import Installation, use
@@ -378,7 +379,7 @@ def tell(args: argparse.Namespace, evaluation: Evaluation, stopped: str) -> int:
     print(*lines(evaluation, found, prices_of(args)), sep="\n")
     if stopped:
         more = f"; --resume goes on from {args.json}" if args.json is not None else ""
-        print(f"\nStopped ({stopped}) with {len(evaluation.left)} attempts left{more}.")
+        print(f"\nStopped ({stopped}) with {counted(len(evaluation.left), 'attempt')} left{more}.")
     return 130 if stopped in ("SIGINT", "SIGTERM") else 0
 
 
@@ -392,7 +393,7 @@ def write(path: Path, text: str) -> None:
 def lines(evaluation: Evaluation, found: Mapping[str, Any], prices: Prices) -> Iterator[str]:
     about, k = evaluation.about, found["repeat"]
     tries = f", {k} tries each" if k > 1 else ""
-    yield f"{about.model} on {about.environment}, split {about.split}: {found['tasks']} tasks{tries}"
+    yield f"{about.model} on {about.environment}, split {about.split}: {counted(found['tasks'], 'task')}{tries}"
     yield ""
     tokens, cost = evaluation.tokens, prices.of(evaluation.tokens)
     several = {f"pass@{k}": found["pass@k"], f"pass^{k}": found["pass^k"]} if k > 1 else {}
@@ -413,7 +414,8 @@ def lines(evaluation: Evaluation, found: Mapping[str, Any], prices: Prices) -> I
     yield ""
     if named := evaluation.rewards:
         yield "rewards: " + ", ".join(f"{name} {mean:.4g}" for name, mean in named.items())
-    yield "ended: " + ", ".join(f"{count} {name}" for name, count in outcomes.most_common())
+    if outcomes:
+        yield "ended: " + ", ".join(f"{count} {name}" for name, count in outcomes.most_common())
     if too_few := k > 1 and evaluation.summary.too_few(k):
         yield f"{too_few} tasks were scored less than {k} times, and are not in pass@{k} and pass^{k}"
     for what, count in errors_of(evaluation.attempts)[:_ERRORS_SHOWN]:

@@ -80,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
                 raise UsageError(f"{environment.name!r} has no tasks; say which with --task")
             Play(environment, about, Screen(args.images)).until_the_end()
     except ConnectionLost as error:
-        return complain(f"toolyard play: there is no answer from {args.target} ({error})", 3)
+        return complain(
+            f"toolyard play: there is no answer from {args.target} ({error}). To start a server: toolyard serve", 3
+        )
     except InfrastructureError as error:
         return complain(f"toolyard play: {type(error).__name__}: {error}", 3)
     return 0

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         )
     settings = Settings.read(vars(args))
     logs.configure("text", "info")
-    with listen(args.host, args.port) as socket:
+    with listen(args.host, args.port, is_setting=False) as socket:
         begun = time.monotonic()
         corpus = read_corpus(args.corpus)
         tune_process()

@@ -151,6 +151,7 @@ class Environment:
         super().__init_subclass__()
         _check_hidden(cls)
         _check_max_turns(cls)
+        _check_toolsets(cls)
         _check_files(cls)
         check_hooks(cls, Environment)
         cls._definition = define(cls)
@@ -325,6 +326,9 @@ def as_split(split: Split | str) -> Split:
             return Split(name=split)
 
 
+_ATTRIBUTES = ("task_spec", "secrets")
+"""What the constructor sets on every instance: it would hide a tool of that name."""
+
 _HOOKS = (*CLASS_HOOKS, *INSTANCE_HOOKS, "__init__")
 
 
@@ -332,8 +336,6 @@ def define(cls: type[Environment]) -> Definition:
     """Read every tool of the class and of its toolsets. Raise `DefinitionError` for what cannot be served."""
     tools: dict[str, Tool] = {}
     for owner in (cls, *cls.toolsets):
-        if not isinstance(owner, type):
-            raise DefinitionError(f"{cls.__qualname__}.toolsets lists {owner!r}, which is not a class")
         for tool in tools_of(owner):
             if tool.name in tools:
                 raise DefinitionError(_collision(cls, tools[tool.name], tool))
@@ -341,6 +343,11 @@ def define(cls: type[Environment]) -> Definition:
                 raise DefinitionError(
                     f"{owner.__qualname__}.{tool.method}: a tool cannot be called {tool.name!r}, which is a method "
                     f"of every environment"
+                )
+            if tool.method in _ATTRIBUTES and owner is cls:
+                raise DefinitionError(
+                    f"{owner.__qualname__}.{tool.method}: a tool cannot be called {tool.method!r}, which is an "
+                    f"attribute of every session; write @tool(name={tool.method!r}) above a method of another name"
                 )
             tools[tool.name] = tool
     catalogue: dict[str, tuple[type, ToolSpec]] = {}
@@ -369,6 +376,16 @@ def _collision(cls: type[Environment], first: Tool, second: Tool) -> str:
         f"{cls.__qualname__}: {first.owner.__qualname__}.{first.method} and {second.owner.__qualname__}."
         f"{second.method} are both called {second.name!r}; rename one with @tool(name=…)"
     )
+
+
+def _check_toolsets(cls: type[Environment]) -> None:
+    listed: object = cls.toolsets
+    if isinstance(listed, str) or not isinstance(listed, Sequence):
+        shown = f"the class {listed.__name__}" if isinstance(listed, type) else repr(listed)
+        raise DefinitionError(f"{cls.__qualname__}.toolsets is {shown}; it must be a list of classes")
+    for owner in listed:
+        if not isinstance(owner, type):
+            raise DefinitionError(f"{cls.__qualname__}.toolsets lists {owner!r}, which is not a class")
 
 
 def _check_max_turns(cls: type[Environment]) -> None:

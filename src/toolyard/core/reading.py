@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import docstring_parser
 from pydantic import BaseModel, Field, create_model
-from pydantic.errors import PydanticUserError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic.fields import FieldInfo
 
 from toolyard.core.errors import DefinitionError
@@ -93,6 +93,8 @@ def _check_mark(owner: type, name: str) -> None:
     for mark, decorator in ((MARK, "tool"), (TERMINAL, "terminal")):
         if isinstance(value, staticmethod) and hasattr(value, mark) and not hasattr(wrapped, mark):
             raise DefinitionError(f"{where}.{name}: write @staticmethod above @{decorator}")
+    if isinstance(value, property) and hasattr(value.fget, MARK):
+        raise DefinitionError(f"{where}.{name} is a property; a tool is a method: leave out @property")
     if value is None or hasattr(wrapped, MARK):
         return
     for above in inherited[1::2]:
@@ -175,8 +177,24 @@ def _model_of(method: str, parameters: Mapping[str, Any], doc: str, where: str) 
     try:
         model = create_model(method, **fields)
     except (PydanticUserError, NameError, TypeError) as error:
-        raise DefinitionError(f"{where}: no JSON schema can be made of its parameters: {error}") from error
+        raise DefinitionError(_no_schema(fields, where, error)) from error
     return model, (parsed.description or "").strip() if described else doc
+
+
+def _no_schema(fields: Mapping[str, Any], where: str, error: Exception) -> str:
+    """Name the first parameter of a type that JSON has no words for."""
+    for name, field in fields.items():
+        one: dict[str, Any] = {name: field}
+        try:
+            create_model(where, **one)
+        except PydanticSchemaGenerationError:
+            hint = get_args(field[0])[0] if get_origin(field[0]) is Annotated else field[0]
+            shown = getattr(hint, "__name__", str(hint))
+            return (
+                f"{where}: parameter {name!r} is of type {shown}, which a model cannot write as JSON; take str, int, "
+                f"float, bool, list, dict, Literal, an Enum, a dataclass or a pydantic model"
+            )
+    return f"{where}: no JSON schema can be made of its parameters: {error}"
 
 
 def _given(parameters: Mapping[str, Any], where: str) -> Mapping[str, Given]:

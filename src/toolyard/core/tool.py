@@ -85,8 +85,10 @@ def tool(
     """
 
     def mark(fn: F) -> F:
-        if isinstance(written, str) or not callable(getattr(fn, "__func__", fn)):
+        if isinstance(written, str) or isinstance(fn, type) or not callable(getattr(fn, "__func__", fn)):
             raise DefinitionError(_not_on_a_method(written, fn))
+        if name is not None and not isinstance(name, str):
+            raise DefinitionError(f"{fn.__qualname__}: @tool(name={name!r}) is no name; write a str, such as 'find'")
         setattr(fn, MARK, Mark(name, shared, concurrent, exclusive, form, timeout))
         return fn
 
@@ -98,7 +100,9 @@ def _not_on_a_method(written: object, fn: object) -> str:
     if isinstance(written, str):
         where = getattr(fn, "__qualname__", repr(fn))
         return f"{where}: write @tool(name={written!r}) instead of @tool({written!r})"
-    what = "a property" if isinstance(fn, property) else repr(fn)
+    what = (
+        "a property" if isinstance(fn, property) else f"the class {fn.__name__}" if isinstance(fn, type) else repr(fn)
+    )
     return f"@tool stands above {what}; it marks a method, as def look(self, place: str)"
 
 

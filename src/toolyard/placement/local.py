@@ -96,7 +96,7 @@ class LocalPlacement:
             except Exception:
                 await placed.teardown()
                 raise
-            except asyncio.CancelledError:  # the caller waits no more, nor would it for the teardown
+            except asyncio.CancelledError:  # the caller has given up, and would not wait for the teardown either
                 self._discard(placed.teardown())
                 raise
         return placed
@@ -166,7 +166,7 @@ class LocalPlacement:
 
 
 def _construct(made: type[Environment], task: JsonObject, secrets: Mapping[str, str]) -> Environment:
-    """Call the author's constructor, and see that it called ours."""
+    """Call the author's constructor, and check that it called ours."""
     try:
         env = made(task_spec=task, secrets=secrets)
     except AttributeError as error:
@@ -190,7 +190,7 @@ async def contained(work: Awaitable[T]) -> T:
 
 
 def outside(error: BaseException) -> Exception:
-    """A usual exception for one that the author's code raised and that is none. Raises it if we cancelled the task."""
+    """An `Exception` for what the author's code raised instead, such as SystemExit. Raise it if we cancelled."""
     if not isinstance(error, asyncio.CancelledError):
         return RuntimeError(describe(error))
     current = asyncio.current_task()

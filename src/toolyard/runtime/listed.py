@@ -1,4 +1,4 @@
-"""Checks what `list_splits()` and `list_tasks()` return: each error names the value, and what to return instead."""
+"""Checks what the hooks that list splits and tasks return: each error names the value, and what to return instead."""
 
 from __future__ import annotations
 
@@ -39,6 +39,13 @@ def as_tasks(environment: type[Environment], split: str, listed: Any) -> Sequenc
                 check_task(environment, split, index, task)
     tasks: Sequence[JsonObject] = listed
     return tasks
+
+
+def as_count(environment: type[Environment], split: str, number: object) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        where = f"{environment.__qualname__}.num_tasks({split!r})"
+        raise DefinitionError(f"{where} returned {shown(number)}; return how many tasks there are, 0 or more")
+    return number
 
 
 def check_task(environment: type[Environment], split: str, index: int, task: object) -> None:

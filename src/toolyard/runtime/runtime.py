@@ -25,6 +25,7 @@ from toolyard.runtime.eager import eagerly
 from toolyard.runtime.grants import Grants
 from toolyard.runtime.journal import Journal, Why
 from toolyard.runtime.limits import Limits
+from toolyard.runtime.listed import shown
 from toolyard.runtime.owners import Owners
 from toolyard.runtime.session import Session
 from toolyard.runtime.shared import Shared
@@ -311,7 +312,10 @@ def by_name(environments: Sequence[type[Environment]]) -> dict[str, type[Environ
     """The environments by name. Raises `DefinitionError` for mistakes that show only on a finished class."""
     found: dict[str, type[Environment]] = {}
     for env in environments:
-        name = env.name().lower()
+        called: object = env.name()
+        if not isinstance(called, str):
+            raise DefinitionError(f"{env.__qualname__}.name() returned {shown(called)}; return a str, such as 'maze'")
+        name = called.lower()
         if not _GOOD_NAME.fullmatch(name):
             raise DefinitionError(
                 f"{env.__qualname__} is called {name!r}; a name is part of addresses: use letters, digits, ., _ and -"

@@ -13,7 +13,7 @@ from toolyard.core.environment import Environment, Split, overrides
 from toolyard.core.errors import DefinitionError, NotSupported, SplitNotFound, TaskNotFound
 from toolyard.core.output import JsonObject
 from toolyard.placement.base import Placement, Task
-from toolyard.runtime.listed import as_splits, as_tasks, check_task, copied
+from toolyard.runtime.listed import as_count, as_splits, as_tasks, check_task, copied
 
 log = logging.getLogger("toolyard.environment")
 
@@ -69,8 +69,7 @@ class Tasks:
     async def count(self, split: str) -> int:
         if overrides(self._env, "num_tasks"):
             await self._check(split)
-            count: int = await self._placement.ask(self._env.num_tasks, split)
-            return count
+            return _told(as_count, self._env, split, await self._placement.ask(self._env.num_tasks, split))
         return (await self._listed(split)).count
 
     async def at(self, split: str, index: int) -> Task:

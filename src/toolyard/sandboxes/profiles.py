@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from toolyard.sandboxes import cell_runner, inside, program
 from toolyard.sandboxes.base import Profile
-from toolyard.sandboxes.installation import Installation, in_use
+from toolyard.sandboxes.installation import Installation, in_use, own
 
 _EVERYDAY = (
     *(
@@ -126,6 +126,19 @@ def missing(profile: Profile, python: Installation | None = None) -> Sequence[st
     """Packages that the profile needs and a Python lacks; default: the Python of the sandboxes here."""
     libraries = (python or in_use()).libraries
     return [name for name in NEEDS[profile] if name not in libraries]
+
+
+def not_installed(packages: Sequence[str], extra: str) -> str:
+    """What is missing, and the extra that brings it; for another Python of the sandboxes, which has no extras of ours,
+    its own command. Empty if nothing is missing."""
+    if not packages:
+        return ""
+    names = [name.lower() for name in packages]
+    python = in_use()
+    how = f"pip install 'toolyard[{extra}]'"
+    if python.executable != own().executable:
+        how = f"{python.executable} -m pip install {' '.join(names)}"
+    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} not installed: {how}"
 
 
 def smallest(code: str) -> Profile:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from pydantic import ValidationError
+
 from toolyard.core.errors import describe
 from toolyard.core.frames import is_authors, is_installed
 
@@ -19,7 +21,16 @@ def explained(error: BaseException) -> str:
     """Describe an error with its place: `KeyError: 'size' (maze.py, line 37)`."""
     walk = traceback.walk_tb(error.__traceback__)
     lines = _authors([(frame.f_code.co_qualname, frame.f_code.co_filename, line) for frame, line in walk])
-    return describe(error) + (f" {_place(lines[-1])}" if lines else "")
+    return _in_one_line(error) + (f" {_place(lines[-1])}" if lines else "")
+
+
+def _in_one_line(error: BaseException) -> str:
+    """Pydantic writes paragraphs with links: keep what is wrong with which field."""
+    if not isinstance(error, ValidationError):
+        return describe(error)
+    wrong = error.errors(include_url=False, include_context=False)
+    parts = [f"{'.'.join(map(str, one['loc'])) or 'it'} is {one['input']!r}: {one['msg']}" for one in wrong]
+    return f"{type(error).__name__}: {error.title}: {'; '.join(parts)}"
 
 
 def running_code(frame: FrameType | None) -> tuple[FrameType | None, str | None]:

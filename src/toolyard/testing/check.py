@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from toolyard.adapters import adapt
+from toolyard.core.counting import counted
 from toolyard.core.environment import needs_sandbox, overrides
 from toolyard.core.errors import DefinitionError, SessionFailed
 from toolyard.core.output import CallResult, ToolFailure, ToolOutput
@@ -77,10 +78,10 @@ def check_environment(
     with hearing() as heard:
         try:
             env = adapt(environment)
-            report.environment = env.name()
             for record in heard.records:  # an adapter warns of what it leaves out of a class
                 add("warning", "class", record.getMessage())
             Server([environment])  # each protocol checks the class, its name for instance
+            report.environment = env.name()
             settings = Settings(
                 setup_seconds=seconds / 2,
                 call_seconds=seconds / 2,
@@ -254,10 +255,11 @@ class _Check:
         if tasks and not any(problems.values()):
             self._add("ok", "prompts", f"tasks opened: {len(problems)}; each has a prompt and lists its tools")
         for spec, runs in tools.values():
-            found = judging.of_tool(spec, runs=runs)
+            written = self._env._definition.tools.get(spec.name)
+            found = [*judging.of_tool(spec, runs=runs), *(judging.of_docstring(written) if written else ())]
             for level, text in found or [("ok", "described" + ", and so are its parameters" * bool(spec.input_schema))]:
                 self._add(level, "tools", f"{spec.name}: {text}")
-        return bool(tasks) and not any(problems.values())
+        return bool(tasks) and not any(level == "error" for found in problems.values() for level, _ in found)
 
     async def _look_at(self, placed: Placed, tools: dict[str, tuple[ToolSpec, bool]]) -> Problems:
         try:
@@ -292,7 +294,10 @@ class _Check:
             if not isinstance(play, _TimeOver):
                 plays.append(play)
         if len(plays) < episodes:
-            self._add("note", "episodes", f"only {len(plays)} of {episodes} were played {self._in_time}")
+            few = f"only {len(plays)} of {episodes} were" if plays else f"none of {episodes} was"
+            self._add("note", "episodes", f"{few} played to the end {self._in_time}")
+        if not plays:
+            return
         self._judge(plays, script)
         before = Census.take()
         self._progress(f"playing {len(plays)} episodes at once")
@@ -332,7 +337,9 @@ class _Check:
         given = [reward for reward in rewards if reward is not None and math.isfinite(reward)]
         kind = f"random (seed {self._seed})" if script is None else "as scripted"
         span = f"rewards from {min(given):g} to {max(given):g}" if given else "no reward"
-        self._add("ok", "episodes", f"{len(played)} {kind}, {len(made)} calls: {ended} reached finished, {span}")
+        self._add(
+            "ok", "episodes", f"{len(played)} {kind}, {counted(len(made), 'call')}: {ended} reached finished, {span}"
+        )
         if not ended:
             how = f"by chance, in {RANDOM_CALLS} calls" if script is None else "by these calls"
             self._add("note", "episodes", f"no episode reached finished {how}; show the way with --call or calls=")
@@ -371,13 +378,12 @@ class _Check:
             self._add(
                 "error" if len(new) >= episodes / 2 or kind == "asyncio tasks" else "warning",
                 "leaks",
-                f"{kind} left behind by {episodes} episodes: {len(new)} ({names}). End in teardown() what a session "
-                f"starts",
+                f"{kind} left behind by {counted(episodes, 'episode')}: {len(new)} ({names}). End in teardown() what a "
+                f"session starts",
             )
         if not growth:
-            self._add(
-                "ok", "leaks", f"no thread, open file, process or asyncio task left behind by {episodes} episodes"
-            )
+            kinds = "no thread, open file, process or asyncio task"
+            self._add("ok", "leaks", f"{kinds} left behind by {counted(episodes, 'episode')}")
 
     def _compare(self, plays: Sequence[Played | Exception], again: Sequence[Played | Exception]) -> None:
         for play, replay in zip(plays, again, strict=True):
@@ -402,7 +408,11 @@ class _Check:
             self._add("error", "sessions", f"{len(sessions)} are still open")
         if overrides(self._env, "teardown"):
             level: Level = "ok" if witness.torn_down == witness.built else "error"
-            self._add(level, "teardown", f"was called {witness.torn_down} times for {witness.built} sessions")
+            self._add(
+                level,
+                "teardown",
+                f"was called {counted(witness.torn_down, 'time')} for {counted(witness.built, 'session')}",
+            )
         said: dict[str, str] = {}
         for record in self._stage.heard.records:
             if record.levelname == "ERROR":  # exceptions of tools and setup() are warnings, reported where they occur

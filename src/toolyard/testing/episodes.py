@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
@@ -80,6 +81,7 @@ class Stage:
         async with self.session(task) as session:
             listed = await (await session.ready()).list_tools()
             for tool, arguments in script(listed):
+                await asyncio.sleep(0)  # a call may never pause, and a limit of time ends an episode only at a pause
                 result = as_result(await session.start(tool, arguments).finished())
                 raised = isinstance(result, ToolFailure) and result.reason == "tool_raised"
                 played.calls.append(MadeCall(tool, arguments, result, self.heard.last_error() if raised else None))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import binascii
+import inspect
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import docstring_parser
 import jsonschema_rs
 
 from toolyard.core.encoding import encode
+from toolyard.core.nearness import did_you_mean
 from toolyard.core.output import Blocks, ImageBlock, JsonObject, TextBlock, ToolFailure, ToolOutput
-from toolyard.core.tool import ToolSpec
+from toolyard.core.tool import Tool, ToolSpec
 from toolyard.testing.blame import explained
 from toolyard.testing.episodes import MadeCall
 from toolyard.testing.report import Level
@@ -41,6 +44,13 @@ def of_task(spec: object) -> Problems:
 def of_prompt(blocks: Blocks) -> Problems:
     if not any(block.text.strip() if isinstance(block, TextBlock) else block.data for block in blocks):
         return [("error", "the prompt is empty")]
+    if len(blocks) == 1 and isinstance(blocks[0], TextBlock) and _is_conversation(blocks[0].text):
+        return [
+            (
+                "warning",
+                "the agent reads JSON of messages: return text from get_prompt(), and messages from get_messages()",
+            )
+        ]
     return of_blocks(blocks)
 
 
@@ -63,7 +73,25 @@ def of_tool(spec: ToolSpec, *, runs: bool) -> Problems:
     for name in _undescribed(schema):
         text = f"parameter {name!r} has no description; write it under Args: in the docstring, or with pydantic's Field"
         found.append(("warning", text))
+    for name, default in _unfit_defaults(schema):
+        found.append(("warning", f"parameter {name!r} has the default {default!r}, which its type hint does not allow"))
     return found
+
+
+def of_docstring(tool: Tool) -> Problems:
+    """Arguments that the docstring describes and the tool does not have: the model never reads about them."""
+    if tool.whole:
+        return []
+    known = tool.arguments.model_fields if tool.arguments else {}
+    described = docstring_parser.parse(inspect.getdoc(getattr(tool.owner, tool.method)) or "").params
+    return [
+        (
+            "warning",
+            f"the docstring describes {one.arg_name!r}, which is no parameter{did_you_mean(one.arg_name, known)}",
+        )
+        for one in described
+        if one.arg_name not in known
+    ]
 
 
 def of_call(call: MadeCall, *, scripted: bool) -> Problems:
@@ -112,6 +140,24 @@ def _undescribed(schema: JsonObject) -> Sequence[str]:
         if not (parameter.get("description") or target.get("description")):
             found.append(name)
     return found
+
+
+def _unfit_defaults(schema: JsonObject) -> Iterator[tuple[str, object]]:
+    """None is left alone: many authors write it for a parameter that may be left out."""
+    for name, parameter in schema.get("properties", {}).items():
+        default = parameter.get("default")
+        if default is not None and not jsonschema_rs.is_valid({**parameter, "$defs": schema.get("$defs", {})}, default):
+            yield name, default
+
+
+def _is_conversation(text: str) -> bool:
+    """Whether it is the JSON of one message, or of several."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return False
+    messages = value if isinstance(value, list) else [value]
+    return bool(messages) and all(isinstance(one, dict) and {"role", "content"} <= one.keys() for one in messages)
 
 
 def shortened(text: str, most: int = 80) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from toolyard.core.counting import counted
 from toolyard.core.output import TextBlock, ToolFailure, ToolOutput
 from toolyard.placement.base import Task
 from toolyard.testing.episodes import MadeCall, Played, Stage, ToolCall, scripted, tools_of
@@ -86,7 +87,9 @@ class Probing:
 
     def problems(self, *, idle_reward: bool) -> Problems:
         found = [*self._payments(idle_reward=idle_reward), *self._escapes()]
-        what = f"{self.episodes} episodes of dishonest agents, of {_count(self.tasks, 'task')}"
+        if self.cut_short and not self.episodes:
+            return [("note", "no dishonest agent has played: there is time for them with a larger --seconds")]
+        what = f"{counted(self.episodes, 'episode')} of dishonest agents, of {counted(self.tasks, 'task')}"
         if self.cut_short:
             found.append(("note", f"only {what} were played: there is time for more with a larger --seconds"))
         if not found:
@@ -95,7 +98,7 @@ class Probing:
 
     def _payments(self, *, idle_reward: bool) -> Iterator[tuple[Level, str]]:
         for (agent, _), earned in self.earned.items():
-            where = f"in {len(earned.tasks)} of {_count(self.tasks, 'task')}"
+            where = f"in {len(earned.tasks)} of {counted(self.tasks, 'task')}"
             told = f"an agent that {agent} gets a reward of {earned.reward:g} for {earned.call}, {where}"
             if agent != "does nothing":
                 yield "error", f"{told}; grade where its program cannot reach"
@@ -119,7 +122,3 @@ def _reward(made: MadeCall) -> float | None:
 
 def _call(made: MadeCall) -> str:
     return f"{made.tool} {shortened(json.dumps(dict(made.arguments), ensure_ascii=False))}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -71,7 +71,7 @@ class IPythonCode(SandboxedToolset):
 
     @classmethod
     def missing(cls) -> str:
-        return "pip install ipython" if profiles.missing(cls.profile) else ""
+        return profiles.not_installed(profiles.missing(cls.profile), "ipython")
 
     @tool(form=CellForm())
     async def ipython_code(self, code: str) -> ToolOutput:

@@ -78,7 +78,7 @@ class PythonNotebook(SandboxedToolset):
             *profiles.missing(cls.profile),
             *(["nbformat"] if importlib.util.find_spec("nbformat") is None else []),
         ]
-        return f"pip install {' '.join(absent).lower()}" if absent else ""
+        return profiles.not_installed(absent, "notebook")
 
     @tool
     async def execute_cell(self, code: str, cell_index: int | None = None, reset: bool = False) -> ToolOutput:
