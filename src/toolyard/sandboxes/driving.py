@@ -102,7 +102,7 @@ class End:
         head, _, chunk = text.partition("\n")
         kind, _, rest = head.partition(" ")
         chunks = [chunk]
-        if not rest.isdecimal() or int(rest) > LONGEST // 1024:
+        if not rest.isdecimal() or len(rest) > 9 or int(rest) > LONGEST // 1024:  # Python refuses very long integers
             raise self._ended()
         for _ in range(int(rest)):
             chunks.append(await self._told(f"__import__('sys').modules[{module!r}].side.more()"))
