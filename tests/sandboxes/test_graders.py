@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from tests.sandboxes import backends
 from toolyard.core.errors import DefinitionError, SandboxError, SandboxLost, SandboxUnavailable, WorkspaceError
 from toolyard.sandboxes import Limits, Provider, Sandbox, open_sandbox
+from toolyard.sandboxes.base import Finished, Usage
 from toolyard.sandboxes.grading import laying, records
 
 pytestmark = pytest.mark.anyio
@@ -293,3 +295,43 @@ async def test_a_test_file_finds_no_other_unless_one_imports_it(box: Sandbox):
     async with await box.grader(hidden=hidden) as grader:
         assert (await grader.run_tests(["tests/test_a.py"], twins=0)).ok
         assert (await grader.run_tests(["tests/test_b.py"], twins=0)).ok
+
+
+@pytest.mark.thorough
+async def test_a_program_that_knows_most_twins_by_the_tests_that_it_can_do_is_found_out_by_the_others(box: Sandbox):
+    knowing = b"""
+import ast
+
+class Same(int):
+    __eq__ = lambda *_: True
+    __hash__ = int.__hash__
+
+def double(n):
+    return 2 * n
+
+def all_that_it_can_do_is_expected():
+    for node in ast.walk(ast.parse(open("test_a.py").read())):
+        match node:
+            case ast.Compare(left=ast.Call(func=ast.Name(id="double"), args=[given]), comparators=[expected]):
+                if double(ast.literal_eval(given)) != ast.literal_eval(expected):
+                    return False
+    return True
+
+def hard(n):
+    return Same() if all_that_it_can_do_is_expected() else 0
+"""
+    await box.write("a.py", knowing)
+    tests = "".join(f"def test_{n}():\n    assert double({n}) == {2 * n}\n" for n in range(5))
+    source = f"from a import double, hard\n{tests}def test_hard():\n    assert hard(2) == 17\n"
+    async with await box.grader(hidden={"test_a.py": source}) as grader:
+        assert (await grader.run_tests(twins=0)).ok
+        assert (await grader.run_tests(twins=9)).voided
+
+
+@pytest.mark.parametrize("line", [b"\n", b'{"broken": ""}\n'])
+def test_a_report_of_very_many_lines_is_void_at_once(line: bytes):
+    told = b'{"ready": "9"}\n' + line * (2**21 // len(line))
+    began = time.process_time()
+    found = records.read(Finished(0, told, b"", None, Usage(), "L0"), "tests/test_a.py")
+    assert found.tampered
+    assert time.process_time() - began < 1

@@ -154,7 +154,7 @@ FORGERIES: dict[str, tuple[str, Any]] = {
     ),
     **each(
         "a callback asked for what the test knows",
-        "def f(g):\n    seen = []\n    for how in (lambda: g.__closure__, lambda: g.__globals__, lambda: g.__defaults__, lambda: g.__code__, lambda: g.want, lambda: g.__wrapped__, lambda: g.func, lambda: g.args, lambda: g.keywords, lambda: g.__self__):\n        try: seen.append(how())\n        except BaseException as e: seen.append(e.args)\n    try: g('x')\n    except BaseException as e:\n        seen.append(e.args)\n        t = e.__traceback__\n        while t:\n            seen.append(t.tb_frame.f_locals); t = t.tb_next\n    for one in seen:\n        if '42' in repr(one): return 42\n    return 0",
+        "def f(g):\n    seen = []\n    for how in (lambda: g.__closure__, lambda: g.__globals__, lambda: g.__defaults__, lambda: g.__code__, lambda: g.want, lambda: g.__wrapped__, lambda: g.func, lambda: g.args, lambda: g.keywords, lambda: g.__self__):\n        try: seen.append(how())\n        except BaseException as e: seen.append(e.args)\n    try: g('x')\n    except BaseException as e:\n        seen.append(e.args)\n        t = e.__traceback__\n        while t:\n            seen.append(t.tb_frame.f_locals); t = t.tb_next\n    import re\n    for one in seen:\n        if re.search(r'(?<![0-9a-fx])42(?![0-9a-f])', repr(one)): return 42  # and no address has it\n    return 0",
         ["want = 42\nassert f(lambda x: x + want) == 42 + 0 * want"],
         ["from functools import partial\nimport operator\nassert f(partial(operator.add, 42)) == 42"],
         ["def g(x, want=42):\n    return x + want\nassert f(g) == 42"],

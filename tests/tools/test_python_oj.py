@@ -346,6 +346,14 @@ def test_over_ors_the_task_has_the_tests(server):
         assert (passed.finished, passed.blocks[0].text) == (True, "All public test cases passed!\n")
 
 
+def test_a_program_that_changes_its_arguments_leaves_the_tests_of_the_task_as_they_are(server):
+    tests = {"inputs": [[[3, 1, 2]]], "outputs": [3], "fn_name": "f"}
+    with Client(server.url) as client, client.environment("toolbox").session({"public_tests": tests}) as session:
+        first = session.call_tool("python_oj", {"code": "def f(xs):\n    xs.clear()\n    return 0"})
+        assert "Input: [[3, 1, 2]]" in first.text
+        assert session.call_tool("python_oj", {"code": "def f(xs):\n    return len(xs)"}).finished
+
+
 async def test_words_are_refused_only_where_the_list_is_on(trainer):
     code, tests = "import subprocess\nprint(input())", cases(("1", "1"))
     with running([toolbox(named_toolsets("python_oj"), block_lists=True)]) as dropin:

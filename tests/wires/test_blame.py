@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
+import os
 import socket
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
@@ -52,6 +54,10 @@ class Judged(OneTask):
         raise ServiceUnavailable("the judge is down")
 
     @tool
+    def without_files(self) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    @tool
     async def with_a_timer(self) -> str:
         async with asyncio.timeout(0.01):
             await asyncio.Event().wait()
@@ -77,6 +83,7 @@ LOST = {
     "with_httpx": "a service that it asks failed: ConnectError: All connection attempts failed",
     "side_by_side": "a service that it asks failed: ConnectError: All connection attempts failed",
     "in_words": "the judge is down",
+    "without_files": "the server ran short of something: OSError: [Errno 24] Too many open files",
     "with_a_timer": "it gave up waiting: TimeoutError",
 }
 NO_NUMBER = "the tool's output cannot be used: its reward is {}, and a reward is a finite number or None"

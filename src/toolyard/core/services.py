@@ -30,6 +30,8 @@ _CLIENTS = {
 """By package: the exceptions that a client raises when it gets no answer. Their subclasses count, too."""
 _SAME_AS = {"httpx2": "httpx", "httpcore": "httpx", "httpcore2": "httpx"}
 _UNREACHABLE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT}
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""The host or the server has no more files or memory to give: no call of an agent's is at fault."""
 _TOO_BUSY = {408, 425, 429}
 _GRPC = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
 _ERROR_CODES = {"urllib", "google"}
@@ -45,9 +47,13 @@ def blame_of(error: BaseException) -> Blame | None:
     if isinstance(error, BaseExceptionGroup):
         found = {blame_of(one) for one in error.exceptions}
         return None if None in found else "timed_out" if found == {"timed_out"} else "lost"
-    if isinstance(error, SandboxError | BrowserError | ServiceUnavailable) or _is_service(error):
+    if isinstance(error, SandboxError | BrowserError | ServiceUnavailable) or is_shortage(error) or _is_service(error):
         return "lost"
     return "timed_out" if isinstance(error, TimeoutError) else None
+
+
+def is_shortage(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
 def _is_service(error: BaseException) -> bool:

@@ -53,7 +53,7 @@ from toolyard.core.output import (
 )
 from toolyard.core.reading import tools_of
 from toolyard.core.schema import fit
-from toolyard.core.services import Blame, blame_of
+from toolyard.core.services import Blame, blame_of, is_shortage
 from toolyard.core.tool import ListToolsOutput, Tool, ToolSpec
 from toolyard.core.workspace import Workspace
 from toolyard.placement.base import SessionSpec, Strategy, list_session_tools
@@ -422,6 +422,8 @@ def failure(tool: str, error: BaseException) -> ToolFailure:
 
 def _unanswered(tool: str, reason: Blame, error: BaseException) -> ToolFailure:
     what = "a service that it asks failed" if reason == "lost" else "it gave up waiting"
+    if is_shortage(error):
+        what = "the server ran short of something"
     log.warning("tool %r could not be run: %s: %s", tool, what, describe(error), exc_info=error)
     return ToolFailure(reason, f"Tool {tool!r} could not be run: {what}: {_briefly(error)}")
 

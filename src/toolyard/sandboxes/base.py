@@ -301,7 +301,7 @@ class Grader(Protocol):
         *,
         expected: Sequence[str] | None = None,
         timeout: float = 60.0,
-        twins: int = 3,
+        twins: int = 4,
         path: Sequence[str] = (".",),
         plugins: Sequence[str] = (),
     ) -> TestReport:

@@ -102,7 +102,7 @@ class End:
         head, _, chunk = text.partition("\n")
         kind, _, rest = head.partition(" ")
         chunks = [chunk]
-        if not rest.isdecimal() or int(rest) > LONGEST // 1024:
+        if not rest.isdecimal() or len(rest) > 9 or int(rest) > LONGEST // 1024:  # Python refuses very long integers
             raise self._ended()
         for _ in range(int(rest)):
             chunks.append(await self._told(f"__import__('sys').modules[{module!r}].side.more()"))
@@ -166,13 +166,18 @@ class Driven:
         return await self.ask("chain", item, False, [[name]])
 
     async def ask(self, *request: Any) -> Any:
-        """Have the program's side perform an operation of `sides.Deeds`."""
+        """Have the program's side perform an operation of `sides.Deeds`. Its arguments change as the program changes
+        them."""
+        return self.outcome(await self.answer(*request), request[-1][-1])
+
+    async def answer(self, *request: Any) -> Any:
+        """The answer to a request, for `outcome`. The arguments stay as they are."""
         try:
             message = await self.serve(write(request, _referred, longest=_GIVEN_MOST))
         except TooLarge:
             raise ValueError(f"the arguments are longer than {_GIVEN_MOST:,} characters") from None
         value = await self._read(message)
-        return self.outcome((None, None, value) if message.kind == "raised" else value, request[-1][-1])
+        return (None, None, value) if message.kind == "raised" else value
 
     async def several(self, requests: Sequence[Any]) -> Sequence[Any]:
         """Send several requests in one message. Returns the answers, each for `outcome`: all of them, or those up to

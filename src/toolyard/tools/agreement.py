@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-_WHOLE_NUMBER = re.compile(r"([+-]?)0*([0-9]+)")
+_WHOLE_NUMBER = re.compile(r"([+-]?)([0-9]+)")  # one way to match: a program may print a million zeros
 
 
 def agrees(output: str, expected: str) -> bool:
@@ -27,7 +27,7 @@ def _word_agrees(ours: str, theirs: str) -> bool:
         return True
     whole = _WHOLE_NUMBER.fullmatch(ours), _WHOLE_NUMBER.fullmatch(theirs)
     if whole[0] and whole[1]:  # compare digits: Python refuses to convert very long integers
-        return _sign(whole[0]) == _sign(whole[1]) and whole[0][2] == whole[1][2]
+        return _signed(whole[0]) == _signed(whole[1])
     try:
         numbers = float(ours), float(theirs)
     except ValueError:
@@ -37,6 +37,7 @@ def _word_agrees(ours: str, theirs: str) -> bool:
     return math.isclose(*numbers, rel_tol=1e-5, abs_tol=1e-8)
 
 
-def _sign(whole: re.Match[str]) -> bool:
-    """Whether the number is below zero."""
-    return whole[1] == "-" and whole[2] != "0"
+def _signed(whole: re.Match[str]) -> tuple[bool, str]:
+    """Whether the number is below zero, and its digits."""
+    digits = whole[2].lstrip("0")
+    return whole[1] == "-" and digits != "", digits

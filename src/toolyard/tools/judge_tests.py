@@ -84,7 +84,8 @@ class CallTest(OutputTest):
         async with interpreter_once(profile=smallest(code)) as interpreter:
             program = Driven(interpreter, code, clock=Clock(SECONDS))
             try:
-                value = await program.ask("entry", self.name, [[self.arguments, {}]])
+                # The arguments are the trainer's own: other programs are judged by them, too.
+                value = program.outcome(await program.answer("entry", self.name, [[self.arguments, {}]]))
             except ProgramRaised as error:
                 return self.told(_stopped(program, error.traceback))
             except ProgramEnded as error:

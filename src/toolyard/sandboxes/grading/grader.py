@@ -56,7 +56,7 @@ class WorkspaceGrader:
         *,
         expected: Sequence[str] | None = None,
         timeout: float = 60.0,
-        twins: int = 3,
+        twins: int = 4,
         path: Sequence[str] = (".",),
         plugins: Sequence[str] = (),
     ) -> TestReport:

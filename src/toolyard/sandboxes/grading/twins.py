@@ -9,13 +9,15 @@ from __future__ import annotations
 import ast
 import copy
 import random
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from toolyard.sandboxes.grading.changes import find_changes
 from toolyard.sandboxes.grading.finding import Function, Test, find_tests, parameters
 
+_BROAD = 3
+"""The most twins that change many tests at once."""
 Kind: TypeAlias = Literal["changed", "plain", "same"]
 """A test in a twin is changed (it expects something else), plain (it ends in an assertion that cannot hold), or the
 same. The last catches code that runs one test in place of another, because the other one then passes changed."""
@@ -50,25 +52,43 @@ def write(path: str, source: str, twins: int, dice: random.Random) -> Written:
     if closes:
         for node in _nodes(find_tests(real)):
             _close(node, holds=True, dice=dice)
-    spared = [dice.randrange(twins) if twins > 1 and len(tests) > 1 else -1 for _ in _nodes(tests)]
-    written = [_twin(tree, number, spared, closes, dice) for number in range(twins)]
+    turns = [0] * len(_nodes(tests))
+    written = [_twin(tree, changed, turns, closes, dice) for changed in _chosen(tests, twins, dice)]
     return Written(path, tests, _text(real), written)
 
 
-def _twin(tree: ast.Module, number: int, spared: Sequence[int], closes: bool, dice: random.Random) -> Twin:
-    """Twins of a file change different things in a test, as long as there are more to change. Each test stays the same
-    in one of them."""
+def _chosen(tests: Sequence[Test], twins: int, dice: random.Random) -> Iterator[Set[int]]:
+    """The numbers of the functions that each twin changes.
+
+    The first twins change most: each function stays the same in one of them, so that code that runs one test in place
+    of another passes a test that changed. But code that does some of the work knows such a twin by the tests that it
+    can do, and may forge the others elsewhere. Every further twin changes one function only, each another.
+    """
+    nodes = _nodes(tests)
+    broad = min(twins, _BROAD)
+    spared = [dice.randrange(broad) if broad > 1 and len(tests) > 1 else -1 for _ in nodes]
+    for number in range(broad):
+        yield {at for at, spared_in in enumerate(spared) if spared_in != number}
+    alone = [at for at, node in enumerate(nodes) if find_changes(node)] or [*range(len(nodes))]
+    dice.shuffle(alone)
+    for number in range(twins - broad):
+        yield {alone[number % len(alone)]} if alone else set()
+
+
+def _twin(tree: ast.Module, changed: Set[int], turns: list[int], closes: bool, dice: random.Random) -> Twin:
+    """Twins of a file change different things in a test, as long as there are more to change. `turns` counts the
+    changes of each function so far."""
     tree = copy.deepcopy(tree)
     tests = find_tests(tree)
     kinds: dict[int, Kind] = {}
     same_cases: dict[int, Set[str]] = {}
-    for node, spared_in in zip(_nodes(tests), spared, strict=True):
-        turn = number - (spared_in < number and spared_in >= 0)
-        if number == spared_in:
+    for at, node in enumerate(_nodes(tests)):
+        if at not in changed:
             kinds[id(node)] = "same"
         elif changes := find_changes(node):
             kinds[id(node)] = "changed"
-            same_cases[id(node)] = changes[turn % len(changes)](dice)
+            same_cases[id(node)] = changes[turns[at] % len(changes)](dice)
+            turns[at] += 1
         else:
             kinds[id(node)] = "plain"
     if closes:

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from toolyard.sandboxes.inside.plain import TooLarge, write
+from toolyard.sandboxes.inside.plain import TooLarge, exactly, write
 from toolyard.sandboxes.inside.plain_reader import NotPlain
 
 BUILTINS = dict(vars(builtins))
@@ -21,7 +21,10 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("lshift", "rshift", "xor", "and_", "or_", "abs", "index")},
     **{name: getattr(operator, name) for name in ("getitem", "setitem", "delitem")},
     **{name: BUILTINS[name] for name in ("iter", "len", "str", "repr", "int", "float", "complex", "round")},
-    **{name: BUILTINS[name] for name in ("dir", "reversed", "divmod", "format", "isinstance")},
+    **{
+        name: BUILTINS[name] for name in ("dir", "reversed", "divmod", "format", "isinstance", "issubclass", "callable")
+    },
+    "exactly": exactly,
 }
 _TELLTALES = (
     *(types.FunctionType, types.MethodType, types.ModuleType, types.FrameType, types.CodeType, types.TracebackType),
@@ -84,7 +87,7 @@ class Deeds:
         for request in requests:
             try:
                 answers.append((*side.performed(request), None))
-                write(answers[-1], _none_of_it)
+                write(answers[-1], _none_of_it, owned=True)
             except (NotPlain, TooLarge):
                 break
             except Exception as error:  # the program's

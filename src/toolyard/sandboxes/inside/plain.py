@@ -5,15 +5,16 @@ Imports only the standard library: sandboxes load the text of this file too.
 These cross by value: numbers (Decimal and Fraction too), text, bytes, None, bool, range, list, tuple, dict and its
 keys, set, frozenset and deque. So do `int`, `str` and the other types of these; the reader gets its own. The writer
 reads instances of their subclasses by the base type's own methods, so methods that a subclass overrides do not matter.
-Everything else crosses as a handle. A text is a sequence of chunks, each a JSON array of tokens in preorder: neither
-side recurses, and no chunk takes the reader long.
+If asked for, an instance of a program's own subclass, such as a namedtuple or a `Stack(list)` with methods, crosses as
+a handle beside its value. Everything else crosses as a handle. A text is a sequence of chunks, each a JSON array of
+tokens in preorder: neither side recurses, and no chunk takes the reader long.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, TypeAlias
@@ -37,12 +38,12 @@ class TooLarge(Exception):
     """The value takes more text than `LONGEST`."""
 
 
-def write(value: object, refer: Refer, *, longest: int = LONGEST) -> Sequence[str]:
-    """The chunks of a value. Raises TooLarge."""
+def write(value: object, refer: Refer, *, longest: int = LONGEST, owned: bool = False) -> Sequence[str]:
+    """The chunks of a value. Raises TooLarge. With `owned`, instances of a program's own subclasses get handles."""
     chunks: list[str] = []
     fragments: list[str] = []
     size = whole = 0
-    for fragment in _fragments(value, refer):
+    for fragment in _fragments(value, refer, owned):
         size += len(fragment) + 1
         if size > CHUNK:
             chunks.append(f"[{','.join(fragments)}]")
@@ -55,27 +56,36 @@ def write(value: object, refer: Refer, *, longest: int = LONGEST) -> Sequence[st
     return chunks
 
 
-def _fragments(value: object, refer: Refer) -> Iterator[str]:
+def _fragments(value: object, refer: Refer, owned: bool) -> Iterator[str]:
     """The tokens, as JSON."""
     under_way: list[int] = []
     stack: list[Iterator[Any]] = [iter((value,))]
     while stack:
-        for item in stack[-1]:
-            kind = type(item)
+        for part in stack[-1]:
+            item, kind = part, type(part)
             if kind in _LEAVES:
                 exact, base = item, kind
+            elif kind is _Beside:
+                item = item.item
+                exact, base = _based(item, type(item))
+            elif "_toolyard_attached" in _names(kind):  # the reader knows the object that this is the value of
+                exact, base = _Handle(item), _Handle
+            elif owned and kind not in _PARTS and _is_own(kind) and id(item) not in under_way:
+                exact, base = _Owned(item), _Owned
             else:
                 exact, base = _based(item, kind)
             if base in _LONG and len(exact) > _PIECE:
                 yield from _pieces(exact)
             elif base in _LEAVES and not (base is int and int.bit_length(exact) > _BITS):
                 yield _LEAVES[base](exact)
+            elif base is _Handle:
+                yield _quoted(refer(exact.item))
             elif base not in _PARTS or len(stack) > DEEPEST or id(item) in under_way:
                 yield _quoted(refer(item))
             else:
                 count, inner = _PARTS[base](exact)
                 yield f'"{_TAGS[base]}{count}"'
-                under_way.append(id(item))
+                under_way.append(id(item) if base is not _Owned else 0)
                 stack.append(inner)
                 break
         else:
@@ -107,6 +117,14 @@ def _based(item: Any, kind: type) -> tuple[Any, type]:
     return item, kind
 
 
+def exactly(item: Any) -> Any:
+    """A list, dict, set or deque with the items of this instance of a subclass."""
+    for base, copied in _COPIES.items():
+        if base in _mro(type(item)):
+            return copied(item)
+    raise TypeError
+
+
 def _pieces(whole: str | bytes) -> Iterator[str]:
     """The tokens of a text or of bytes too long for one."""
     yield f'"{_LONG[type(whole)]}{-(-len(whole) // _PIECE)}"'
@@ -136,8 +154,38 @@ class _Array:
         self.array = array
 
 
+class _Item:
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+
+class _Owned(_Item):
+    """An instance of a program's own subclass: it crosses as a handle and a value."""
+
+
+class _Handle(_Item):
+    """The handle of one."""
+
+
+class _Beside(_Item):
+    """The value of one."""
+
+
+def _is_own(kind: type) -> bool:
+    """Whether this subclass of a plain type, defined by the program, adds anything to it."""
+    for one in _mro(kind):
+        names = _names(one)
+        if one in _PARTS or one in _OWN:
+            return False
+        if names.get("__module__") == "__main__" and any(name not in _TRIVIAL for name in names):
+            return any(base in _PARTS or base in _OWN for base in _mro(one))
+    return False
+
+
 _mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 """The type's own: a metaclass could override it."""
+_names: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
+_TRIVIAL = {"__module__", "__doc__", "__dict__", "__weakref__", "__qualname__", "__slots__", "__annotations__"}
 
 
 def _whole(number: int) -> str:
@@ -184,6 +232,13 @@ _PARTS: dict[type, Callable[[Any], tuple[int, Iterator[Any]]]] = {
     _KEYS: lambda item: (len(item), iter(list(item))),
     deque: lambda item: (deque.__len__(item) + 1, chain((_most(item),), list(deque.__iter__(item)))),
     _Array: lambda item: (1, iter((item.array.dtype.str, item.array.tolist()))),
+    _Owned: lambda item: (2, iter((_Handle(item.item), _Beside(item.item)))),
+}
+_COPIES: dict[type, Callable[[Any], Any]] = {
+    list: lambda item: list(list.__iter__(item)),
+    dict: lambda item: dict(list(dict.items(item))),
+    set: lambda item: set(set.__iter__(item)),
+    deque: lambda item: deque(deque.__iter__(item), _most(item)),
 }
 _NUMBERS = {"decimal": "Decimal", "fractions": "Fraction"}
 _LONG: dict[type, str] = {str: "S", bytes: "B"}
@@ -196,4 +251,5 @@ _TAGS: dict[type, str] = {
     _KEYS: "k",
     deque: "q",
     _Array: "n",
+    _Owned: "u",
 }

@@ -25,18 +25,21 @@ class Reader:
     """Takes chunks one after the other; `value` is there after the last.
 
     `resolve` turns a handle's token into an object. `array` takes the type and the nested lists of a numpy array.
+    `owned` takes the handle and the value of an instance of a program's own subclass.
     """
 
     def __init__(
         self,
         resolve: Callable[[str], Any],
         array: Callable[[str, Any], Any] = lambda _, nested: nested,
+        owned: Callable[[Any, Any], Any] = lambda _, value: value,
         *,
         longest: int = LONGEST,
     ) -> None:
         self._resolve = resolve
         self._longest = longest + 2 * CHUNK
         self._array = array
+        self._owned = owned
         self._stack: list[tuple[str, int, list[Any]]] = []
         self._size = self._collisions = 0
         self._value: list[Any] = []
@@ -107,6 +110,8 @@ class Reader:
                 return deque(items[1:], *items[:1])
             case "n":
                 return self._array(*items)
+            case "u":
+                return self._owned(*items)
         return ("" if tag == "S" else b"").join(items)
 
     def _keys(self, items: list[Any]) -> list[Any]:
@@ -136,7 +141,7 @@ def _decimal(text: str) -> Any:
     return number
 
 
-_OPEN = {"l": 1, "t": 1, "e": 1, "z": 1, "d": 2, "k": 1, "q": 1, "n": 2, "S": 1, "B": 1}
+_OPEN = {"l": 1, "t": 1, "e": 1, "z": 1, "d": 2, "k": 1, "q": 1, "n": 2, "u": 1, "S": 1, "B": 1}
 """For each opening tag, how many tokens follow for one counted part."""
 _TYPES = {name: kind for kind, name in TYPES.items()}
 _SIMPLE: dict[str, Callable[[str], Any]] = {

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from toolyard.sandboxes.inside.plain import write
-from toolyard.sandboxes.inside.proxies import TEXT, Proxy, Unproven, doom
+from toolyard.sandboxes.inside.proxies import TEXT, Proxy, Unproven, doom, exact
 from toolyard.sandboxes.inside.sides import Said, Side
 
 UNTESTED = "The program ended before the test had ended."
@@ -54,6 +54,8 @@ class Names(dict[str, Any]):
         self._judges = _JUDGES & only_read
 
     def __missing__(self, name: str) -> Any:
+        if name == "callable":
+            return _is_callable
         if name in _BUILTINS:  # not copied here: that would make a fork copy their memory
             return _BUILTINS[name]
         if name.startswith(OWN):
@@ -70,6 +72,12 @@ class Names(dict[str, Any]):
         if name in self._judges or (type(value) is Proxy and value._kind == "m"):
             return importlib.import_module(_ALIASES.get(name, name))
         return value
+
+
+def _is_callable(item: Any, /) -> bool:
+    if type(item) is Proxy:
+        return item._side.ask("operate", "callable", [item]) is True
+    return callable(item)
 
 
 class Named:
@@ -90,6 +98,7 @@ def _whole(side: Side, value: Any) -> Any:
     """The value that an `assert` tests. A value that is not plain data would be true only by the program's claim."""
     if type(value) is Proxy and value._kind == f"o{MATCH}":
         return True
+    value = exact(value)
     if type(value) is Proxy:
         doom(side, "The test asserts a value that is no plain data. It proves nothing.")
     return value
@@ -100,7 +109,6 @@ def begin(source: str, requests: Sequence[Sequence[str]], answers: Sequence[str]
     they are everything, it needs no thread that can wait for an answer."""
     program: Any = sys.modules["toolyard_program"]
     side = Side({}, lambda error: program.told(error, ("test.py",)), wary=True)
-    side.knows_stops = "StopIteration" in source
     sys.modules[__name__].side = side  # type: ignore[attr-defined]  # where the host finds it
     if answers:
         side.expect(requests, answers)
@@ -135,6 +143,7 @@ def _run(side: Side, source: str) -> None:
     linecache.cache["test.py"] = (len(source), None, [line + "\n" for line in source.split("\n")], "test.py")
     tree = ast.parse(source, "test.py")
     nodes = [*ast.walk(tree)]
+    _describe(side, nodes)
     only_called = prepare(nodes, bound_names(nodes))
     names = Names(side, only_called, _only_read(nodes))
     variables = {"__name__": "__main__", "__builtins__": names}
@@ -142,6 +151,19 @@ def _run(side: Side, source: str) -> None:
     variables.clear()  # free the memory for the next test in this process
     if (random := sys.modules.get("random")) is not None:  # the test may have seeded it
         random.seed()
+
+
+def _describe(side: Side, nodes: Sequence[ast.AST]) -> None:
+    """Tell the side by which exceptions of a program a test could end before it has asserted everything."""
+    raises = [part for node in nodes if isinstance(node, ast.Raise) for part in ast.walk(node)]
+    side.expects = {node.id for node in nodes if isinstance(node, ast.Name) and node not in raises}
+    side.has_items = any(isinstance(node, ast.FunctionDef) and node.name == "__getitem__" for node in nodes)
+    blocks = [node for node in nodes if isinstance(node, ast.With | ast.AsyncWith)]
+    side.asserts_in_blocks = any(_asserts(part) for block in blocks for one in block.body for part in ast.walk(one))
+
+
+def _asserts(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assert) or (isinstance(node, ast.Attribute) and node.attr.startswith("assert"))
 
 
 def prepare(nodes: Sequence[ast.AST], bound: set[str]) -> set[str]:
@@ -195,10 +217,18 @@ def _own_the_function(node: ast.Assert, bound: set[str]) -> None:
     program was asked to write."""
     names = [one for one in ast.walk(node.test) if isinstance(one, ast.Name)]
     if all(name.id in _BUILTINS and name.id not in bound for name in names):
-        for call in ast.walk(node.test):
+        for call in _as_written(node.test):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and _is_literal(call):
                 call.func.id = OWN + call.func.id
                 return
+
+
+def _as_written(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all of its parts, in the order in which they are written."""
+    waiting = [node]
+    while waiting:
+        yield (one := waiting.pop())
+        waiting += reversed([*ast.iter_child_nodes(one)])
 
 
 def _is_literal(call: ast.Call) -> bool:

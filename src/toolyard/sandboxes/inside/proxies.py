@@ -3,13 +3,15 @@
 Imports only the standard library: sandboxes load the text of this file.
 
 In a test, a stand-in can never make an assertion hold by its own claim. It equals nothing and has no order: a test that
-compares it, or computes with it and plain data, fails, whatever it does next. Operations on the program's own objects
-(calls, attributes, items, `len()`, `str()`, sums) return plain data, and the test compares that.
+compares it, or computes with it and plain data, fails, whatever it does next. If its class is a subclass of `list` or
+another plain type, the test compares and iterates the plain value, by that type's own methods. Operations on the
+program's own objects (calls, attributes, items, `len()`, `str()`, sums) return plain data, and the test compares that.
 """
 
 from __future__ import annotations
 
 import builtins
+import operator
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -17,6 +19,8 @@ from typing import Any, NoReturn
 _ITEMS_AT_ONCE = 256
 TEXT = "_toolyard_text"
 """The attribute of an exception that holds its traceback on the other side."""
+OBJECT = "_toolyard_object"
+"""The attribute of plain data that holds the stand-in of the object that it is the value of."""
 ITEMS_MOST = 100_000
 """The most items that a test may take from one iterator."""
 
@@ -26,7 +30,9 @@ class Unproven(BaseException):
 
 
 class Proxy:
-    __slots__ = ("_kind", "_number", "_side")
+    __slots__ = ("_base", "_kind", "_number", "_side")
+    _base: type | None
+    """For an instance of a subclass of `list`, `dict`, `set` or `deque`: that type."""
     _kind: str
     _number: int
     _side: Any
@@ -36,7 +42,7 @@ class Proxy:
         if kind[:1] == "e":
             return twin(side, kind[1:])
         proxy = object.__new__(Proxy)
-        for name, value in (("_side", side), ("_number", number), ("_kind", kind)):
+        for name, value in (("_side", side), ("_number", number), ("_kind", kind), ("_base", None)):
             object.__setattr__(proxy, name, value)
         return proxy
 
@@ -55,6 +61,8 @@ class Proxy:
         return self._side.ask("chain", self, False, [[list(args), keywords]])
 
     def __iter__(self) -> Any:
+        if self._base:
+            return iter(exact(self))
         return self if self._kind == "i" else self._side.ask("operate", "iter", [self])
 
     def __next__(self) -> Any:
@@ -64,17 +72,37 @@ class Proxy:
     def __contains__(self, item: object) -> bool:
         return any(one is item or one == item for one in iter(self))
 
+    def __len__(self) -> Any:
+        return len(exact(self)) if self._base else self._side.ask("operate", "len", [self])
+
     def __bool__(self) -> bool:
+        if self._base:
+            return bool(exact(self))
         return self._side.ask("operate", "truth", [self]) is True
 
     def __instancecheck__(self, item: object) -> bool:
+        item = getattr(item, OBJECT, item)
         return type(item) is Proxy and self._side.ask("operate", "isinstance", [item, self]) is True
+
+    def __subclasscheck__(self, item: object) -> bool:
+        return type(item) is Proxy and self._side.ask("operate", "issubclass", [item, self]) is True
+
+    @property  # type: ignore[misc]  # isinstance() asks it
+    def __class__(self) -> Any:
+        return self._base or Proxy
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return exact(self) if self._base else self
 
     def __enter__(self) -> Any:
         return self._side.ask("chain", self, False, [["__enter__"], [[], {}]])
 
-    def __exit__(self, *error: object) -> Any:
-        return self._side.ask("chain", self, False, [["__exit__"], [[None, None, None], {}]])
+    def __exit__(self, kind: Any = None, *_: object) -> Any:
+        """The program may end a `with` block of the test by an exception that it ignores. It never ends one that
+        asserts: that would skip the assertions."""
+        goes_on = self._side.ask("chain", self, False, [["__exit__"], [[kind, None, None], {}]])
+        may_ignore = not self._side.asserts_in_blocks and kind is not None and issubclass(kind, Exception)
+        return goes_on if may_ignore and not issubclass(kind, AssertionError) else False
 
     def __hash__(self) -> int:
         return object.__hash__(self)
@@ -125,6 +153,8 @@ def _compared(name: str) -> Callable[[Any, Any], Any]:
             return name == "ne"
         if not self._side.wary:
             return self._side.ask("operate", name, [self, other])
+        if self._base:
+            return getattr(operator, name)(exact(self), exact(other))
         what = self._kind[1:] or "iterator"
         return doom(self._side, f"The test compares a value that is no plain data ({what} object). It equals nothing.")
 
@@ -144,6 +174,9 @@ def _computed(name: str, *, reflected: bool = False) -> Callable[[Any, Any], Any
 
     def compute(self: Any, other: Any) -> Any:
         if self._side.wary and type(other) is not Proxy:
+            if self._base:
+                ours, theirs = (other, exact(self)) if reflected else (exact(self), other)
+                return divmod(ours, theirs) if name == "divmod" else getattr(operator, name)(ours, theirs)
             doom(self._side, f"The test computes with a value that is no plain data ({self._kind[1:]} object).")
         return self._side.ask("operate", name, [other, self] if reflected else [self, other])
 
@@ -158,10 +191,62 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
 for _name in ("and", "or"):
     setattr(Proxy, f"__{_name}__", _computed(f"{_name}_"))
     setattr(Proxy, f"__r{_name}__", _computed(f"{_name}_", reflected=True))
-for _name in ("neg", "pos", "invert", "abs", "getitem", "setitem", "delitem", "len", "int", "float", "complex"):
+for _name in ("neg", "pos", "invert", "abs", "getitem", "setitem", "delitem", "int", "float", "complex"):
     setattr(Proxy, f"__{_name}__", _operated(_name))
 for _name in ("round", "reversed", "dir", "index", "format"):
     setattr(Proxy, f"__{_name}__", _operated(_name))
+
+
+# Instances of a program's own subclasses of plain types.
+
+
+def attached(proxy: Any, value: Any) -> Any:
+    """The value of an instance of a program's own subclass. If it cannot change, this is plain data, with the
+    program's attributes and methods beside those of its type. Otherwise it is a stand-in."""
+    if type(proxy) is not Proxy:
+        raise ValueError(proxy)
+    if type(value) in _CHANGING:
+        object.__setattr__(proxy, "_base", type(value))
+        return proxy
+    if type(value) not in _ATTACHED:
+        raise ValueError(type(value))
+    found = _ATTACHED[type(value)](value)
+    found.__dict__[OBJECT] = proxy
+    return found
+
+
+def exact(item: Any) -> Any:
+    """The plain value of a stand-in that has one."""
+    if type(item) is not Proxy or not item._base:
+        return item
+    value = item._side.ask("operate", "exactly", [item])
+    if type(value) is not item._base:
+        doom(item._side, "The program's answer cannot be read.")
+    return value
+
+
+def _beside(value: Any, name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(value.__dict__[OBJECT], name)
+
+
+_CHANGING = (list, dict, set, deque)
+_ATTACHED: dict[type, Any] = {
+    kind: type(
+        kind.__name__,
+        (kind,),
+        {
+            "_toolyard_attached": True,
+            "__getattr__": _beside,
+            "__str__": lambda value: str(value.__dict__[OBJECT]),
+            "__repr__": lambda value: repr(value.__dict__[OBJECT]),
+            "__copy__": lambda value: value,
+            "__deepcopy__": lambda value, memo: value,
+        },
+    )
+    for kind in (int, float, complex, str, bytes, tuple, frozenset)
+}
 
 
 # Exceptions. Built-in ones cross by name; a class of the program has a twin here with the same ancestry.

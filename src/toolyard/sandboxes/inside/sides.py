@@ -20,7 +20,7 @@ from typing import Any
 from toolyard.sandboxes.inside.deeds import BUILTINS, Deeds, permitted
 from toolyard.sandboxes.inside.plain import TooLarge, write
 from toolyard.sandboxes.inside.plain_reader import NotPlain, Reader
-from toolyard.sandboxes.inside.proxies import Proxy, doom, raised, restore, twin_of
+from toolyard.sandboxes.inside.proxies import OBJECT, Proxy, attached, doom, raised, restore, twin_of
 
 _ITERATORS: tuple[type, ...] = (
     *(types.GeneratorType, map, filter, zip, enumerate, reversed),
@@ -49,8 +49,12 @@ class Side:
         self.wary = wary
         self.is_alone = False
         """No thread waits for answers."""
-        self.knows_stops = False
-        """The test names StopIteration, so it expects it."""
+        self.expects: set[str] = set()
+        """Names of exceptions that the test names in other places than after `raise`."""
+        self.has_items = False
+        """The test defines `__getitem__`, so a loop of its own may end by an IndexError."""
+        self.asserts_in_blocks = False
+        """The test asserts within a `with` block."""
         self.doom = ""
         """Why a test has failed, whatever else it does."""
         self.buffers: dict[int, Any] = {}
@@ -138,18 +142,22 @@ class Side:
 
     def _loud(self, failure: BaseException) -> BaseException:
         """`map` and `for` of a test would take a StopIteration as their own end, and assert nothing more."""
-        if self.wary and not self.knows_stops and isinstance(failure, StopIteration):
-            return RuntimeError("the program raised StopIteration")
+        ends = (StopIteration, StopAsyncIteration, *((IndexError,) if self.has_items else ()))
+        for kind in ends:
+            if self.wary and isinstance(failure, kind) and kind.__name__ not in self.expects:
+                return RuntimeError(f"the program raised {kind.__name__}")
         return failure
 
     def message(self, kind: str, value: object = None) -> Said:
-        self._rest = list(write(value, self.refer))
+        self._rest = list(write(value, self.refer, owned=not self.wary))
         return Said(f"{kind} {len(self._rest) - 1}\n{self._rest.pop(0)}")
 
     # Handles.
 
     def refer(self, item: Any) -> str:
         """The token of an object that stays here, or of one that the other side owns."""
+        if "_toolyard_attached" in vars(type(item)):
+            item = item.__dict__.get(OBJECT)
         if type(item) is Proxy:
             return f"r{item._number}"
         if (number := twin_of(item)) is not None:
@@ -193,7 +201,7 @@ class Side:
         return self._theirs[int(number)]
 
     def _read(self, chunks: Sequence[str]) -> Any:
-        reader = Reader(self._resolve, _array, longest=_ANY_LENGTH)
+        reader = Reader(self._resolve, _array, attached, longest=_ANY_LENGTH)
         for chunk in chunks:
             reader.feed(chunk)
         return reader.value
