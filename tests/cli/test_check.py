@@ -34,6 +34,7 @@ from toolyard.agents.arguments import make_arguments
 from toolyard.core.errors import TaskNotFound
 from toolyard.core.schema import fit
 from toolyard.loading import load_targets
+from toolyard.sandboxes import open_sandbox
 from toolyard.testing import Report, check_environment
 from toolyard.testing.census import Census, growth_since
 
@@ -657,6 +658,35 @@ def test_source_that_no_program_in_the_sandbox_can_read_is_right(tmp_path):
     report = check_environment(graded(tmp_path, HONEST), episodes=0)
     assert problems(report) == []
     assert "ok       hidden    a program in a sandbox looked for its source, and for what it hides" in str(report)
+
+
+class Laid(Good):
+    uses_sandbox = True
+    files = {"task.md": "Find it.", "tests/answer.txt": "7", "tests/more/a.txt": "", "z.txt": ""}
+
+    async def setup(self):
+        self.sandbox = await open_sandbox()
+        for path, text in self.files.items():
+            await self.sandbox.write(path, text.encode())
+
+    async def workspace(self):
+        return self.sandbox
+
+    async def teardown(self):
+        await self.sandbox.close()
+
+
+def test_what_setup_lays_into_the_workspace_of_the_agent_is_named():
+    said = str(check_environment(Laid, episodes=0))
+    assert (
+        "note     hidden    the agent of train[0] finds in its workspace: task.md, z.txt, tests/answer.txt and 1 more; "
+        "what it must not see belongs in a grader\n"
+    ) in said
+
+
+def test_an_empty_workspace_is_not_worth_a_word():
+    nothing = type("Nothing", (Laid,), {"files": {}})
+    assert "finds in its workspace" not in str(check_environment(nothing, episodes=0))
 
 
 @pytest.mark.thorough

@@ -35,7 +35,7 @@ from toolyard.testing.episodes import RANDOM_CALLS, Played, Script, Stage, ToolC
 from toolyard.testing.judging import Problems, shortened
 from toolyard.testing.loopwatch import LoopWatch
 from toolyard.testing.probes import TASKS, Probing
-from toolyard.testing.reading import readable
+from toolyard.testing.reading import laid_out, readable
 from toolyard.testing.report import Finding, Level, Report
 from toolyard.testing.witness import Witness, hearing
 
@@ -249,6 +249,9 @@ class _Check:
                 async with self._stage.session(task) as session:
                     placed = await self._within(session.ready())
                     problems[name_of(task)] = await self._look_at(placed, tools)
+                    if number == 1 and (laid := await self._within(laid_out(placed))):
+                        said = f"the agent of {name_of(task)} finds in its workspace: {laid}"
+                        self._add("note", "hidden", f"{said}; what it must not see belongs in a grader")
             except Exception as error:  # the author's constructor or setup()
                 problems[name_of(task)] = [("error", f"the session failed: {self._why(error)}")]
         self._tell_once("prompts", problems)

@@ -8,11 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import posixpath
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from toolyard.core.environment import classes_of
+from toolyard.core.errors import NotSupported, SandboxError, WorkspaceError
+from toolyard.core.workspace import Workspace
+from toolyard.placement.base import Placed
 from toolyard.sandboxes.base import Sandbox
 from toolyard.sandboxes.hidden import hidden_paths
 from toolyard.sandboxes.provider import open_sandbox
@@ -90,6 +94,34 @@ async def readable(environment: type) -> Problems:
             f"secret to the agent",
         )
     ]
+
+
+async def laid_out(placed: Placed) -> str:
+    """Name the files that an agent finds in its workspace at the beginning; empty if it finds none. Their author knows
+    which of them should have stayed secret."""
+    try:
+        workspace = await placed.workspace()
+        found = [path async for path in _files_in(workspace, ".")]
+    except (NotSupported, SandboxError, WorkspaceError):  # it has none, or none that can be listed
+        return ""
+    if not found:
+        return ""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"{', '.join(found[:_SHOWN])}{more}"
+
+
+async def _files_in(workspace: Workspace, folder: str) -> AsyncIterator[str]:
+    """The paths of the files, those of a folder before those of the folders in it."""
+    left, folders = _FILES_MOST, [folder]
+    while folders and left:
+        folder = folders.pop(0)
+        for entry in (await workspace.list(folder))[:left]:
+            left -= 1
+            path = posixpath.normpath(f"{folder}/{entry.name}")
+            if entry.kind == "directory":
+                folders.append(path)
+            else:
+                yield path
 
 
 def wanted_of(environment: type) -> Mapping[str, Any]:
