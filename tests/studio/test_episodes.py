@@ -520,6 +520,8 @@ def test_forks_are_a_tree_and_lead_to_each_other(large, page):
 def test_an_episode_that_is_not_there_is_named(studio, page):
     page.goto(f"{studio.url}/episodes/nobody")
     expect(page.locator("main")).to_contain_text("there is no episode 'nobody'")
+    for address in ("episodes/nobody", "episodes/nobody/html", "compare?a=&b=", "api/v1/episodes/nobody/steps"):
+        assert studio.client.get(f"/studio/{address}").status_code == 404
 
 
 @pytest.mark.parametrize(("how", "runs"), [("Python", [sys.executable, "-"]), ("curl", ["bash"])])

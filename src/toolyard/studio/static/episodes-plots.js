@@ -142,8 +142,12 @@ export function drawTasks(figure, tasks, narrow, all) {
   const heads = [["Task", ""], ["", ""], ["Passed", "number"], ["Tries", "number"], ["Mean", "number"]];
   const table = make("table", "by-task", make("thead", {}, make("tr", {}, ...heads.map(([head, kind]) => (head ? make("th", { scope: "col", class: kind }, head) : make("td"))))), body);
   const more = make("button", { type: "button", class: "quiet", click: async () => {
-    more.hidden = true;
-    write(await all());
+    try {
+      write(await all());
+      more.hidden = true;
+    } catch (error) {
+      more.textContent = /** @type {Error} */ (error).message;
+    }
   } }, "Show more tasks");
   more.hidden = tasks.length < 12;
   fill(figure, make("div", { class: "scrolled", tabindex: "0", role: "group", "aria-label": "Tasks" }, table), more);

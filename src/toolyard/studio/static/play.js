@@ -41,6 +41,8 @@ class Branch {
     this.name = `Branch ${++named}`;
     this.origin = origin;
     this.over = false;
+    /** Whether the reader waits for the result of a call that he has made. */
+    this.waits = false;
     this.log = make("section", { class: "log", role: "log", "aria-labelledby": "log-title" });
     this.steps = new Steps(this.log);
     this.prompt = make("div", "prompt", make("p", "soft", "Setting up…"));
@@ -53,7 +55,7 @@ class Branch {
     this.view = make(
       "div",
       "played",
-      make("div", "side", make("h2", {}, "Tools"), make("p", "soft hint", "Ctrl + Enter in a field calls its tool."), this.tools),
+      make("div", "side", make("h2", { tabindex: "-1" }, "Tools"), make("p", "soft hint", "Ctrl + Enter in a field calls its tool."), this.tools),
       make("div", "story", make("h2", {}, "Prompt"), this.prompt, make("div", "story-head", make("h2", { id: "log-title" }, "Log"), this.acts), this.log),
     );
     this.stop = () => {};
@@ -93,7 +95,8 @@ class Branch {
   hear(message) {
     const atEnd = window.innerHeight + window.scrollY > document.body.scrollHeight - 200;
     this.steps.update(message);
-    if (atEnd && current === this) this.log.lastElementChild?.scrollIntoView({ block: "nearest" });
+    if ((atEnd || this.waits) && current === this && message.steps.length) this.steps.showLast();
+    if (message.steps.length && this.steps.settled) this.waits = false;
     if (message.closed) this.end();
     else if (this.steps.finished) say("The episode is over: the last call ended it. Close the session, and open another one.");
   }
@@ -119,6 +122,7 @@ class Branch {
   /** @param {string} name @param {string} written */
   async call(name, written) {
     await trying(async () => {
+      this.waits = true;
       await post(`${this.session.api}/calls`, `{"tool":${JSON.stringify(name)},"arguments":${written}}`);
     });
   }
@@ -143,6 +147,12 @@ class Branch {
 function offer() {
   tabs();
   if (!opener.isConnected) openerPlace.append(opener);
+}
+
+/** The control that had the focus is gone or disabled: go on with another. @param {HTMLElement|null} next */
+function goOn(next) {
+  const focused = document.activeElement;
+  if (!focused || focused === document.body || focused.matches(":disabled")) next?.focus({ preventScroll: true });
 }
 
 /** The branches to choose from, if there are several. */
@@ -180,6 +190,7 @@ function add(session, origin) {
   opener.remove();
   show(branch);
   remember();
+  goOn(branch.view.querySelector("h2"));
   return branch.start();
 }
 
@@ -209,6 +220,7 @@ async function closeOf(branch) {
   branch.steps.close("This session is closed.");
   branch.end();
   remember();
+  goOn(opener.isConnected ? opener.querySelector("button") : document.querySelector("#branches button"));
 }
 
 /** @param {Branch} branch @param {string} how */

@@ -55,10 +55,11 @@ function show() {
     });
   });
   empty.hidden = last.count > 0;
-  table.hidden = last.count === 0;
+  table.hidden = rows.length === 0;
   const more = last.count > last.sessions.length ? ` The newest ${last.sessions.length} are listed.` : "";
   const missing = last.missing ? ` ${last.missing} of the gateways did not answer.` : "";
-  const count = `${last.count.toLocaleString("en")} ${last.count === 1 ? "session is" : "sessions are"} open.${more}${missing}`;
+  const few = wanted && last.count ? ` ${rows.length ? rows.length.toLocaleString("en") : "None"} of them ${rows.length === 1 ? "matches" : "match"} the filter.` : "";
+  const count = `${last.count.toLocaleString("en")} ${last.count === 1 ? "session is" : "sessions are"} open.${more}${few}${missing}`;
   if (said.textContent !== count) said.textContent = count;
 }
 
