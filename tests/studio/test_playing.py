@@ -125,6 +125,11 @@ def test_both_branches_of_a_fork_are_played(played: Page, url: str):
     expect(log).to_contain_text("the count is 10")
     expect(log).to_contain_text("finished")
     assert played.get_by_role("log").count() == 1
+    sessions = played.context.new_page()
+    sessions.goto(f"{url}/studio/sessions")
+    family = sessions.get_by_role("row", name=re.compile(played.url.partition("session=")[2][:12]))
+    expect(family).to_have_count(2)
+    expect(family.filter(has_text="fork")).to_have_count(1)
     # The page goes on with both after it was loaded again.
     played.reload()
     expect(played.get_by_role("button", name="Branch 2")).to_be_visible()

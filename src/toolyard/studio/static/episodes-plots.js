@@ -131,9 +131,10 @@ export function drawTasks(figure, tasks, narrow, all) {
     return;
   }
   const body = make("tbody");
+  const several = new Set(tasks.map((task) => task.environment)).size > 1;
   const write = (/** @type {any[]} */ rows) => body.replaceChildren(...rows.map((task) => {
     const listed = task.task_index !== null;
-    const name = listed ? `${task.split ?? ""} ${task.task_index}`.trim() : plain(String(task.task ?? "").slice(0, 60));
+    const name = listed ? [several ? plain(task.environment) : "", plain(task.split ?? ""), task.task_index].filter((part) => part !== "").join(" ") : plain(String(task.task ?? "").slice(0, 60));
     const chosen = listed ? { environment: task.environment, split: task.split, index: task.task_index } : { like: task.example };
     const bar = svg("svg", { viewBox: "0 0 100 8", preserveAspectRatio: "none", class: "meter", "aria-hidden": "true" }, svg("rect", { x: 0, y: 0, width: 100, height: 8, class: "rest" }), svg("rect", { x: 0, y: 0, width: task.passed * 100, height: 8, class: "share" }));
     return make("tr", {}, make("th", { scope: "row" }, make("button", { type: "button", class: "key", click: () => narrow(chosen) }, make("bdi", {}, name))), make("td", "meter-cell", bar), make("td", "number", `${Math.round(task.passed * 100)}%`), make("td", "number soft", task.n.toLocaleString("en")), make("td", "number soft", task.mean.toFixed(2)));

@@ -44,7 +44,7 @@ function show() {
     if (!own) {
       const link = make("a", { href: row.href, class: "mono" }, plain(row.id.length > 14 ? `${row.id.slice(0, 12)}…` : row.id));
       link.setAttribute("title", plain(row.id));
-      own = [make("th", { scope: "row" }, link), ...content.map((_, column) => make("td", [4, 5, 6].includes(column) ? "number" : {}))];
+      own = [make("th", { scope: "row" }, link, row.forked_from ? make("span", "chip fork", "fork") : null), ...content.map((_, column) => make("td", [4, 5, 6].includes(column) ? "number" : {}))];
       cells.set(row.id, own);
       const made = make("tr", {}, ...own);
       body.insertBefore(made, body.children[at] ?? null);
