@@ -213,12 +213,17 @@ class Huge(Environment):
 
     @classmethod
     def list_tasks(cls, split: str) -> list[dict[str, Any]]:
-        return [{"text": "y" * 3_000_000}]
+        return [{"text": "y" * 3_000_000}, {"tools": 3000}]
 
     def get_prompt(self) -> str:
         return "Look."
 
     def list_task_tools(self) -> ListToolsOutput:
+        if many := self.task_spec.get("tools"):
+            schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+            return ListToolsOutput(
+                tools=[ToolSpec(name=f"tool_{n}", description="", input_schema=schema) for n in range(many)]
+            )
         wide = {f"p{number}": {"type": "string"} for number in range(20_000)}
         choices = {"one": {"enum": [f"v{number}" for number in range(100_000)]}}
         circle = {"a": {"$ref": "#/$defs/A"}}

@@ -5,6 +5,9 @@ import { toolForm } from "./forms.js";
 import { blocks, Steps } from "./steps.js";
 import { make } from "./visible.js";
 
+/** More forms than the first are laid out as they come into view, and more than the second would stop the page. */
+const FORMS_MANY = 100;
+const FORMS_MOST = 500;
 const place = /** @type {HTMLElement} */ (document.querySelector("#play"));
 const status = /** @type {HTMLElement} */ (document.querySelector("#status"));
 const opener = /** @type {HTMLFormElement} */ (document.querySelector("#opener"));
@@ -71,8 +74,11 @@ class Branch {
       return;
     }
     const call = (/** @type {string} */ name, /** @type {string} */ written) => this.call(name, written);
-    this.tools.replaceChildren(...tools.value.tools.map((/** @type {any} */ tool) => toolForm(tool, call)));
-    if (tools.value.tools.length === 0) this.tools.append(make("p", "soft", "This task has no tools."));
+    const count = tools.value.tools.length;
+    this.tools.classList.toggle("many", count > FORMS_MANY);
+    this.tools.replaceChildren(...tools.value.tools.slice(0, FORMS_MOST).map((/** @type {any} */ tool) => toolForm(tool, call)));
+    if (count === 0) this.tools.append(make("p", "soft", "This task has no tools."));
+    if (count > FORMS_MOST) this.tools.append(make("p", "soft", `The first ${FORMS_MOST.toLocaleString("en")} of ${count.toLocaleString("en")} tools have forms.`));
   }
 
   listen() {
