@@ -124,14 +124,13 @@ export function drawCurves(figure, found, narrow) {
   fill(figure, chart, legend, asTable(["Run", "After", "Mean return", "Episodes"], rows));
 }
 
-/** @param {HTMLElement} figure @param {any[]} tasks @param {(values: Record<string, any>) => void} narrow @param {() => Promise<any[]>} all */
-export function drawTasks(figure, tasks, narrow, all) {
+/** @param {HTMLElement} figure @param {any[]} tasks @param {(values: Record<string, any>) => void} narrow @param {() => Promise<any[]>} all @param {boolean} several whether there are tasks of other environments, too */
+export function drawTasks(figure, tasks, narrow, all, several) {
   if (!tasks.length) {
     fill(figure, make("p", "soft said-plot", "No task was scored."));
     return;
   }
   const body = make("tbody");
-  const several = new Set(tasks.map((task) => task.environment)).size > 1;
   const write = (/** @type {any[]} */ rows) => body.replaceChildren(...rows.map((task) => {
     const listed = task.task_index !== null;
     const name = listed ? [several ? plain(task.environment) : "", plain(task.split ?? ""), task.task_index].filter((part) => part !== "").join(" ") : plain(String(task.task ?? "").slice(0, 60));
