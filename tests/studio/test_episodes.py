@@ -22,8 +22,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from benchmarks.large_store import Special, fill
 from tests.browser.site import chromium
 from tests.episodes.stores import Player, Quiz, graded
+from tests.studio.world import Counter
 from tests.wires.wire import _NO_TLS
-from toolyard import ToolOutput, tool
+from toolyard import Client, ToolOutput, tool
 from toolyard.episodes import lists, schema
 from toolyard.episodes.schema import looking
 from toolyard.episodes.store import Filter
@@ -237,6 +238,24 @@ def test_plots_say_in_words_and_tables_what_they_draw(studio, page):
     page.go_back()
     page.locator("#curves").get_by_role("button", name="named").click()
     expect(page.locator("tr[data-id]")).to_have_count(1)
+
+
+def test_tasks_of_several_environments_are_told_apart_also_on_a_phone(tmp_path, page):
+    class Recount(Counter):
+        pass
+
+    with serving(tmp_path / "runs.db", Counter, Recount) as made, Client(made.url.removesuffix("/studio")) as client:
+        for name in ("counter", "recount"):
+            with client.environments.get(name).session(split="test", index=0) as session:
+                session.call_tool("answer", {"text": "ten"})
+        made.until_recorded(2)
+        page.set_viewport_size({"width": 390, "height": 800})
+        page.goto(f"{made.url}/episodes")
+        for name in ("counter", "recount"):
+            expect(page.locator("#tasks").get_by_role("button", name=f"{name} test 0", exact=True)).to_be_visible()
+            expect(page.locator("tr[data-id] .column-environment", has_text=re.compile(f"^{name}$"))).to_be_visible()
+        page.locator("#tasks").get_by_role("button", name="recount test 0").click()
+        expect(page.locator("tr[data-id]")).to_have_count(1)
 
 
 def test_no_match_says_so_and_offers_the_way_out(studio, page):
@@ -520,6 +539,8 @@ def test_forks_are_a_tree_and_lead_to_each_other(large, page):
 def test_an_episode_that_is_not_there_is_named(studio, page):
     page.goto(f"{studio.url}/episodes/nobody")
     expect(page.locator("main")).to_contain_text("there is no episode 'nobody'")
+    for address in ("episodes/nobody", "episodes/nobody/html", "compare?a=&b=", "api/v1/episodes/nobody/steps"):
+        assert studio.client.get(f"/studio/{address}").status_code == 404
 
 
 @pytest.mark.parametrize(("how", "runs"), [("Python", [sys.executable, "-"]), ("curl", ["bash"])])

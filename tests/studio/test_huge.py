@@ -72,6 +72,17 @@ def test_schemas_without_measure_leave_a_page_that_can_be_used(page: Page, url: 
     expect(log).to_contain_text("99,900 more parts of the result of call 3 are not shown.")
 
 
+def test_thousands_of_tools_leave_a_page_that_can_be_used(page: Page, url: str):
+    page.goto(f"{url}/studio/play/huge?task=1")
+    page.get_by_role("button", name="Open session").click()
+    expect(page.get_by_text("The first 500 of 3,002 tools have forms.")).to_be_visible()
+    forms = page.locator("form.tool")
+    expect(forms).to_have_count(500)
+    forms.nth(450).locator("textarea").fill("seen")
+    forms.nth(450).locator("button").click()
+    expect(page.get_by_role("log")).to_contain_text("{'text': 'seen'}")
+
+
 def test_arguments_of_many_levels_are_not_spread_over_lines(page: Page, url: str):
     open_session(page, url)
     token = page.locator('meta[name="toolyard-token"]').get_attribute("content") or ""

@@ -125,6 +125,11 @@ def test_both_branches_of_a_fork_are_played(played: Page, url: str):
     expect(log).to_contain_text("the count is 10")
     expect(log).to_contain_text("finished")
     assert played.get_by_role("log").count() == 1
+    sessions = played.context.new_page()
+    sessions.goto(f"{url}/studio/sessions")
+    family = sessions.get_by_role("row", name=re.compile(played.url.partition("session=")[2][:12]))
+    expect(family).to_have_count(2)
+    expect(family.filter(has_text="fork")).to_have_count(1)
     # The page goes on with both after it was loaded again.
     played.reload()
     expect(played.get_by_role("button", name="Branch 2")).to_be_visible()
@@ -145,13 +150,19 @@ def test_a_server_that_was_killed_and_started_again_is_told_apart_from_one_that_
         call(page, "look")
         expect(page.get_by_role("log")).to_contain_text("nothing")
         status = page.locator("#status")
+        watching = page.context.new_page()
+        watching.goto(f"{url}/studio/sessions/{page.url.partition('session=')[2]}")
+        expect(watching.get_by_role("log")).to_contain_text("nothing")
         command.process.kill()
         command.wait()
-        expect(status).to_contain_text("The server does not answer.")
+        for shown in (page, watching):
+            expect(shown.locator("#status")).to_contain_text("The server does not answer.")
         command = start(url.rpartition(":")[2])
         expect(page.get_by_role("log")).to_contain_text("there is no open session")
         expect(status).to_be_hidden()
         expect(page.get_by_role("button", name="Open session")).to_be_visible()
+        expect(watching.get_by_role("log")).to_contain_text("there is no open session")
+        expect(watching.locator("#status")).to_be_hidden()
     finally:
         command.process.terminate()
         command.wait()

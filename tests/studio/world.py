@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import struct
 import zlib
 from collections.abc import Sequence
 from typing import Any, Literal
+
+from pydantic import BaseModel, Field
 
 from toolyard import (
     Environment,
@@ -210,12 +213,17 @@ class Huge(Environment):
 
     @classmethod
     def list_tasks(cls, split: str) -> list[dict[str, Any]]:
-        return [{"text": "y" * 3_000_000}]
+        return [{"text": "y" * 3_000_000}, {"tools": 3000}]
 
     def get_prompt(self) -> str:
         return "Look."
 
     def list_task_tools(self) -> ListToolsOutput:
+        if many := self.task_spec.get("tools"):
+            schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+            return ListToolsOutput(
+                tools=[ToolSpec(name=f"tool_{n}", description="", input_schema=schema) for n in range(many)]
+            )
         wide = {f"p{number}": {"type": "string"} for number in range(20_000)}
         choices = {"one": {"enum": [f"v{number}" for number in range(100_000)]}}
         circle = {"a": {"$ref": "#/$defs/A"}}
@@ -245,3 +253,73 @@ class Huge(Environment):
     def images(self, n: int) -> ToolOutput:
         """Draw much."""
         return ToolOutput(blocks=[ImageBlock(data="AAAA", mimeType="image/png")] * n)
+
+
+class Colour(enum.Enum):
+    red = "red"
+    green = "green"
+
+
+class Point(BaseModel):
+    x: int
+    label: str | None = None
+
+
+class Kinds(Environment):
+    """Takes what is seldom taken, and says what it got, in a docstring that
+    its author broke to fit an editor.
+
+    - one
+    - two
+    """
+
+    @classmethod
+    def list_splits(cls) -> list[str]:
+        return ["test"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[dict[str, Any]]:
+        return [{"text": "t" * 400}]
+
+    def get_prompt(self) -> str:
+        return "A prompt that fills the page. " * 300
+
+    @tool
+    def nulls(self, number: int | None, text: str | None, choice: Literal["a", "b"] | None, flag: bool | None) -> str:
+        """Take null."""
+        return repr((number, text, choice, flag))
+
+    @tool
+    def defaults(self, number: int | None = 3, flag: bool | None = True, point: Point | None = None) -> str:
+        """Take null where that is not the default."""
+        return repr((number, flag, point))
+
+    @tool
+    def shapes(self, point: Point, colour: Colour, sizes: list[int], few: int = Field(default=5, ge=1, le=10)) -> str:
+        """Take what has a shape."""
+        return repr((point, colour, sizes, few))
+
+    @tool
+    def silent(self) -> str:
+        """Say nothing."""
+        return ""
+
+
+class Unseen(Environment):
+    """Begins \u202eback\u202c and has \u200bnothing\x1b[31m."""
+
+    @classmethod
+    def list_splits(cls) -> list[str]:
+        return ["te\u202est"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[dict[str, Any]]:
+        return [{}]
+
+    def get_prompt(self) -> str:
+        return "Look."
+
+    @tool
+    def look(self) -> str:
+        """Look \u2066here."""
+        return "seen"

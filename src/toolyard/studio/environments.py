@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from toolyard.asgi import HttpError
@@ -20,6 +21,10 @@ _TASKS_MOST = 200
 _PREVIEW = 300
 _TOOLS_MOST = 200
 """Tools on a page."""
+_DEPTH_MOST = 4
+"""How far the kind of a parameter follows what its schema refers to."""
+_WRAPPED = re.compile(r"(?<=[^\s:])\n(?=[^\W\d_]|[(\"'`])")
+"""The end of a line that goes on in the next: its author broke it to fit an editor."""
 
 
 def pages(parts: Parts) -> Sequence[Page]:
@@ -42,7 +47,7 @@ def served(runtime: Runtime) -> list[Mapping[str, object]]:
 def about(environment: type[Environment]) -> str:
     """Its docstring; not one that it has from a class above it. A class of another framework has its own."""
     written = environment.written_as or environment
-    return inspect.cleandoc(written.__doc__ or "")
+    return _WRAPPED.sub(" ", inspect.cleandoc(written.__doc__ or ""))
 
 
 async def listed(visit: Visit) -> None:
@@ -97,7 +102,8 @@ def more_tools(environment: type[Environment], shown: int) -> str:
 def shown_tools(found: ListToolsOutput) -> Iterator[JsonObject]:
     for tool in found.tools:
         parameters = list(parameters_of(tool.input_schema))
-        yield {"name": tool.name, "description": tool.description, "parameters": parameters, "terminal": False}
+        about = _WRAPPED.sub(" ", tool.description)
+        yield {"name": tool.name, "description": about, "parameters": parameters, "terminal": False}
     if (end := found.terminal_tool) is not None:
         parameters = [{"name": end.arg, "kind": "string", "description": ""}] if end.arg else []
         yield {"name": end.name, "description": end.description, "parameters": parameters, "terminal": True}
@@ -108,24 +114,39 @@ def parameters_of(schema: JsonObject | None) -> Iterator[JsonObject]:
     required = (schema or {}).get("required") or ()
     for name, one in properties.items() if isinstance(properties, dict) else ():
         known = one if isinstance(one, dict) else {}
-        kind = kind_of(known)
+        kind = kind_of(known, schema or {}, null=name in required)
         if name not in required:
             default = known.get("default")
             kind += ", optional" if default is None else f", {encode(default).decode()[:60]} if left out"
         yield {"name": name, "kind": kind, "description": str(known.get("description") or "")}
 
 
-def kind_of(schema: JsonObject) -> str:
-    """In a few words, what a parameter takes."""
+def kind_of(schema: JsonObject, root: JsonObject, *, null: bool = True, depth: int = 0) -> str:
+    """In a few words, what a parameter takes. With `null`, also whether it takes that."""
     if isinstance(choices := schema.get("enum"), list):
         return " | ".join(encode(choice).decode() for choice in choices[:12]) + " | …" * (len(choices) > 12)
+    if depth < _DEPTH_MOST and isinstance(found := referred(schema, root), dict):
+        name = str(schema["$ref"]).rpartition("/")[2]
+        return name if "properties" in found else kind_of(found, root, null=null, depth=depth + 1)
     if isinstance(kind := schema.get("type"), str):
-        return kind
+        items = schema.get("items")
+        if kind == "array" and isinstance(items, dict) and items and depth < _DEPTH_MOST:
+            return f"list of {kind_of(items, root, depth=depth + 1)}"
+        return "list" if kind == "array" else kind
     alternatives = schema.get("anyOf") or schema.get("oneOf")
-    if isinstance(alternatives, list):
-        kinds = [kind_of(one) for one in alternatives if isinstance(one, dict) and one.get("type") != "null"]
-        return " or ".join(dict.fromkeys(kinds))
+    if isinstance(alternatives, list) and depth < _DEPTH_MOST:
+        known = [one for one in alternatives if isinstance(one, dict) and (null or one.get("type") != "null")]
+        return " or ".join(dict.fromkeys(kind_of(one, root, depth=depth + 1) for one in known[:12]))
     return str(schema["$ref"]).rpartition("/")[2] if "$ref" in schema else "any"
+
+
+def referred(schema: JsonObject, root: JsonObject) -> object:
+    """What the schema refers to within its root."""
+    found: object = root
+    path = str(schema.get("$ref", ""))
+    for name in path.removeprefix("#/").split("/") if path.startswith("#/") else [""]:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
 
 
 async def tasks(visit: Visit) -> None:

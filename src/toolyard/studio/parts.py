@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,11 @@ from toolyard.studio.pulse import Pulse
 from toolyard.version import __version__
 
 TEMPLATES = Path(__file__).with_name("templates")
+_UNSEEN = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
+)
+"""Characters that hide or turn text. `visible.js` has the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ class Parts:
             trim_blocks=True,
         )
         made.globals.update(version=__version__, records=bool(self.options.record), needs_key=self.key.is_needed)
-        made.filters["quoted"] = quoted
+        made.filters.update(quoted=quoted, plain=plain)
         return made
 
     @cached_property
@@ -58,6 +64,11 @@ class Parts:
         """The form that asks for the key loads nothing: its style stands in the page, and this names it to browsers."""
         style = (TEMPLATES / "login.css").read_bytes()
         return f"'sha256-{base64.b64encode(hashlib.sha256(style).digest()).decode()}'"
+
+
+def plain(text: str) -> str:
+    """The text with the names of the characters in it that nobody would see."""
+    return _UNSEEN.sub(lambda found: "ESC" if found[0] == "\x1b" else f"U+{ord(found[0]):04X}", text)
 
 
 def quoted(name: str) -> str:

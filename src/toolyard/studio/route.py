@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from toolyard.asgi import Disconnected, HttpError, Request, explain
 from toolyard.core.errors import DefinitionError, NotSupported, Overloaded, RequestError, SessionClosed, ToolyardError
+from toolyard.episodes.store import NoEpisode
 from toolyard.protocols.metrics import Metrics
 from toolyard.runtime.runtime import Runtime
 from toolyard.session_ids import owned_as
@@ -191,7 +192,7 @@ def status_of(error: HttpError | ToolyardError) -> int:
             return error.status
         case NotSupported():
             return 409
-        case RequestError():
+        case RequestError() | NoEpisode():
             return 404
         case Overloaded():
             return 503

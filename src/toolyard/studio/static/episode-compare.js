@@ -114,6 +114,7 @@ async function begin() {
     else await next(shared);
   } catch (error) {
     problem(/** @type {Error} */ (error).message);
+    byId("tools").hidden = !steps;
   }
 }
 
@@ -123,7 +124,7 @@ field.addEventListener("keydown", (event) => {
   if (event.key === "Enter") steps.go(Number(field.value));
 });
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || (event.target instanceof Element && event.target.closest("input, pre"))) return;
+  if (!steps || event.ctrlKey || event.metaKey || event.altKey || (event.target instanceof Element && event.target.closest("input, pre"))) return;
   const acts = /** @type {Record<string, () => void>} */ ({ j: () => steps.go(steps.here + 1), k: () => steps.go(steps.here - 1), d: () => next(), Home: () => steps.go(1), End: () => steps.go(steps.total) });
   if (!acts[event.key]) return;
   event.preventDefault();

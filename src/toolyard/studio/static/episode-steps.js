@@ -76,6 +76,7 @@ export function longText(part, api, step, name, label) {
 /** @param {any[]} blocks @param {string} api @param {number} step @param {string} what */
 export function blocksOf(blocks, api, step, what) {
   return blocks.map((block, place) => {
+    if (block.type === "text" && !block.of) return make("p", "soft not-shown", "An empty text.");
     if (block.type === "text") return longText(block, api, step, `block.${place}`, what);
     if (!block.shown) return make("p", "soft not-shown", `An image of the type ${plain(block.kind) || "that it does not name"}, which is not shown: only PNG, JPEG, GIF and WebP are.`);
     const image = make("img", { src: `${api}/image?step=${step}&block=${place}`, alt: `Image ${place + 1} in ${what}`, loading: "lazy", decoding: "async" });

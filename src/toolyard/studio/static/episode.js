@@ -147,7 +147,7 @@ function walk(by) {
 
 /** @param {KeyboardEvent} event */
 function key(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (!steps || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.target instanceof Element && event.target.closest("input, select, textarea")) {
     if (event.key === "Escape") /** @type {HTMLElement} */ (event.target).blur();
     return;
@@ -237,6 +237,7 @@ async function begin() {
     one = await get(api);
   } catch (error) {
     problem(/** @type {Error} */ (error).message);
+    byId("tools").hidden = true;
     return;
   }
   drawFacts();
@@ -289,7 +290,7 @@ byId("keys").addEventListener("click", () => /** @type {HTMLDialogElement} */ (b
 field.addEventListener("keydown", (event) => {
   if (event.key === "Enter") steps.go(Number(field.value));
 });
-addEventListener("hashchange", () => steps.go(wanted()));
+addEventListener("hashchange", () => steps?.go(wanted()));
 document.addEventListener("keydown", key);
 if (document.referrer.startsWith(`${location.origin}/studio/episodes?`)) /** @type {HTMLAnchorElement} */ (byId("back")).href = document.referrer;
 history.scrollRestoration = "manual";

@@ -124,8 +124,8 @@ export function drawCurves(figure, found, narrow) {
   fill(figure, chart, legend, asTable(["Run", "After", "Mean return", "Episodes"], rows));
 }
 
-/** @param {HTMLElement} figure @param {any[]} tasks @param {(values: Record<string, any>) => void} narrow @param {() => Promise<any[]>} all */
-export function drawTasks(figure, tasks, narrow, all) {
+/** @param {HTMLElement} figure @param {any[]} tasks @param {(values: Record<string, any>) => void} narrow @param {() => Promise<any[]>} all @param {boolean} several whether there are tasks of other environments, too */
+export function drawTasks(figure, tasks, narrow, all, several) {
   if (!tasks.length) {
     fill(figure, make("p", "soft said-plot", "No task was scored."));
     return;
@@ -133,7 +133,7 @@ export function drawTasks(figure, tasks, narrow, all) {
   const body = make("tbody");
   const write = (/** @type {any[]} */ rows) => body.replaceChildren(...rows.map((task) => {
     const listed = task.task_index !== null;
-    const name = listed ? `${task.split ?? ""} ${task.task_index}`.trim() : plain(String(task.task ?? "").slice(0, 60));
+    const name = listed ? [several ? plain(task.environment) : "", plain(task.split ?? ""), task.task_index].filter((part) => part !== "").join(" ") : plain(String(task.task ?? "").slice(0, 60));
     const chosen = listed ? { environment: task.environment, split: task.split, index: task.task_index } : { like: task.example };
     const bar = svg("svg", { viewBox: "0 0 100 8", preserveAspectRatio: "none", class: "meter", "aria-hidden": "true" }, svg("rect", { x: 0, y: 0, width: 100, height: 8, class: "rest" }), svg("rect", { x: 0, y: 0, width: task.passed * 100, height: 8, class: "share" }));
     return make("tr", {}, make("th", { scope: "row" }, make("button", { type: "button", class: "key", click: () => narrow(chosen) }, make("bdi", {}, name))), make("td", "meter-cell", bar), make("td", "number", `${Math.round(task.passed * 100)}%`), make("td", "number soft", task.n.toLocaleString("en")), make("td", "number soft", task.mean.toFixed(2)));
@@ -142,8 +142,12 @@ export function drawTasks(figure, tasks, narrow, all) {
   const heads = [["Task", ""], ["", ""], ["Passed", "number"], ["Tries", "number"], ["Mean", "number"]];
   const table = make("table", "by-task", make("thead", {}, make("tr", {}, ...heads.map(([head, kind]) => (head ? make("th", { scope: "col", class: kind }, head) : make("td"))))), body);
   const more = make("button", { type: "button", class: "quiet", click: async () => {
-    more.hidden = true;
-    write(await all());
+    try {
+      write(await all());
+      more.hidden = true;
+    } catch (error) {
+      more.textContent = /** @type {Error} */ (error).message;
+    }
   } }, "Show more tasks");
   more.hidden = tasks.length < 12;
   fill(figure, make("div", { class: "scrolled", tabindex: "0", role: "group", "aria-label": "Tasks" }, table), more);

@@ -131,6 +131,12 @@ function show() {
   plot();
 }
 
+/** Whether the list may have tasks of several environments. */
+function several() {
+  const field = /** @type {HTMLSelectElement} */ (form.elements.namedItem("environment"));
+  return !field.value && field.options.length > 2;
+}
+
 async function plot() {
   const number = ++plotted;
   const began = performance.now();
@@ -143,7 +149,7 @@ async function plot() {
     await Promise.all([
       draw("histogram", (found) => drawHistogram(byId("histogram"), found, (least, most) => narrow({ least, most }))),
       draw("curves", (found) => drawCurves(byId("curves"), found, (run) => narrow({ run }))),
-      draw("tasks", (found) => drawTasks(byId("tasks"), found, narrow, () => get(`${API}/plots/tasks?${wanted}&limit=1000`))),
+      offered.then(() => draw("tasks", (found) => drawTasks(byId("tasks"), found, narrow, () => get(`${API}/plots/tasks?${wanted}&limit=1000`), several()))),
     ]);
     plotAgain = Math.max(PLOT_AGAIN, 50 * (performance.now() - began));
   } catch (error) {
@@ -218,7 +224,7 @@ async function plotLater() {
 }
 
 history.scrollRestoration = "manual";
+const offered = offer();
 show();
-offer();
 setTimeout(lookAgain, LOOK_AGAIN);
 setTimeout(plotLater, PLOT_AGAIN);

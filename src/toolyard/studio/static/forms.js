@@ -6,6 +6,8 @@ import { make, plain, visible } from "./visible.js";
 const FIELDS_MOST = 200;
 const CHOICES_MOST = 1000;
 const SHOWN_MOST = 4000;
+const NAMED_MOST = 8;
+const DEPTH_MOST = 3;
 let made = 0;
 
 /** @param {string} text @param {number} [most] */
@@ -49,6 +51,32 @@ function without(found, word) {
   return Object.fromEntries(Object.entries(found).filter(([name]) => name !== word));
 }
 
+/** A value that fits a schema, as people would begin to write it.
+ * @param {any} given @param {any} root @returns {unknown} */
+function exampleOf(given, root, depth = 0) {
+  const { schema } = meant(given, root);
+  if (schema.default !== undefined && schema.default !== null) return schema.default;
+  if (Array.isArray(schema.enum)) return schema.enum[0];
+  if (schema.type === "array") return depth < DEPTH_MOST && schema.items ? [exampleOf(schema.items, root, depth + 1)] : [];
+  if (schema.type === "object") {
+    const required = new Set(Array.isArray(schema.required) ? schema.required : []);
+    const named = depth < DEPTH_MOST ? Object.entries(schema.properties ?? {}) : [];
+    const free = schema.additionalProperties;
+    if (!named.length && depth < DEPTH_MOST && free?.type) return { a: exampleOf(free, root, depth + 1) };
+    const wanted = named.filter(([name]) => required.has(name)).concat(named.filter(([name]) => !required.has(name)));
+    return Object.fromEntries(wanted.slice(0, NAMED_MOST).map(([name, one]) => [name, exampleOf(one, root, depth + 1)]));
+  }
+  return /** @type {Record<string, unknown>} */ ({ integer: 1, number: 0.5, boolean: true, null: null })[schema.type] ?? "…";
+}
+
+/** The same in a few words: with what the schema names, if it names something.
+ * @param {any} schema @param {any} root */
+function example(schema, root) {
+  const one = cut(JSON.stringify(exampleOf({ ...schema, default: undefined }, root)), 300);
+  if (schema.type === "array") return `a list, such as ${one === "[]" || !schema.items?.type && one === '["…"]' ? "[1, 2]" : one}`;
+  return schema.type === "object" ? `an object, such as ${one === "{}" ? '{"a": 1}' : one}` : "any value as JSON";
+}
+
 /** @param {string} written */
 function isJson(written) {
   try {
@@ -78,45 +106,56 @@ function field(name, given, root, required) {
   if (!required) hints.push(hasDefault && schema.default !== null ? `optional, ${cut(JSON.stringify(schema.default), 200)} if left out` : "optional");
   const choices = Array.isArray(schema.enum) && schema.enum.length <= CHOICES_MOST ? schema.enum : "const" in schema ? [schema.const] : null;
   const type = schema.type;
+  /** Whether somebody may want to say null who cannot by leaving the field out. */
+  const sayable = nullable && (required || (hasDefault && schema.default !== null));
+  const none = () => (sayable ? make("option", { value: "null" }, "null") : null);
   if (choices) {
     control = make("select", common);
     if (!required) control.append(make("option", { value: "" }, "—"));
     for (const choice of choices) {
       control.append(make("option", { value: JSON.stringify(choice) }, typeof choice === "string" ? plain(choice) : JSON.stringify(choice)));
     }
+    if (!choices.includes(null)) control.append(none() ?? "");
     read = () => /** @type {HTMLSelectElement} */ (control).value || null;
-  } else if (type === "boolean" && (required || typeof schema.default === "boolean")) {
+  } else if (type === "boolean" && !nullable && (required || typeof schema.default === "boolean")) {
     control = make("input", { ...common, type: "checkbox", checked: schema.default === true });
     read = () => {
       const { checked } = /** @type {HTMLInputElement} */ (control);
       return !required && checked === schema.default ? null : String(checked);
     };
   } else if (type === "boolean") {
-    control = make("select", common, make("option", { value: "" }, "—"), make("option", { value: "true" }, "true"), make("option", { value: "false" }, "false"));
+    control = make("select", common, required ? null : make("option", { value: "" }, "—"), make("option", { value: "true" }, "true"), make("option", { value: "false" }, "false"), none());
     read = () => /** @type {HTMLSelectElement} */ (control).value || null;
   } else if (type === "integer" || type === "number") {
     control = make("input", { ...common, type: "text", inputmode: type === "integer" ? "numeric" : "decimal", autocomplete: "off" });
+    if (sayable) hints.push(required ? "null if left empty" : "or null");
+    if (Number.isFinite(schema.maximum)) hints.unshift(`at most ${schema.maximum}`);
+    if (Number.isFinite(schema.minimum)) hints.unshift(`at least ${schema.minimum}`);
     hints.unshift(type === "integer" ? "whole number" : "number");
     read = () => {
       const written = /** @type {HTMLInputElement} */ (control).value.trim();
+      if (sayable && (written === "null" || (required && !written))) return "null";
       if (!written) {
         if (required) throw new Error(`${shown} is missing: it is ${type === "integer" ? "a whole number" : "a number"}.`);
         return null;
       }
       if (type === "integer" && !/^-?(0|[1-9]\d*)$/.test(written)) throw new Error(`${shown} is ${JSON.stringify(written)}; it must be a whole number.`);
-      if (type === "number" && !/^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/.test(written)) throw new Error(`${shown} is ${JSON.stringify(written)}; it must be a number, such as 0.5.`);
+      if (type === "number" && !(/^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/.test(written) && Number.isFinite(Number(written)))) throw new Error(`${shown} is ${JSON.stringify(written)}; it must be a number, such as 0.5.`);
       return written;
     };
   } else if (type === "string") {
     control = make("textarea", { ...common, rows: "1", spellcheck: "false", autocomplete: "off" });
+    if (sayable && required) hints.push("null if left empty");
     read = () => {
       const written = /** @type {HTMLTextAreaElement} */ (control).value;
-      return written === "" && !required ? null : JSON.stringify(written);
+      if (written) return JSON.stringify(written);
+      return !required ? null : sayable ? "null" : '""';
     };
   } else {
     control = make("textarea", { ...common, rows: "2", class: "json", spellcheck: "false", autocomplete: "off" });
-    const kind = type === "array" ? "a list, such as [1, 2]" : type === "object" ? 'an object, such as {"a": 1}' : "any value as JSON";
+    const kind = example(schema, root);
     hints.unshift(`JSON: ${kind}`);
+    if (nullable) hints.push("or null");
     const text = !type || (Array.isArray(type) && type.includes("string"));
     read = () => {
       const written = /** @type {HTMLTextAreaElement} */ (control).value.trim();
@@ -129,12 +168,12 @@ function field(name, given, root, required) {
         throw new Error(`${shown} is not JSON yet: ${problemOf(written)}`);
       }
       const value = JSON.parse(written);
+      if (nullable && value === null) return "null";
       if (type === "array" && !Array.isArray(value)) throw new Error(`${shown} must be ${kind}.`);
       if (type === "object" && (value === null || typeof value !== "object" || Array.isArray(value))) throw new Error(`${shown} must be ${kind}.`);
       return written;
     };
   }
-  if (nullable && required) hints.push("null is allowed");
   const described = typeof schema.description === "string" ? cut(schema.description) : "";
   about.textContent = plain([described, hints.length ? `(${hints.join("; ")})` : ""].filter(Boolean).join(" "));
   const checked = () => {

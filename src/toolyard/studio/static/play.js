@@ -5,6 +5,9 @@ import { toolForm } from "./forms.js";
 import { blocks, Steps } from "./steps.js";
 import { make } from "./visible.js";
 
+/** More forms than the first are laid out as they come into view, and more than the second would stop the page. */
+const FORMS_MANY = 100;
+const FORMS_MOST = 500;
 const place = /** @type {HTMLElement} */ (document.querySelector("#play"));
 const status = /** @type {HTMLElement} */ (document.querySelector("#status"));
 const opener = /** @type {HTMLFormElement} */ (document.querySelector("#opener"));
@@ -41,6 +44,8 @@ class Branch {
     this.name = `Branch ${++named}`;
     this.origin = origin;
     this.over = false;
+    /** Whether the reader waits for the result of a call that he has made. */
+    this.waits = false;
     this.log = make("section", { class: "log", role: "log", "aria-labelledby": "log-title" });
     this.steps = new Steps(this.log);
     this.prompt = make("div", "prompt", make("p", "soft", "Setting up…"));
@@ -53,7 +58,7 @@ class Branch {
     this.view = make(
       "div",
       "played",
-      make("div", "side", make("h2", {}, "Tools"), make("p", "soft hint", "Ctrl + Enter in a field calls its tool."), this.tools),
+      make("div", "side", make("h2", { tabindex: "-1" }, "Tools"), make("p", "soft hint", "Ctrl + Enter in a field calls its tool."), this.tools),
       make("div", "story", make("h2", {}, "Prompt"), this.prompt, make("div", "story-head", make("h2", { id: "log-title" }, "Log"), this.acts), this.log),
     );
     this.stop = () => {};
@@ -69,8 +74,11 @@ class Branch {
       return;
     }
     const call = (/** @type {string} */ name, /** @type {string} */ written) => this.call(name, written);
-    this.tools.replaceChildren(...tools.value.tools.map((/** @type {any} */ tool) => toolForm(tool, call)));
-    if (tools.value.tools.length === 0) this.tools.append(make("p", "soft", "This task has no tools."));
+    const count = tools.value.tools.length;
+    this.tools.classList.toggle("many", count > FORMS_MANY);
+    this.tools.replaceChildren(...tools.value.tools.slice(0, FORMS_MOST).map((/** @type {any} */ tool) => toolForm(tool, call)));
+    if (count === 0) this.tools.append(make("p", "soft", "This task has no tools."));
+    if (count > FORMS_MOST) this.tools.append(make("p", "soft", `The first ${FORMS_MOST.toLocaleString("en")} of ${count.toLocaleString("en")} tools have forms.`));
   }
 
   listen() {
@@ -93,7 +101,8 @@ class Branch {
   hear(message) {
     const atEnd = window.innerHeight + window.scrollY > document.body.scrollHeight - 200;
     this.steps.update(message);
-    if (atEnd && current === this) this.log.lastElementChild?.scrollIntoView({ block: "nearest" });
+    if ((atEnd || this.waits) && current === this && message.steps.length) this.steps.showLast();
+    if (message.steps.length && this.steps.settled) this.waits = false;
     if (message.closed) this.end();
     else if (this.steps.finished) say("The episode is over: the last call ended it. Close the session, and open another one.");
   }
@@ -119,6 +128,7 @@ class Branch {
   /** @param {string} name @param {string} written */
   async call(name, written) {
     await trying(async () => {
+      this.waits = true;
       await post(`${this.session.api}/calls`, `{"tool":${JSON.stringify(name)},"arguments":${written}}`);
     });
   }
@@ -143,6 +153,12 @@ class Branch {
 function offer() {
   tabs();
   if (!opener.isConnected) openerPlace.append(opener);
+}
+
+/** The control that had the focus is gone or disabled: go on with another. @param {HTMLElement|null} next */
+function goOn(next) {
+  const focused = document.activeElement;
+  if (!focused || focused === document.body || focused.matches(":disabled")) next?.focus({ preventScroll: true });
 }
 
 /** The branches to choose from, if there are several. */
@@ -180,6 +196,7 @@ function add(session, origin) {
   opener.remove();
   show(branch);
   remember();
+  goOn(branch.view.querySelector("h2"));
   return branch.start();
 }
 
@@ -209,6 +226,7 @@ async function closeOf(branch) {
   branch.steps.close("This session is closed.");
   branch.end();
   remember();
+  goOn(opener.isConnected ? opener.querySelector("button") : document.querySelector("#branches button"));
 }
 
 /** @param {Branch} branch @param {string} how */

@@ -68,6 +68,7 @@ export class Plot {
         const value = values[number][at];
         const gap = value === null || (at > 0 && sample.second - samples[at - 1].second > 5);
         if (gap && open >= 0) {
+          path += "h0"; // so that a single sample shows as a dot
           area += `L${x} ${HEIGHT}L${open} ${HEIGHT}Z`;
           open = -1;
         }
@@ -78,6 +79,7 @@ export class Plot {
         area += `${open < 0 ? "M" : "L"}${x} ${y}`;
         if (open < 0) open = x;
       });
+      if (open >= 0) path += "h0";
       if (open >= 0) area += `L${x} ${HEIGHT}L${open} ${HEIGHT}Z`;
       this.lines[number].line.setAttribute("d", path);
       this.lines[number].area.setAttribute("d", area);

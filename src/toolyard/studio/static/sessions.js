@@ -44,7 +44,7 @@ function show() {
     if (!own) {
       const link = make("a", { href: row.href, class: "mono" }, plain(row.id.length > 14 ? `${row.id.slice(0, 12)}…` : row.id));
       link.setAttribute("title", plain(row.id));
-      own = [make("th", { scope: "row" }, link), ...content.map((_, column) => make("td", [4, 5, 6].includes(column) ? "number" : {}))];
+      own = [make("th", { scope: "row" }, link, row.forked_from ? make("span", "chip fork", "fork") : null), ...content.map((_, column) => make("td", [4, 5, 6].includes(column) ? "number" : {}))];
       cells.set(row.id, own);
       const made = make("tr", {}, ...own);
       body.insertBefore(made, body.children[at] ?? null);
@@ -55,10 +55,11 @@ function show() {
     });
   });
   empty.hidden = last.count > 0;
-  table.hidden = last.count === 0;
+  table.hidden = rows.length === 0;
   const more = last.count > last.sessions.length ? ` The newest ${last.sessions.length} are listed.` : "";
   const missing = last.missing ? ` ${last.missing} of the gateways did not answer.` : "";
-  const count = `${last.count.toLocaleString("en")} ${last.count === 1 ? "session is" : "sessions are"} open.${more}${missing}`;
+  const few = wanted && last.count ? ` ${rows.length ? rows.length.toLocaleString("en") : "None"} of them ${rows.length === 1 ? "matches" : "match"} the filter.` : "";
+  const count = `${last.count.toLocaleString("en")} ${last.count === 1 ? "session is" : "sessions are"} open.${more}${few}${missing}`;
   if (said.textContent !== count) said.textContent = count;
 }
 

@@ -29,6 +29,7 @@ function characters(text) {
 /** A text from a tool. The rest of a long one is fetched when it is asked for.
  * @param {{text: string, length: number, href: string|null}} part @param {string} what */
 export function textPart(part, what) {
+  if (!part.length) return make("p", "soft", "An empty text.");
   const shown = make("pre", { class: "output", tabindex: "0" }, visible(part.text));
   if (!part.href) return shown;
   let at = characters(part.text);
@@ -136,9 +137,10 @@ export class Steps {
     this.revision = 0;
     /** @type {Map<number, HTMLElement>} */
     this.shown = new Map();
+    this.none = make("p", "soft", "No call yet. Each shows here as it is made.");
     this.before = make("p", { class: "soft", hidden: true });
     this.end = make("p", { class: "notice", hidden: true });
-    into.append(this.before, this.end);
+    into.append(this.none, this.before, this.end);
     this.finished = false;
   }
 
@@ -161,8 +163,18 @@ export class Steps {
     }
     const first = this.shown.size ? Math.min(...this.shown.keys()) : message.earlier + message.dropped + 1;
     this.before.hidden = first <= 1;
+    this.none.hidden = first > 1 || this.shown.size > 0 || !this.end.hidden;
     this.before.textContent = `${first - 1} earlier ${first === 2 ? "call is" : "calls are"} not shown: this page shows what happens while it is followed.`;
     if (message.closed) this.close(message.closed);
+  }
+
+  /** Whether no call runs. */
+  get settled() {
+    return !this.into.querySelector(".chip.running");
+  }
+
+  showLast() {
+    this.shown.get(Math.max(...this.shown.keys()))?.scrollIntoView({ block: "nearest" });
   }
 
   /** @param {number} number @param {HTMLElement} made */
@@ -175,6 +187,7 @@ export class Steps {
   /** @param {string} words */
   close(words) {
     this.end.hidden = false;
+    this.none.hidden = true;
     this.end.textContent = words;
   }
 }

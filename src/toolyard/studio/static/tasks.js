@@ -26,9 +26,13 @@ if (place instanceof HTMLElement) {
     if (task.length > task.text.length) {
       const more = make("button", { type: "button", class: "quiet" }, `All ${task.length.toLocaleString("en")} characters`);
       more.addEventListener("click", async () => {
-        shown.replaceChildren(visible(await fetchText(task.href)));
-        shown.classList.add("whole");
-        more.remove();
+        try {
+          shown.replaceChildren(visible(await fetchText(task.href)));
+          shown.classList.add("whole");
+          more.remove();
+        } catch (error) {
+          told.textContent = /** @type {Error} */ (error).message;
+        }
       });
       made.append(more);
     }

@@ -38,6 +38,7 @@ function finish(words) {
   over = true;
   stop();
   steps.close(words);
+  status.hidden = true;
   end.disabled = true;
   document.body.dataset.over = "yes";
 }
