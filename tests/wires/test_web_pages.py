@@ -271,5 +271,5 @@ def test_a_link_on_another_site_opens_the_front_page(page: Page):
         page.goto(f"http://evil.example:{port}")
         with page.expect_navigation() as navigation:
             page.click("a")
-        assert navigation.value.url == f"{server.url}/"
+        assert navigation.value.url == f"{server.url}/studio/"
         assert navigation.value.status == 200
