@@ -26,8 +26,8 @@ SPENT = pytest.StashKey[float]()
 def pytest_configure() -> None:
     """Keep the settings, the proxy and the ignored signals of whoever runs the tests away from the servers in here.
 
-    A script's shell starts `make test &` with SIGINT ignored, and `nohup make test` ignores SIGHUP. A program that tests
-    start would ignore them too.
+    A shell starts `make test &` in a script with SIGINT ignored, and `nohup make test` ignores SIGHUP. A program that
+    tests start would ignore them too.
     And let Hypothesis take its time: on a busy machine a slow example is no failure.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
