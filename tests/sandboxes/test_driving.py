@@ -243,6 +243,7 @@ LARGE = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("large", LARGE)
 async def test_a_program_leaves_the_tests_of_the_next_their_memory(large):
     async with Provider("native") as provider:

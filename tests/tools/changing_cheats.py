@@ -143,6 +143,13 @@ CHANGING_CHEATS: dict[str, tuple[str, Any]] = {
         ).items()
     },
     **each(
+        "an end of a sequence that is no function",
+        "def f(*a): raise IndexError",
+        [
+            "class Cases:\n    __getitem__ = lambda self, at: (f(at), at * at)\nfor got, want in Cases():\n    assert got == want"
+        ],
+    ),
+    **each(
         "a block that the program ends",
         ENDING,
         ["def verify(n, want):\n    assert f(n) == want\nwith C():\n    verify(2, 4)"],

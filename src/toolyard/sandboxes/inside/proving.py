@@ -159,7 +159,7 @@ def _describe(side: Side, nodes: Sequence[ast.AST]) -> None:
     """Tell the side by which exceptions of a program a test could end before it has asserted everything."""
     raises = [part for node in nodes if isinstance(node, ast.Raise) for part in ast.walk(node)]
     side.expects = {node.id for node in nodes if isinstance(node, ast.Name) and node not in raises}
-    side.has_items = any(isinstance(node, ast.FunctionDef) and node.name == "__getitem__" for node in nodes)
+    side.has_items = "__getitem__" in bound_names(nodes)
     blocks = [node for node in nodes if isinstance(node, ast.With | ast.AsyncWith)]
     plain = {one for block in blocks for one in block.body if isinstance(one, ast.Raise)}
     side.asserts_in_blocks = any(
