@@ -164,6 +164,14 @@ async def test_a_statement_that_changes_only_objects_of_its_own_shares_a_sandbox
         "import math\nmath.__dict__",
         "import math\ndel math.pi",
         "import threading",
+        "sys.setrecursionlimit(50)",
+        "pd.set_option('display.precision', 2)",
+        "from decimal import getcontext\nc = getcontext()\nc.prec = 2",
+        "from decimal import *\nc = getcontext()\nc.prec = 2",
+        "def items():\n    try:\n        yield 1\n    finally:\n        turn([])",
+        "def items():\n    with turn([]):\n        yield 1",
+        "def items():\n    yield from turn([])",
+        "class A:\n    def __del__(self):\n        turn([])",
     ],
 )
 def test_a_statement_that_may_change_more_is_not_neat(changes):
@@ -192,6 +200,58 @@ async def test_a_test_finds_no_setting_of_one_before_it(setting):
     async with Provider("native"):
         assert await proven(CODE, f"{setting}\nassert turn([]) == 0 and {{turn([])}}")
         assert await proven(CODE, plain)
+
+
+UNUSED = """
+def first(items): return next(items)
+def done(): pass
+class Block:
+    def __enter__(self): pass
+    def __exit__(self, *_): done()
+"""
+ENDS = ["try:\n        yield 1\n    finally:\n        done()", "with Block():\n        yield 1"]
+
+
+@pytest.mark.parametrize("ends", ENDS)
+async def test_a_generator_that_a_program_did_not_use_up_keeps_no_later_test_waiting(ends):
+    """It calls the program as it ends, which may be when a later test frees memory."""
+    test = f"def items():\n    {ends}\nassert {{first(items())}} == {{1}}"
+    async with Provider("native"):
+        for _ in range(3):
+            assert await proven(UNUSED, test)
+        assert await proven(CODE, "assert {len([[n] for n in range(300_000)]) + turn([])} == {300_000}")
+
+
+FORGED = """
+import sys
+sides = sys.modules['toolyard.sandboxes.inside.sides']
+deeds = sys.modules['toolyard.sandboxes.inside.deeds']
+def f(x): return iter([4])
+"""
+ARRAY = """
+text = 'returned 0\\n["t3","n1","sU8000000","l1","sx",null,null]'
+sides.Side.message = lambda *_: sides.Said(text)
+"""
+ITEMS = """
+import numpy
+deeds.Deeds.take = staticmethod(lambda *_: ([4, numpy.array(['x'], 'U8000000')], True, None))
+"""
+LARGE = {
+    "long texts": ("def f(x): return 'x' * 900_000", "for n in range(40):\n    f(n)\nassert {f(0) != ''} == {True}"),
+    "a large array": (FORGED + ARRAY, "class Kept:\n    value = f(1)\nassert {str(Kept) != ''} == {True}"),
+    "items that nobody takes": (FORGED + ITEMS, "assert {next(f(1))} == {4}"),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("large", LARGE)
+async def test_a_program_leaves_the_tests_of_the_next_their_memory(large):
+    async with Provider("native") as provider:
+        for _ in range(12):
+            assert await proven(*LARGE[large])
+        (kept,) = provider._kept._idle
+        assert kept.uses == 12
+        assert await proven(CODE, "x = [0] * 20_000_000\nassert {turn([])} == {0}")
 
 
 async def test_a_test_finds_nothing_of_a_program_that_was_judged_before_it():

@@ -534,6 +534,21 @@ PAIRS |= {
             "import copy\ns = Stack([1])\nt = copy.deepcopy(s)\ns.push(2)\nassert t == [1] and s + [3] == [1, 2, 3]",
         ],
     ),
+    "a ring that is a list": (
+        "class Ring(list):\n    def __getitem__(self, at):\n        return list.__getitem__(self, at if isinstance(at, slice) else at % len(self))\n    def turn(self): self.append(self.pop(0))",
+        "class Ring(list):\n    def turn(self): pass",
+        [
+            "r = Ring([1, 2, 3])\nr.turn()\nassert r[4] == 3 and r[-1] == 1 and r[:2] == [2, 3] and r.index(3) == 1 and r.count(1) == 1",
+            "import copy\nr = Ring([1, 2])\ns = copy.copy(r)\nr.turn()\nassert s == [1, 2] and r == [2, 1] and list(reversed(r)) == [1, 2]",
+        ],
+    ),
+    "a bag that is a dict": (
+        "class Bag(dict):\n    def __missing__(self, key): return 0\n    def add(self, key):\n        self[key] += 1\n        return self",
+        "class Bag(dict):\n    def __missing__(self, key): return 0\n    def add(self, key):\n        self[key] = 1\n        return self",
+        [
+            "b = Bag().add('x').add('x').add('y')\nassert sorted(b.items()) == [('x', 2), ('y', 1)] and b['z'] == 0\nassert sum(b.values()) == 3 and set(b.keys()) == {'x', 'y'} and dict(b) == {'x': 2, 'y': 1}"
+        ],
+    ),
     "a tuple with its own sum": (
         "class V(tuple):\n    def plus(self, o): return V(a + b for a, b in zip(self, o))\n    @property\n    def x(self): return self[0]",
         "class V(tuple):\n    def plus(self, o): return self\n    @property\n    def x(self): return 4",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.changing_cheats import CHANGING_CHEATS
 from tests.tools.cheats import CHEATS
 from tests.tools.forgeries import FORGERIES
 from tests.tools.later_cheats import LATER
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.anyio
 
 QUICK = [
     *("a cache that is a dict", "a stack that is a list", "points that go back", "errors that a block ignores"),
+    *("a ring that is a list", "a bag that is a dict"),
     *("a built-in name beside others", "inheritance asked", "nothing to call", "a named tuple with fields"),
 ]
 """Pairs that `make test` plays."""
@@ -63,6 +65,11 @@ async def test_a_message_that_makes_no_sense_is_a_failure_of_the_program_and_non
     odd = {name: one for name, one in LATER.items() if name.startswith("a head with")}
     async with Provider("native"):
         assert [name for name, told in (await verdicts(odd)).items() if not told] == []
+
+
+async def test_a_program_whose_values_change_or_that_ends_a_block_of_its_test_does_not_pass():
+    async with Provider("native"):
+        assert [name for name, told in (await verdicts(CHANGING_CHEATS)).items() if not told] == []
 
 
 def test_the_judge_compares_any_number_at_once():

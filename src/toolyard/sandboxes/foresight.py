@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolyard.sandboxes.inside.proving import HELPERS, OWN, bound_names, prepare
+from toolyard.sandboxes.inside.proving import ALIASES, HELPERS, JUDGES, OWN, bound_names, prepare
 
 LONGEST = 10_000
 """Characters of the longest statement that the host parses: parsing blocks the event loop."""
@@ -28,7 +29,7 @@ _NEAT = {
 """Modules that keep no state of their use, except by the names in `_SETTINGS`. `random` begins anew after each test."""
 _SETTINGS = {
     *("random", "seterr", "seterrcall", "seterrobj", "setbufsize", "set_printoptions", "set_string_function"),
-    *("setcontext", "tzset"),
+    *("setcontext", "getcontext", "tzset"),
 }
 _SIMPLE = (
     *(ast.BinOp, ast.UnaryOp, ast.List, ast.Tuple, ast.Set, ast.Subscript, ast.Slice, ast.Attribute, ast.Starred),
@@ -107,8 +108,18 @@ def _leaves_something(node: ast.AST, own: set[str]) -> bool:
         case ast.Attribute(ctx=ast.Store() | ast.Del()):
             return _root(node) not in own
         case ast.Name(id=name):
-            return name in _LEAVING
+            return name in _LEAVING or (name not in own and (name in _SETTINGS - {"random"} or _may_keep_state(name)))
+        case ast.YieldFrom() | ast.FunctionDef(name="__del__"):
+            return True
+        case ast.Try() | ast.TryStar() | ast.With():  # a generator that is not used up ends whenever it is freed
+            return any(isinstance(part, ast.Yield) for part in ast.walk(node))
     return False
+
+
+def _may_keep_state(name: str) -> bool:
+    """Whether a name that the test takes from the program may stand for a module that keeps state."""
+    module = ALIASES.get(name, name)
+    return (module in sys.stdlib_module_names or module in JUDGES) and module not in _NEAT
 
 
 def _root(node: ast.expr) -> str:

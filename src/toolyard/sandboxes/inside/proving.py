@@ -33,11 +33,11 @@ MATCH = "Match"
 _BUILTINS = vars(builtins)
 _REHEARSALS = 20
 """Enough for Python to specialise hot code."""
-_ALIASES = {"np": "numpy", "pd": "pandas", "sp": "sympy"}
+ALIASES = {"np": "numpy", "pd": "pandas", "sp": "sympy"}
 _BINDING = (*(ast.Name, ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias, ast.ExceptHandler),)
-_JUDGES = {
+JUDGES = {
     *("math", "cmath", "numpy", "scipy", "sympy", "pandas", "decimal", "fractions", "statistics", "operator"),
-    *("collections", "itertools", "functools", "re", "copy", "json", "unittest", "pytest", *_ALIASES),
+    *("collections", "itertools", "functools", "re", "copy", "json", "unittest", "pytest", *ALIASES),
 }
 """Modules that tests judge by. `math.isclose` is the library's, even where the program binds `math` to another
 object."""
@@ -51,7 +51,7 @@ class Names(dict[str, Any]):
         self[_HOLDS] = lambda value: _whole(side, value)
         self._side = side
         self._only_called = only_called
-        self._judges = _JUDGES & only_read
+        self._judges = JUDGES & only_read
 
     def __missing__(self, name: str) -> Any:
         if name == "callable":
@@ -70,7 +70,7 @@ class Names(dict[str, Any]):
         if not is_there:
             raise KeyError(name)
         if name in self._judges or (type(value) is Proxy and value._kind == "m"):
-            return importlib.import_module(_ALIASES.get(name, name))
+            return importlib.import_module(ALIASES.get(name, name))
         return value
 
 
@@ -149,6 +149,8 @@ def _run(side: Side, source: str) -> None:
     variables = {"__name__": "__main__", "__builtins__": names}
     exec(compile(tree, "test.py", "exec", dont_inherit=True), variables)
     variables.clear()  # free the memory for the next test in this process
+    side.close()
+    linecache.cache.clear()  # it has the text of every message
     if (random := sys.modules.get("random")) is not None:  # the test may have seeded it
         random.seed()
 
@@ -157,13 +159,20 @@ def _describe(side: Side, nodes: Sequence[ast.AST]) -> None:
     """Tell the side by which exceptions of a program a test could end before it has asserted everything."""
     raises = [part for node in nodes if isinstance(node, ast.Raise) for part in ast.walk(node)]
     side.expects = {node.id for node in nodes if isinstance(node, ast.Name) and node not in raises}
-    side.has_items = any(isinstance(node, ast.FunctionDef) and node.name == "__getitem__" for node in nodes)
+    side.has_items = "__getitem__" in bound_names(nodes)
     blocks = [node for node in nodes if isinstance(node, ast.With | ast.AsyncWith)]
-    side.asserts_in_blocks = any(_asserts(part) for block in blocks for one in block.body for part in ast.walk(one))
+    plain = {one for block in blocks for one in block.body if isinstance(one, ast.Raise)}
+    side.asserts_in_blocks = any(
+        _may_assert(part) for block in blocks for one in block.body if one not in plain for part in ast.walk(one)
+    )
 
 
-def _asserts(node: ast.AST) -> bool:
-    return isinstance(node, ast.Assert) or (isinstance(node, ast.Attribute) and node.attr.startswith("assert"))
+def _may_assert(node: ast.AST) -> bool:
+    """Whether it asserts, raises where something does not hold, or calls what may do that."""
+    match node:
+        case ast.Call(func=ast.Name(id=name)):
+            return name not in _BUILTINS or not _is_literal(node)
+    return isinstance(node, ast.Assert | ast.Raise | ast.Call)
 
 
 def prepare(nodes: Sequence[ast.AST], bound: set[str]) -> set[str]:

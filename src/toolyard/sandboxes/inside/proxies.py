@@ -4,13 +4,15 @@ Imports only the standard library: sandboxes load the text of this file.
 
 In a test, a stand-in can never make an assertion hold by its own claim. It equals nothing and has no order: a test that
 compares it, or computes with it and plain data, fails, whatever it does next. If its class is a subclass of `list` or
-another plain type, the test compares and iterates the plain value, by that type's own methods. Operations on the
-program's own objects (calls, attributes, items, `len()`, `str()`, sums) return plain data, and the test compares that.
+another plain type, the test reads the plain value, by that type's own methods, and this value stays the same until the
+program runs again. Operations on the program's own objects (calls, attributes, items, `len()`, `str()`, sums) return
+plain data, and the test compares that.
 """
 
 from __future__ import annotations
 
 import builtins
+import copy
 import operator
 from collections import deque
 from collections.abc import Callable
@@ -49,6 +51,8 @@ class Proxy:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__name__", "__doc__", "__qualname__"):
             raise AttributeError(name)
+        if name in _READS and hasattr(self._base, name):
+            return getattr(exact(self), name)
         return self._side.ask("chain", self, False, [[name]])
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -68,6 +72,17 @@ class Proxy:
     def __next__(self) -> Any:
         buffer = self._side.buffers.setdefault(self._number, Buffer(self))
         return buffer.next()
+
+    def __getitem__(self, key: Any) -> Any:
+        if self._base in (list, deque):
+            try:
+                return exact(self)[key]
+            except (IndexError, TypeError):  # its own class may have such an item
+                return self._side.ask("operate", "getitem", [self, key])
+        return self._side.ask("operate", "getitem", [self, key])
+
+    def __reversed__(self) -> Any:
+        return reversed(exact(self)) if self._base else self._side.ask("operate", "reversed", [self])
 
     def __contains__(self, item: object) -> bool:
         return any(one is item or one == item for one in iter(self))
@@ -91,18 +106,29 @@ class Proxy:
     def __class__(self) -> Any:
         return self._base or Proxy
 
-    def __deepcopy__(self, memo: object) -> Any:
-        return exact(self) if self._base else self
+    def __copy__(self) -> Any:
+        return copy.copy(exact(self)) if self._base else self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return copy.deepcopy(exact(self), memo) if self._base else self
 
     def __enter__(self) -> Any:
         return self._side.ask("chain", self, False, [["__enter__"], [[], {}]])
 
-    def __exit__(self, kind: Any = None, *_: object) -> Any:
-        """The program may end a `with` block of the test by an exception that it ignores. It never ends one that
-        asserts: that would skip the assertions."""
-        goes_on = self._side.ask("chain", self, False, [["__exit__"], [[kind, None, None], {}]])
-        may_ignore = not self._side.asserts_in_blocks and kind is not None and issubclass(kind, Exception)
-        return goes_on if may_ignore and not issubclass(kind, AssertionError) else False
+    def __exit__(self, kind: Any = None, error: object = None, trace: Any = None) -> Any:
+        """The program may end a `with` block of the test by an exception that the block itself raises. It never ends
+        one that asserts or calls: that would skip the assertions."""
+        is_own = trace is None or (trace.tb_next is None and not self._side.asserts_in_blocks)
+        may_ignore = (
+            is_own and kind is not None and issubclass(kind, Exception) and not issubclass(kind, AssertionError)
+        )
+        try:
+            goes_on = self._side.ask("chain", self, False, [["__exit__"], [[kind, None, None], {}]])
+        except Exception:
+            if kind is None or may_ignore:
+                raise
+            goes_on = False  # the test may expect this exception, but not the one that ends the block
+        return goes_on if may_ignore else False
 
     def __hash__(self) -> int:
         return object.__hash__(self)
@@ -191,9 +217,9 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
 for _name in ("and", "or"):
     setattr(Proxy, f"__{_name}__", _computed(f"{_name}_"))
     setattr(Proxy, f"__r{_name}__", _computed(f"{_name}_", reflected=True))
-for _name in ("neg", "pos", "invert", "abs", "getitem", "setitem", "delitem", "int", "float", "complex"):
+for _name in ("neg", "pos", "invert", "abs", "setitem", "delitem", "int", "float", "complex"):
     setattr(Proxy, f"__{_name}__", _operated(_name))
-for _name in ("round", "reversed", "dir", "index", "format"):
+for _name in ("round", "dir", "index", "format"):
     setattr(Proxy, f"__{_name}__", _operated(_name))
 
 
@@ -206,7 +232,10 @@ def attached(proxy: Any, value: Any) -> Any:
     if type(proxy) is not Proxy:
         raise ValueError(proxy)
     if type(value) in _CHANGING:
+        if proxy._base not in (None, type(value)):
+            raise ValueError(type(value))
         object.__setattr__(proxy, "_base", type(value))
+        proxy._side.values.setdefault(proxy._number, value)
         return proxy
     if type(value) not in _ATTACHED:
         raise ValueError(type(value))
@@ -216,13 +245,17 @@ def attached(proxy: Any, value: Any) -> Any:
 
 
 def exact(item: Any) -> Any:
-    """The plain value of a stand-in that has one."""
+    """The plain value of a stand-in that has one. It is read once until the program runs again: a program that says
+    something else each time could satisfy one assertion after the other."""
     if type(item) is not Proxy or not item._base:
         return item
-    value = item._side.ask("operate", "exactly", [item])
-    if type(value) is not item._base:
-        doom(item._side, "The program's answer cannot be read.")
-    return value
+    values = item._side.values
+    if item._number not in values:
+        value = item._side.ask("operate", "exactly", [item])
+        if type(value) is not item._base:
+            doom(item._side, "The program's answer cannot be read.")
+        values.setdefault(item._number, value)
+    return values[item._number]
 
 
 def _beside(value: Any, name: str) -> Any:
@@ -232,6 +265,11 @@ def _beside(value: Any, name: str) -> Any:
 
 
 _CHANGING = (list, dict, set, deque)
+_READS = {
+    *("count", "index", "keys", "values", "items", "union", "intersection", "difference", "symmetric_difference"),
+    *("issubset", "issuperset", "isdisjoint"),
+}
+"""Methods of these types that only read. The program's own would learn what the test expects."""
 _ATTACHED: dict[type, Any] = {
     kind: type(
         kind.__name__,

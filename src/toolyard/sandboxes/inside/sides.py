@@ -11,6 +11,7 @@ program may call, iterate and read what the test has passed to it, and nothing e
 from __future__ import annotations
 
 import _thread
+import gc
 import sys
 import types
 from collections import deque
@@ -54,11 +55,15 @@ class Side:
         self.has_items = False
         """The test defines `__getitem__`, so a loop of its own may end by an IndexError."""
         self.asserts_in_blocks = False
-        """The test asserts within a `with` block."""
+        """The test asserts within a `with` block, or does there what may assert."""
         self.doom = ""
         """Why a test has failed, whatever else it does."""
         self.buffers: dict[int, Any] = {}
         """For iterators: items fetched and not yet used."""
+        self.values: dict[int, Any] = {}
+        """For instances of the program's own subclasses of plain types: values read since the program last ran."""
+        self._received = 0
+        """How much the other side has sent, in characters and bytes of arrays."""
         self._mine: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._theirs: dict[int, Any] = {}
@@ -73,6 +78,7 @@ class Side:
 
     def serve(self, chunks: Sequence[str]) -> Said:
         """Perform a request of the other side."""
+        self.values.clear()
         request = self._read(chunks)
         if self._theirs or self.wary:  # it may ask something back
             return self.aside(lambda: self._done(request))
@@ -101,6 +107,17 @@ class Side:
         except (NotPlain, TypeError, ValueError):
             self.expected = []
 
+    def close(self) -> None:
+        """Forget the other side. What the test has left may be freed much later, and asks nothing then. What is large
+        is freed now: the next test in this process needs the memory."""
+        for held in (self._mine, self._numbers):
+            held.clear()  # it may still ask something, such as a generator as it ends
+        self.is_alone = True
+        for held in (self.expected, self._theirs, self.buffers, self.values):
+            held.clear()
+        if self._received > _MUCH:
+            gc.collect()
+
     @property
     def has_proxies(self) -> bool:
         return bool(self._theirs)
@@ -121,6 +138,8 @@ class Side:
         self._say(self.message("asks", request))
         lock.acquire()
         _, kind, chunks = waiting
+        if request[:2] != ("operate", "exactly"):
+            self.values.clear()
         try:
             answer = self._read(chunks)
         except NotPlain:
@@ -192,6 +211,8 @@ class Side:
 
     def _resolve(self, token: str) -> Any:
         if token[:1] == "r":
+            if not 0 <= int(token[1:]) < len(self._mine):  # an IndexError could end a loop of the test
+                raise NotPlain(token[:20])
             return self._mine[int(token[1:])]
         if token[:1] != "h":
             raise NotPlain(token[:20])
@@ -201,10 +222,21 @@ class Side:
         return self._theirs[int(number)]
 
     def _read(self, chunks: Sequence[str]) -> Any:
-        reader = Reader(self._resolve, _array, attached, longest=_ANY_LENGTH)
+        reader = Reader(self._resolve, self._array, attached, longest=_ANY_LENGTH)
         for chunk in chunks:
+            self._received += len(chunk)
             reader.feed(chunk)
         return reader.value
+
+    def _array(self, kind: str, nested: Any) -> Any:
+        """Rebuild a numpy array if numpy is installed."""
+        try:
+            import numpy  # noqa: PLC0415  # slow to load, and seldom needed
+        except ImportError:
+            return nested
+        array = numpy.array(nested, dtype=kind)
+        self._received += array.nbytes
+        return array
 
     # Doing.
 
@@ -271,15 +303,6 @@ class Side:
         return self._said
 
 
-def _array(kind: str, nested: Any) -> Any:
-    """Rebuild a numpy array if numpy is installed."""
-    try:
-        import numpy  # noqa: PLC0415  # slow to load, and seldom needed
-    except ImportError:
-        return nested
-    return numpy.array(nested, dtype=kind)
-
-
 def _named(kind: type) -> str:
     name: str = type.__dict__["__name__"].__get__(kind)
     return name if name.isidentifier() and len(name) < 100 else "object"
@@ -288,6 +311,8 @@ def _named(kind: type) -> str:
 _CONTAINERS = (list, dict, set, tuple, deque)
 _ANY_LENGTH = 2**40
 """A sandbox may read any length: its memory is limited, and the host limits what the other side sends."""
+_MUCH = 2**14
+"""Less is not worth the time of a collection."""
 _TEXT_MOST = 20_000
 """Characters of a traceback."""
 
