@@ -4,7 +4,8 @@ It checks the form of each command as the engines do, and refuses what they woul
 "containers" are directories. Tests against it show that the backend sends the right commands and handles the answers,
 not that a container isolates.
 
-Started as `stand_in_engine.py STATE command …`; it logs all commands in STATE/log.
+Started as `stand_in_engine.py STATE command …`; it logs all commands in STATE/log. As Podman does, it leaves a file in
+the folder in which it runs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ def main() -> None:
     with open(state / "log", "a") as log:
         log.write(json.dumps(sys.argv[2:]) + "\n")
     command, *arguments = sys.argv[2:]
+    if command in ("run", "exec"):
+        Path("oom").touch()
     if (state / "down").exists():
         sys.exit("Cannot connect to the Docker daemon at unix:///var/run/docker.sock.\nIs the docker daemon running?")
     commands = {"version": version, "image": image, "run": run, "exec": execute, "rm": remove, "ps": ps}

@@ -440,6 +440,17 @@ async def test_no_container_sees_the_servers_environment(stand_in, monkeypatch):
         assert not [part for command in stand_in.commands("exec") for part in command if "a-secret-word" in part]
 
 
+async def test_an_engine_leaves_its_files_in_a_folder_of_ours(stand_in, tmp_path, monkeypatch):
+    """Podman writes one where it runs, when a program needed too much memory: not into the operator's folder."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    async with started(stand_in.backend()) as backend, await backend.open() as box:
+        assert (await box.run(["true"])).exit_code == 0
+        assert (backend._folder / "oom").exists()
+    assert [*here.iterdir()] == []
+
+
 async def test_an_engine_that_isolates_nothing_is_found_out(stand_in):
     """The stand-in isolates nothing, and the level says so: programs find out by trying, whatever its name."""
     async with started(stand_in.backend()) as backend:

@@ -90,11 +90,14 @@ class ContainerEngine:
 
     def __init__(self, program: str) -> None:
         self.program = program
+        self.folder: Path | None = None
+        """Where its commands run. Podman leaves a file `oom` there when a program needed too much memory."""
 
     def begin(self, *arguments: str, output_bytes: int, name: str = "", mark: str = "") -> HelperProcess:
         """Start a command. It gets our environment, to find its engine; no container gets that."""
         argv = [self.program, *arguments]
-        return start(argv, env=os.environ, output_bytes=output_bytes, name=name, mark=mark)
+        cwd = str(self.folder) if self.folder else None
+        return start(argv, env=os.environ, output_bytes=output_bytes, name=name, mark=mark, cwd=cwd)
 
     async def run(
         self, *arguments: str, stdin: bytes = b"", most: int = _MESSAGE_MOST, seconds: float = _SECONDS
@@ -150,7 +153,7 @@ class ContainerBackend(RoomBackend):
         await self._check_image()
         self._report = Report(self.name, "L0", {})  # until the trial proves more
         if self._folder is None:
-            self._folder = await asyncio.to_thread(self._new_folder)
+            self._folder = self._engine.folder = await asyncio.to_thread(self._new_folder)
         try:
             await self._cover_hidden()
             async with await self.open() as sandbox:
@@ -166,6 +169,7 @@ class ContainerBackend(RoomBackend):
     async def close(self) -> None:
         await super().close()
         folder, self._folder = self._folder, None
+        self._engine.folder = None
         if folder is not None:
             await asyncio.to_thread(origin.remove, folder)
 
