@@ -1,6 +1,6 @@
 """TRL's `GRPOTrainer` learns from a Toolyard server, with a tiny model that is made on the spot.
 
-    pip install 'trl[openreward]' matplotlib
+    pip install trl openreward matplotlib
     python examples/training/trl_grpo.py --out trl
 
 It needs no GPU, no download and a few minutes. `OpenRewardSpec` takes the URL of the server and gives the trainer its
