@@ -95,3 +95,63 @@ def test_the_form_for_the_key_has_no_serious_fault(page: Page, axe: str):
     with serving("--api-key", "sesame") as url:
         page.goto(f"{url}/studio/")
         assert faults(page, axe) == []
+
+
+_CONTROLS = """() => {
+  const told = (one) => [one.tagName, one.getAttribute("aria-label") || one.name || "", one.getAttribute("href") || "",
+    one.innerText?.trim().slice(0, 60) || ""].join(" ");
+  const shown = (one) => one.checkVisibility({ visibilityProperty: true }) && !one.disabled;
+  const found = document.querySelectorAll("a[href], button, input, select, textarea, summary, [role=button]");
+  return [...found].filter(shown).map(told);
+}"""
+_FOCUSED = """() => {
+  const one = document.activeElement;
+  const told = [one.tagName, one.getAttribute("aria-label") || one.name || "", one.getAttribute("href") || "",
+    one.innerText?.trim().slice(0, 60) || ""].join(" ");
+  const style = getComputedStyle(one);
+  return [told, style.outlineStyle !== "none" || style.boxShadow !== "none"];
+}"""
+
+
+def out_of_reach(page: Page) -> tuple[set[str], set[str]]:
+    """The controls that Tab does not lead to, and those that do not show that they have the focus."""
+    wanted = page.evaluate(_CONTROLS)
+    assert len(wanted) > 3
+    reached, unmarked = set(), set()
+    for _ in range(len(wanted) + 10):
+        page.keyboard.press("Tab")
+        told, is_marked = page.evaluate(_FOCUSED)
+        reached.add(told)
+        if not is_marked and not told.startswith("BODY"):
+            unmarked.add(told)
+    return set(wanted) - reached, unmarked
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("/studio/", "Nothing is wrong."),
+        ("/studio/environments", "Count to ten."),
+        ("/studio/environments/counter", "0 to 49 of 1,000,000"),
+        ("/studio/play/counter", "Open session"),
+        ("/studio/sessions", "open."),
+        ("/studio/episodes", "Episodes"),
+    ],
+)
+def test_every_control_is_reached_by_the_keyboard_and_shows_it(page: Page, url: str, address: str, shown: str):
+    page.goto(f"{url}{address}")
+    expect(page.get_by_text(shown).first).to_be_visible()
+    assert out_of_reach(page) == (set(), set())
+
+
+def test_every_control_of_an_open_session_is_reached_by_the_keyboard(page: Page, url: str):
+    page.goto(f"{url}/studio/play/counter")
+    page.get_by_role("button", name="Open session").click()
+    page.get_by_role("button", name="Call picture").click()
+    page.get_by_role("button", name="Fork").click()
+    expect(page.get_by_role("button", name="Branch 2")).to_be_visible()
+    assert out_of_reach(page) == (set(), set())
+    page.goto(f"{url}/studio/sessions")
+    page.locator("tbody a").first.click()
+    expect(page.locator(".step").first).to_be_visible()
+    assert out_of_reach(page) == (set(), set())
