@@ -42,7 +42,7 @@ KINDS: Mapping[str, tuple[str, object]] = {
     "5 loops": (_CODE, [f"for n in range({n}, 3):\n    assert scaled(n)[-1:] == [n * 3 - 3][:n]" for n in range(5)]),
     "linked list": (_LINKED, ["head = Node(1)\nhead.next = Node(2)\nassert abs(length(head)) == 2"]),
     "chance": (_CODE, ["import random\nn = random.randint(1, 9)\nassert len(scaled(n)) == n"]),
-    "alone": (_CODE, [f"import sys\nassert sorted(scaled(10)) == {_LIST}"]),
+    "alone": (_CODE, [f"import os\nassert sorted(scaled(10)) == {_LIST}"]),
     "other check": (
         _CODE,
         [

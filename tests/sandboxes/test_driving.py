@@ -138,7 +138,14 @@ LINKS = (
 KINDS = "from dataclasses import dataclass\n@dataclass\nclass P:\n    n: int\nassert type(turn([])) == int and {P(1).n}"
 
 
-@pytest.mark.parametrize("test", [SEEDS, LINKS, KINDS])
+READS = (
+    "import sys\nclass P:\n    def __init__(self):\n        self._n = 1\np = P()\nsetattr(p, 'm', 2)\n"
+    "assert {getattr(p, '_n') + turn([])} == {1} and p.__class__.__name__ == 'P' and p.m < sys.maxsize"
+)
+CASES = "import unittest\nt = unittest.TestCase()\nt.assertEqual({turn([])}, {0})"
+
+
+@pytest.mark.parametrize("test", [SEEDS, LINKS, KINDS, READS, CASES])
 async def test_a_statement_that_changes_only_objects_of_its_own_shares_a_sandbox(test):
     async with Provider("native") as provider:
         assert await proven(CODE, "assert {turn([])} == {0}")
@@ -159,12 +166,30 @@ async def test_a_statement_that_changes_only_objects_of_its_own_shares_a_sandbox
         "import numpy.random",
         "import numpy as np\nnp.random.seed(1)",
         "class A: pass\ntype(A()).x = 1",
-        "kind = type('A', (), {})",
+        "type('A', (), {}).x = 1",
         "import math\nsetattr(math, 'pi', 3)",
         "import math\nmath.__dict__",
+        "name = 'pi'\nsetattr(turn, name, 3)",
+        "setattr(turn, 'x', 3)",
+        "delattr(turn, 'x')",
+        "f = getattr\nf(turn, '__globals__').clear()",
+        "getattr(turn, '__globals__').clear()",
+        "turn._cache = {}",
+        "open('x', 'w')",
+        "import io\nio.open('x', 'w')",
+        "import sys\nsys.stdout = None",
+        "import sys\nsys.path.append('x')",
+        "import sys\nkept = sys",
+        "import sys as s\ns.argv.append('x')",
+        "from sys import argv\nargv.append('x')",
+        "sys.modules.clear()",
+        "import os",
+        "from unittest import mock",
+        "import unittest.mock",
+        "eval('1')",
         "import math\ndel math.pi",
         "import threading",
-        "sys.setrecursionlimit(50)",
+        "sys.set_int_max_str_digits(0)",
         "pd.set_option('display.precision', 2)",
         "from decimal import getcontext\nc = getcontext()\nc.prec = 2",
         "from decimal import *\nc = getcontext()\nc.prec = 2",
@@ -189,6 +214,14 @@ async def test_a_statement_that_seeds_chance_does_not_decide_it_for_the_next():
             drawn.append(ran.stdout)
         assert [one.uses for one in provider._kept._idle] == [4]
     assert drawn[1] != drawn[3]
+
+
+async def test_a_test_finds_the_usual_recursion_limit():
+    deep = "import sys\nsys.setrecursionlimit(9000)\nassert {turn([])} == {0}"
+    usual = "import sys\nassert {turn([])} == {0} and sys.getrecursionlimit() == 1000"
+    async with Provider("native") as provider:
+        assert [await proven(CODE, test) for test in (usual, deep, usual)] == [True, True, True]
+        assert [one.uses for one in provider._kept._idle] == [3]
 
 
 @pytest.mark.parametrize(

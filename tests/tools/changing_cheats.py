@@ -37,6 +37,15 @@ UNSORTED = [
     "from collections import Counter\nxs = [3, 1, 2]\nys = f(xs)\nassert ys == sorted(ys)\nassert Counter(ys) == Counter(xs)",
     "xs = [3, 1, 2]\nys = f(xs)\nassert [*ys] == sorted(ys) and set(ys) == set(xs)",
 ]
+ZIPPED = [
+    "ys = f(1)\nassert len(ys) == 3\nfor got, want in zip(ys, [1, 2, 3]):\n    assert got == want",
+    "ys = f(1)\nfor got, want in zip(ys, [1, 2, 3]):\n    assert got == want\nassert len(ys) == 3",
+    "ys = f(1)\nassert len(ys) == 3 and all(got == want for got, want in zip(ys, [1, 2, 3]))",
+    "import operator\nys = f(1)\nassert len(ys) == 3 and all(map(operator.eq, ys, [1, 2, 3]))",
+    "ys, left = f(1), 3\nassert len(ys) == left\nfor y in reversed(list(ys)):\n    assert y == left\n    left -= 1",
+    "ys = f(1)\nassert len(ys) == 3 and 7 not in ys and all(y < 4 for y in ys)",
+]
+ITEMS = ["d = f(1)\nassert len(d) == 2\nfor k, v in d.items():\n    assert v == [k]"]
 BETWEEN = ["x = f(2)\nassert x <= [4] and x >= [4]", "x = f(2)\nassert [3] < x < [5] and x not in ([0], [9])"]
 LYING = """
 class L(list):
@@ -161,6 +170,35 @@ CHANGING_CHEATS: dict[str, tuple[str, Any]] = {
         ["failed = False\nwith C():\n    failed = g(2) + 1 != 4\nassert not failed"],
         ["with C():\n    [][0] if f(2) != 4 else None"],
     ),
+    **{
+        name: cheat
+        for what, body in {
+            "no items": "def __iter__(self): return iter(())",
+            "no items, as its own iterator": "def __iter__(self): return self\n    def __next__(self): raise StopIteration",
+            "the first item only": "def __iter__(self): return iter([1])",
+            "no items, by index": "def __getitem__(self, at): raise IndexError",
+        }.items()
+        for name, cheat in each(
+            f"an object that says that it has three items, and gives {what}",
+            f"class L:\n    {body}\n    def __len__(self): return 3\ndef f(n): return L()",
+            *([test] for test in ZIPPED),
+        ).items()
+    },
+    **each(
+        "an object that has three items and then none",
+        "class L:\n    n = 0\n    def __getitem__(self, at): return 7\n    def __len__(self):\n        self.n += 1\n        return 3 if self.n < 2 else 0\ndef f(n): return L()",
+        ["ys = f(1)\nassert len(ys) == 3\nfor n in range(len(ys)):\n    assert ys[n] == n + 1"],
+        ["ys, n = f(1), 0\nassert len(ys) == 3\nwhile n < len(ys):\n    assert ys[n] == n + 1\n    n += 1"],
+    ),
+    **{
+        name: cheat
+        for what in ("[]", "iter(())", "self", "type('L', (list,), {})()")
+        for name, cheat in each(
+            f"an object that says that it has two items, and gives {what}",
+            f"class D:\n    def __len__(self): return 2\n    def __iter__(self): return iter(())\n    def items(self): return {what}\ndef f(n): return D()",
+            ITEMS,
+        ).items()
+    },
     **each(
         "a block whose end raises",
         "class C:\n    def __enter__(self): return self\n    def __exit__(self, *a): raise KeyError\ndef f(x): return 7",

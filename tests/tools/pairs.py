@@ -583,3 +583,38 @@ PAIRS |= {
         ],
     ),
 }
+PAIRS |= {
+    "a queue that a loop empties": (
+        "class Queue:\n    def __init__(self): self.waiting = []\n    def push(self, x): self.waiting.append(x)\n    def __len__(self): return len(self.waiting)\n    def __iter__(self):\n        while self.waiting: yield self.waiting.pop(0)",
+        "class Queue:\n    def __init__(self): self.waiting = []\n    def push(self, x): self.waiting.append(x)\n    def __len__(self): return len(self.waiting)\n    def __iter__(self):\n        while self.waiting: yield self.waiting.pop()",
+        [
+            "q = Queue()\nassert len(q) == 0\nfor n in range(3):\n    q.push(n)\n    assert len(q) == n + 1\nassert [n for n in q] == [0, 1, 2]\nassert len(q) == 0\nq.push(1)\nassert len(q) == 1\nfor n in q:\n    assert n == 1\nassert len(q) == 0",
+        ],
+    ),
+    "a dictionary that fills itself": (
+        "class Zeros:\n    def __init__(self): self.kept = {}\n    def __getitem__(self, key): return self.kept.setdefault(key, 0)\n    def __setitem__(self, key, value): self.kept[key] = value\n    def __delitem__(self, key): del self.kept[key]\n    def __len__(self): return len(self.kept)\n    def __iter__(self): return iter(self.kept)\n    def items(self): return self.kept.items()",
+        "class Zeros:\n    def __init__(self): self.kept = {}\n    def __getitem__(self, key): return self.kept.get(key, 0)\n    def __setitem__(self, key, value): self.kept[key] = value\n    def __delitem__(self, key): del self.kept[key]\n    def __len__(self): return len(self.kept)\n    def __iter__(self): return iter(self.kept)\n    def items(self): return self.kept.items()",
+        [
+            "d = Zeros()\nfor key in d:\n    assert False\nassert len(d) == 0\nassert d['x'] == 0\nassert len(d) == 1\nd['y'] = 2\nassert len(d) == 2\nfor key, n in d.items():\n    assert (key, n) in [('x', 0), ('y', 2)]\ndel d['x']\nassert len(d) == 1\nfor key in d:\n    assert key == 'y'\ndel d['y']\nassert len(d) == 0",
+        ],
+    ),
+    "rows with more items than rows": (
+        "class Rows:\n    def __len__(self): return 2\n    def __iter__(self): return iter(range(6))",
+        "class Rows:\n    def __len__(self): return 2\n    def __iter__(self): return iter(range(1, 7))",
+        ["rows = Rows()\nassert len(rows) == 2\nfor n, item in enumerate(rows):\n    assert n == item\nassert len(rows) == 2"],
+    ),
+    "a sequence without __iter__": (
+        "class Row:\n    def __init__(self, *items): self.items = items\n    def __len__(self): return len(self.items)\n    def __getitem__(self, at): return self.items[at]",
+        "class Row:\n    def __init__(self, *items): self.items = items[::-1]\n    def __len__(self): return len(self.items)\n    def __getitem__(self, at): return self.items[at]",
+        [
+            "row = Row(1, 2, 3)\nfor n, item in enumerate(row):\n    assert n < len(row) and row[n] == item\nassert len(row) == 3 and 5 not in row and 3 in row\nfor n in range(len(row)):\n    assert row[n] == n + 1\nfor one, other in zip(row, [1, 2]):\n    assert one == other\nassert len(row) == 3 and list(reversed(row)) == [3, 2, 1]",
+        ],
+    ),
+    "a countdown that says what is left": (
+        "class Countdown:\n    def __init__(self, n): self.n = n\n    def __len__(self): return self.n\n    def __iter__(self): return self\n    def __next__(self):\n        if not self.n: raise StopIteration\n        self.n -= 1\n        return self.n",
+        "class Countdown:\n    def __init__(self, n): self.n = n\n    def __len__(self): return self.n\n    def __iter__(self): return self\n    def __next__(self):\n        if not self.n: raise StopIteration\n        self.n -= 1\n        return 4",
+        [
+            "c = Countdown(5)\nassert len(c) == 5\nassert next(c) == 4\nassert len(c) == 4\nout = []\nfor n in c:\n    out.append(n)\nassert out == [3, 2, 1, 0]\nassert len(c) == 0",
+        ],
+    ),
+}

@@ -26,7 +26,7 @@ class Prover:
 
     Statements that leave nothing behind share an interpreter, one at a time. A statement that fails ends that
     interpreter: it may have left something running. A statement that may change more than its own names and objects,
-    such as one that imports `sys`, runs in its own sandbox.
+    such as one that imports `os`, runs in its own sandbox.
     """
 
     def __init__(self, statements: Sequence[str]) -> None:

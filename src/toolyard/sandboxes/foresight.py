@@ -19,18 +19,37 @@ from toolyard.sandboxes.inside.proving import ALIASES, HELPERS, JUDGES, OWN, bou
 LONGEST = 10_000
 """Characters of the longest statement that the host parses: parsing blocks the event loop."""
 _DYNAMIC = {"eval", "exec", "globals", "locals", "vars", "compile", "__import__", "breakpoint", "input"}
-_LEAVING = _DYNAMIC | {"setattr", "delattr", "getattr", "type", "open", "exit", "quit"}
-"""Names that can change more than the names of a test. `type(value)` alone changes nothing."""
+_LEAVING = (_DYNAMIC - {"globals", "locals"}) | {"open", "input", "setattr", "delattr", "getattr"}
+"""Names that can change more than the names of a test. With the name of an attribute as a literal, the last three are
+attributes."""
 _NEAT = {
-    *("array", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions"),
-    *("functools", "heapq", "itertools", "json", "math", "numpy", "operator", "random", "re", "statistics", "string"),
-    *("textwrap", "time", "typing"),
+    *("abc", "array", "base64", "binascii", "bisect", "calendar", "cmath", "collections", "contextlib", "copy"),
+    *("dataclasses", "datetime", "decimal", "difflib", "enum", "fractions", "functools", "hashlib", "heapq", "html"),
+    *("inspect", "io", "itertools", "json", "math", "numbers", "numpy", "operator", "pprint", "pytest", "random", "re"),
+    *("secrets", "statistics", "string", "struct", "sys", "textwrap", "time", "types", "typing", "unittest", "uuid"),
+    *("zlib",),
 }
 """Modules that keep no state of their use, except by the names in `_SETTINGS`. `random` begins anew after each test."""
+_SYS = {
+    *("byteorder", "exc_info", "float_info", "getrecursionlimit", "getrefcount", "getsizeof", "hash_info", "int_info"),
+    *("maxsize", "maxunicode", "platform", "setrecursionlimit", "stderr", "stdout", "version", "version_info"),
+}
+"""What a test may read of `sys`. The recursion limit is set back after each test."""
 _SETTINGS = {
     *("random", "seterr", "seterrcall", "seterrobj", "setbufsize", "set_printoptions", "set_string_function"),
     *("setcontext", "getcontext", "tzset"),
 }
+_OF_MODULES = _SETTINGS | {"open", "mock", "patch"}
+"""The same as attributes and in imports. Alone, some of them are good names for functions of programs."""
+_READ = {
+    f"__{name}__"
+    for name in (
+        *("abs", "add", "annotations", "bool", "call", "class", "contains", "doc", "enter", "eq", "exit", "float", "ge"),
+        *("getitem", "gt", "hash", "init", "int", "iter", "le", "len", "lt", "main", "module", "mro", "mul", "name"),
+        *("ne", "neg", "new", "next", "qualname", "repr", "reversed", "slots", "str", "sub", "truediv"),
+    )
+}
+"""Special attributes that a test only reads."""
 _SIMPLE = (
     *(ast.BinOp, ast.UnaryOp, ast.List, ast.Tuple, ast.Set, ast.Subscript, ast.Slice, ast.Attribute, ast.Starred),
     *(ast.JoinedStr, ast.FormattedValue, ast.keyword, ast.operator, ast.unaryop, ast.expr_context),
@@ -86,27 +105,48 @@ def _is_neat(nodes: Sequence[ast.AST], bound: set[str]) -> bool:
     look for state that they would reach by other names."""
     modules = {name for node in nodes if isinstance(node, ast.alias) for name in bound_names([node])}
     own = bound - modules
-    harmless = {node.func for node in nodes if isinstance(node, ast.Call) and _asks_for_the_type(node)}
-    return not any(_leaves_something(node, own) for node in nodes if node not in harmless)
+    calls = {node.func: named for node in nodes if (named := _named_attribute(node)) is not None}
+    read = {node.value for node in [*nodes, *calls.values()] if isinstance(node, ast.Attribute) and _is_of_sys(node)}
+    rest = [node for node in nodes if node not in calls and node not in read]
+    return not any(_leaves_something(node, own) for node in [*rest, *calls.values()])
 
 
-def _asks_for_the_type(node: ast.Call) -> bool:
-    return isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords
+def _named_attribute(node: ast.AST) -> ast.Attribute | None:
+    """`getattr(x, "name")` as `x.name`, and the same for `setattr` and `delattr`."""
+    match node:
+        case ast.Call(
+            func=ast.Name(id="getattr" | "setattr" | "delattr" as function), args=[item, ast.Constant(str(name)), *_]
+        ):
+            return ast.Attribute(item, name, ast.Load() if function == "getattr" else ast.Store())
+    return None
+
+
+def _is_of_sys(node: ast.Attribute) -> bool:
+    match node:
+        case ast.Attribute(value=ast.Name(id="sys"), attr=name, ctx=ast.Load()):
+            return name in _SYS
+    return False
 
 
 def _leaves_something(node: ast.AST, own: set[str]) -> bool:
     """`own`: names of objects that the test makes."""
     match node:
         case ast.Import(names=names):
-            return any(one.name not in _NEAT for one in names)
+            return any(one.name not in _NEAT or (one.name == "sys" and one.asname) for one in names)
+        case ast.ImportFrom(module="sys", names=names):
+            return any(one.name not in _SYS for one in names)
         case ast.ImportFrom(module=module, names=names):
-            return module not in _NEAT or (module != "random" and any(one.name in _SETTINGS for one in names))
+            return module not in _NEAT or (module != "random" and any(one.name in _OF_MODULES for one in names))
         case ast.Attribute(value=ast.Name(id="random"), attr="random", ctx=ast.Load()):
             return False
-        case ast.Attribute(attr=name) if name.startswith("_") or name in _SETTINGS:
+        case ast.Attribute(attr=name) if name in _OF_MODULES or (_is_special(name) and name not in _READ):
             return True
-        case ast.Attribute(ctx=ast.Store() | ast.Del()):
+        case ast.Attribute(attr=name, ctx=ast.Load()) if not name.startswith("_") or _is_special(name):
+            return False
+        case ast.Attribute():
             return _root(node) not in own
+        case ast.Name(id="sys"):
+            return True
         case ast.Name(id=name):
             return name in _LEAVING or (name not in own and (name in _SETTINGS - {"random"} or _may_keep_state(name)))
         case ast.YieldFrom() | ast.FunctionDef(name="__del__"):
@@ -114,6 +154,10 @@ def _leaves_something(node: ast.AST, own: set[str]) -> bool:
         case ast.Try() | ast.TryStar() | ast.With():  # a generator that is not used up ends whenever it is freed
             return any(isinstance(part, ast.Yield) for part in ast.walk(node))
     return False
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
 
 
 def _may_keep_state(name: str) -> bool:

@@ -10,7 +10,7 @@ import zlib
 from base64 import b64encode
 from pathlib import Path
 
-_NAMES = ("plain", "plain_reader", "deeds", "proxies", "sides", "proving")
+_NAMES = ("plain", "plain_reader", "deeds", "lengths", "proxies", "sides", "proving")
 _MODULES = tuple(f"{__name__}.{name}" for name in _NAMES)
 *_, SIDES, PROVING = _MODULES
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from toolyard.sandboxes.inside.plain import write
-from toolyard.sandboxes.inside.proxies import TEXT, Proxy, Unproven, doom, exact
+from toolyard.sandboxes.inside.proxies import TEXT, Proxy, Unproven, doom, exact, length
 from toolyard.sandboxes.inside.sides import Said, Side
 
 UNTESTED = "The program ended before the test had ended."
@@ -34,6 +34,7 @@ _BUILTINS = vars(builtins)
 _REHEARSALS = 20
 """Enough for Python to specialise hot code."""
 ALIASES = {"np": "numpy", "pd": "pandas", "sp": "sympy"}
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.comprehension)
 _BINDING = (*(ast.Name, ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias, ast.ExceptHandler),)
 JUDGES = {
     *("math", "cmath", "numpy", "scipy", "sympy", "pandas", "decimal", "fractions", "statistics", "operator"),
@@ -56,6 +57,8 @@ class Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name == "callable":
             return _is_callable
+        if name == "len" and self._side.loops:
+            return length
         if name in _BUILTINS:  # not copied here: that would make a fork copy their memory
             return _BUILTINS[name]
         if name.startswith(OWN):
@@ -146,11 +149,13 @@ def _run(side: Side, source: str) -> None:
     _describe(side, nodes)
     only_called = prepare(nodes, bound_names(nodes))
     names = Names(side, only_called, _only_read(nodes))
+    limit = sys.getrecursionlimit()
     variables = {"__name__": "__main__", "__builtins__": names}
     exec(compile(tree, "test.py", "exec", dont_inherit=True), variables)
     variables.clear()  # free the memory for the next test in this process
     side.close()
     linecache.cache.clear()  # it has the text of every message
+    sys.setrecursionlimit(limit)
     if (random := sys.modules.get("random")) is not None:  # the test may have seeded it
         random.seed()
 
@@ -160,6 +165,7 @@ def _describe(side: Side, nodes: Sequence[ast.AST]) -> None:
     raises = [part for node in nodes if isinstance(node, ast.Raise) for part in ast.walk(node)]
     side.expects = {node.id for node in nodes if isinstance(node, ast.Name) and node not in raises}
     side.has_items = "__getitem__" in bound_names(nodes)
+    side.loops = any(isinstance(node, _LOOPS) for node in nodes) or bool({"all", "any", "map"} & side.expects)
     blocks = [node for node in nodes if isinstance(node, ast.With | ast.AsyncWith)]
     plain = {one for block in blocks for one in block.body if isinstance(one, ast.Raise)}
     side.asserts_in_blocks = any(

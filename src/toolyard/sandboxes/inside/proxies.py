@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from toolyard.sandboxes.inside.lengths import VIEWS
+
 _ITEMS_AT_ONCE = 256
 TEXT = "_toolyard_text"
 """The attribute of an exception that holds its traceback on the other side."""
@@ -53,7 +55,8 @@ class Proxy:
             raise AttributeError(name)
         if name in _READS and hasattr(self._base, name):
             return getattr(exact(self), name)
-        return self._side.ask("chain", self, False, [[name]])
+        found = self._side.ask("chain", self, False, [[name]])
+        return self._part(found) if name in VIEWS else found
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._side.ask("put", self, name, value)
@@ -62,12 +65,21 @@ class Proxy:
         self._side.ask("put", self, name)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        return self._side.ask("chain", self, False, [[list(args), keywords]])
+        found = self._side.ask("chain", self, False, [[list(args), keywords]])
+        return self._part(found) if self._side.lengths.is_part(self._number) else found
+
+    def _part(self, found: Any) -> Any:
+        """An iterator or a view of this object, or the method that returns the view."""
+        if type(found) is Proxy and not found._base:
+            self._side.lengths.link(found._number, self._number)
+        elif hasattr(type(found), "__len__"):
+            hold(self._side, self._side.lengths.end(self._number, len(found)))
+        return found
 
     def __iter__(self) -> Any:
         if self._base:
             return iter(exact(self))
-        return self if self._kind == "i" else self._side.ask("operate", "iter", [self])
+        return self if self._kind == "i" else self._part(self._side.ask("operate", "iter", [self]))
 
     def __next__(self) -> Any:
         buffer = self._side.buffers.setdefault(self._number, Buffer(self))
@@ -82,7 +94,7 @@ class Proxy:
         return self._side.ask("operate", "getitem", [self, key])
 
     def __reversed__(self) -> Any:
-        return reversed(exact(self)) if self._base else self._side.ask("operate", "reversed", [self])
+        return reversed(exact(self)) if self._base else self._part(self._side.ask("operate", "reversed", [self]))
 
     def __contains__(self, item: object) -> bool:
         return any(one is item or one == item for one in iter(self))
@@ -158,19 +170,34 @@ class Buffer:
             self._items.extend(items)
             self._next = min(max(self._taken, 1), _ITEMS_AT_ONCE)
             self._taken += len(items)
+            side.lengths.take(self._proxy._number, len(items))
             if self._taken > ITEMS_MOST and side.wary:
                 doom(side, f"The test took more than {ITEMS_MOST} items of an iterator.")
         if self._items:
             return self._items.popleft()
         if self._error is not None:
             error, self._error = self._error, None
-            raise raised(side, *error)
+            raise side.loud(raised(side, *error))
+        hold(side, side.lengths.end(self._proxy._number, self._taken))
         raise StopIteration
 
 
 def doom(side: Any, why: str) -> NoReturn:
     side.doom = side.doom or why
     raise Unproven(why)
+
+
+def hold(side: Any, contradiction: str) -> None:
+    if contradiction:
+        doom(side, contradiction)
+
+
+def length(item: Any, /) -> int:
+    """`len()` in a test that loops."""
+    found = len(item)
+    if type(item) is Proxy and not item._base:
+        hold(item._side, item._side.lengths.tell(item._number, found))
+    return found
 
 
 def _compared(name: str) -> Callable[[Any, Any], Any]:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from toolyard.sandboxes.inside.deeds import BUILTINS, Deeds, permitted
+from toolyard.sandboxes.inside.lengths import Lengths
 from toolyard.sandboxes.inside.plain import TooLarge, write
 from toolyard.sandboxes.inside.plain_reader import NotPlain, Reader
 from toolyard.sandboxes.inside.proxies import OBJECT, Proxy, attached, doom, raised, restore, twin_of
@@ -56,12 +57,15 @@ class Side:
         """The test defines `__getitem__`, so a loop of its own may end by an IndexError."""
         self.asserts_in_blocks = False
         """The test asserts within a `with` block, or does there what may assert."""
+        self.loops = False
+        """The test has a loop, in which it may assert."""
         self.doom = ""
         """Why a test has failed, whatever else it does."""
         self.buffers: dict[int, Any] = {}
         """For iterators: items fetched and not yet used."""
         self.values: dict[int, Any] = {}
         """For instances of the program's own subclasses of plain types: values read since the program last ran."""
+        self.lengths = Lengths()
         self._received = 0
         """How much the other side has sent, in characters and bytes of arrays."""
         self._mine: list[Any] = []
@@ -124,6 +128,7 @@ class Side:
 
     def ask(self, *request: Any) -> Any:
         """Request something of the other side. Call it in a thread of `aside`."""
+        self.lengths.forget(request)
         if self.expected:
             asked, *answer = self.expected.pop(0)
             if asked == write(request, self.refer):
@@ -156,10 +161,10 @@ class Side:
         except (TypeError, ValueError, KeyError, IndexError, AttributeError):
             doom(self, "The program's answer cannot be read.")
         if failure is not None:
-            raise self._loud(failure)
+            raise self.loud(failure)
         return result
 
-    def _loud(self, failure: BaseException) -> BaseException:
+    def loud(self, failure: BaseException) -> BaseException:
         """`map` and `for` of a test would take a StopIteration as their own end, and assert nothing more."""
         ends = (StopIteration, StopAsyncIteration, *((IndexError,) if self.has_items else ()))
         for kind in ends:

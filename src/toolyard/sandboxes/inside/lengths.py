@@ -1,0 +1,71 @@
+"""Holds objects of a program to the number of items that they have told a test, so that no loop ends early.
+
+Imports only the standard library: sandboxes load the text of this file. An object could say that it has three items and
+then give none to the loop that asserts something of each. A call may change the program's objects, so it makes the test
+forget what they have told.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+VIEWS = ("items", "keys", "values")
+"""Methods that return as many items as their object has."""
+CONTRADICTION = "The program's object says that it has {} items, and a loop over it gets {}."
+
+
+class Lengths:
+    """Objects, iterators and views are known by their numbers."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, int] = {}
+        self._taken: dict[int, int] = {}
+        """Items that loops have taken since. Some objects lose them."""
+        self._looped: dict[int, int] = {}
+        """Items that a loop got until its end."""
+        self._sources: dict[int, int] = {}
+        """The object that an iterator, a view, or the method that returns the view belongs to."""
+
+    def link(self, part: int, whole: int) -> None:
+        self._sources[part] = self._whole(whole)
+
+    def tell(self, number: int, length: int) -> str:
+        """Note what `len()` returned. The text says what it contradicts."""
+        whole = self._whole(number)
+        if whole in self._looped and length > self._looped[whole]:
+            return CONTRADICTION.format(length, self._looped[whole])
+        if length < (before := self._told.get(whole, 0)) - self._taken.get(whole, 0):
+            return f"The program's object says that it has {before} items, and then {length}."
+        self._told[whole], self._taken[whole] = length, 0
+        return ""
+
+    def take(self, number: int, count: int) -> None:
+        whole = self._whole(number)
+        self._taken[whole] = self._taken.get(whole, 0) + count
+
+    def end(self, number: int, count: int) -> str:
+        """Note that a loop has got this many items in all. The text says what it contradicts."""
+        whole = self._whole(number)
+        if count < (told := self._told.pop(whole, 0)):
+            return CONTRADICTION.format(told, count)
+        self._looped[whole] = max(count, self._looped.get(whole, 0))
+        return ""
+
+    def is_part(self, number: int) -> bool:
+        return number in self._sources
+
+    def forget(self, request: tuple[Any, ...]) -> None:
+        """Forget what a request may change. Reading an item may add one, as in a defaultdict."""
+        match request:
+            case ("chain", _, _, [*steps]) if not any(len(step) == 2 for step in steps):
+                return  # it reads attributes
+            case ("chain", method, False, [[[], _]]) if method._number in self._sources:
+                return  # it asks for a view
+            case ("chain" | "put", *_) | ("operate", "setitem" | "delitem", _):
+                self._told.clear()
+                self._looped.clear()
+            case ("operate", "getitem", _):
+                self._looped.clear()
+
+    def _whole(self, number: int) -> int:
+        return self._sources.get(number, number)
