@@ -601,7 +601,9 @@ PAIRS |= {
     "rows with more items than rows": (
         "class Rows:\n    def __len__(self): return 2\n    def __iter__(self): return iter(range(6))",
         "class Rows:\n    def __len__(self): return 2\n    def __iter__(self): return iter(range(1, 7))",
-        ["rows = Rows()\nassert len(rows) == 2\nfor n, item in enumerate(rows):\n    assert n == item\nassert len(rows) == 2"],
+        [
+            "rows = Rows()\nassert len(rows) == 2\nfor n, item in enumerate(rows):\n    assert n == item\nassert len(rows) == 2"
+        ],
     ),
     "a sequence without __iter__": (
         "class Row:\n    def __init__(self, *items): self.items = items\n    def __len__(self): return len(self.items)\n    def __getitem__(self, at): return self.items[at]",

@@ -44,9 +44,9 @@ _OF_MODULES = _SETTINGS | {"open", "mock", "patch"}
 _READ = {
     f"__{name}__"
     for name in (
-        *("abs", "add", "annotations", "bool", "call", "class", "contains", "doc", "enter", "eq", "exit", "float", "ge"),
-        *("getitem", "gt", "hash", "init", "int", "iter", "le", "len", "lt", "main", "module", "mro", "mul", "name"),
-        *("ne", "neg", "new", "next", "qualname", "repr", "reversed", "slots", "str", "sub", "truediv"),
+        *("abs", "add", "annotations", "bool", "call", "class", "contains", "doc", "enter", "eq", "exit", "float"),
+        *("ge", "getitem", "gt", "hash", "init", "int", "iter", "le", "len", "lt", "main", "module", "mro", "mul"),
+        *("name", "ne", "neg", "new", "next", "qualname", "repr", "reversed", "slots", "str", "sub", "truediv"),
     )
 }
 """Special attributes that a test only reads."""
@@ -149,10 +149,8 @@ def _leaves_something(node: ast.AST, own: set[str]) -> bool:
             return True
         case ast.Name(id=name):
             return name in _LEAVING or (name not in own and (name in _SETTINGS - {"random"} or _may_keep_state(name)))
-        case ast.YieldFrom() | ast.FunctionDef(name="__del__"):
+        case ast.FunctionDef(name="__del__"):
             return True
-        case ast.Try() | ast.TryStar() | ast.With():  # a generator that is not used up ends whenever it is freed
-            return any(isinstance(part, ast.Yield) for part in ast.walk(node))
     return False
 
 
