@@ -105,13 +105,13 @@ def _is_neat(nodes: Sequence[ast.AST], bound: set[str]) -> bool:
     look for state that they would reach by other names."""
     modules = {name for node in nodes if isinstance(node, ast.alias) for name in bound_names([node])}
     own = bound - modules
-    calls = {node.func: named for node in nodes if (named := _named_attribute(node)) is not None}
-    read = {node.value for node in [*nodes, *calls.values()] if isinstance(node, ast.Attribute) and _is_of_sys(node)}
-    rest = [node for node in nodes if node not in calls and node not in read]
-    return not any(_leaves_something(node, own) for node in [*rest, *calls.values()])
+    calls = {node.func: named for node in nodes if isinstance(node, ast.Call) and (named := _named_attribute(node))}
+    every = [*nodes, *calls.values()]
+    read = {node.value for node in every if isinstance(node, ast.Attribute) and _is_of_sys(node)}
+    return not any(_leaves_something(node, own) for node in every if node not in calls and node not in read)
 
 
-def _named_attribute(node: ast.AST) -> ast.Attribute | None:
+def _named_attribute(node: ast.Call) -> ast.Attribute | None:
     """`getattr(x, "name")` as `x.name`, and the same for `setattr` and `delattr`."""
     match node:
         case ast.Call(
