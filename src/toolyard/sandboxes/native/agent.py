@@ -275,10 +275,11 @@ class Agent:
                 self._interpret(AgentProgram(request["id"], time.monotonic(), apart=False), fds)
             case "run":
                 self._run({**request, **json.loads(payload)}, fds)
-            case "size":
-                return {"bytes": size_of_files()}, b""
             case "branch":
-                self._branch(request["id"], fds)
+                size, room = size_of_files(), request["room"]
+                if room is None or size <= room:
+                    self._branch(request["id"], fds)
+                return {"bytes": size}, b""
             case "invite":
                 assert self._branching is not None
                 self._branching.invite()

@@ -241,23 +241,22 @@ class AgentClient:
             raise
         return self.started(expected, output)
 
-    async def branch(self, theirs: socket.socket) -> int:
-        """Make a place for a branch, whose agent uses that socket. Returns the number for `end_branch`."""
+    async def branch(self, theirs: socket.socket, room: int | None) -> tuple[int, int]:
+        """Make a place for a branch, whose agent uses that socket, unless the workspace is larger than `room`. Returns
+        the number for `end_branch`, and the workspace's size."""
         number = self._channel.number()
         self._endings[number] = asyncio.get_running_loop().create_future()
+        made = False
         try:
-            await self.ask("branch", number=number, fds=[theirs.fileno()])
-        except BaseException:
-            self._endings.pop(number, None)
-            raise
-        return number
-
-    async def size_of_files(self) -> int:
-        """Bytes that the workspace uses."""
-        size = (await self.ask("size")).header.get("bytes")
-        if not isinstance(size, int) or not 0 <= size < 2**63:
-            raise OSError(0, "its size is not known")
-        return size
+            answer = await self.ask("branch", number=number, room=room, fds=[theirs.fileno()])
+            size = answer.header.get("bytes")
+            if not isinstance(size, int) or not 0 <= size < 2**63:
+                raise OSError(0, "its size is not known")
+            made = room is None or size <= room
+        finally:
+            if not made:
+                self._endings.pop(number, None)
+        return number, size
 
     async def end_branch(self, number: int, *, patience: float = _GOING_SECONDS) -> None:
         """Wait for a branch's agent, which exits once its socket is closed. Kill it if it is stopped or still busy."""

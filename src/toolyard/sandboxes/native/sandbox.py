@@ -317,8 +317,7 @@ class NativeSandbox(Carrier):
     async def _branch(self) -> NativeSandbox:
         interpreter = await self._python.program()
         async with self._ground.copying:
-            seconds = await self._copying_seconds()
-            number, client, forked = await self._place_for(interpreter, seconds)
+            number, client, forked = await self._place_for(interpreter)
 
         async def end() -> None:
             client.close()
@@ -339,31 +338,23 @@ class NativeSandbox(Carrier):
         self._on_branched(branch)
         return branch
 
-    async def _copying_seconds(self) -> float:
-        """How long copying the workspace may take. Raises `CannotFork` if the sandbox has no memory for a copy."""
-        size = await self._client.size_of_files()
-        left = self._ground.memory_left()
-        if left is not None and size + _BRANCH_BYTES > left:
-            raise CannotFork(
-                f"the session cannot be forked: the copy of its files takes {_mebibytes(size)} of memory, and of the "
-                f"{_mebibytes(self.limits.memory_bytes)} that a sandbox and its branches may use together, "
-                f"{_mebibytes(max(left, 0))} are left"
-            )
-        return SECONDS + size / _COPIED_PER_SECOND
-
-    async def _place_for(self, interpreter: RemoteProgram, seconds: float) -> tuple[int, AgentClient, RemoteProgram]:
+    async def _place_for(self, interpreter: RemoteProgram) -> tuple[int, AgentClient, RemoteProgram]:
         """Have the agent make a place for a branch while the interpreter checks that it can fork; then fork it.
 
         After any failure, nothing is left of the branch and the sandbox is unchanged."""
         assert interpreter.channel is not None
+        left = self._ground.memory_left()
+        room = None if left is None else left - _BRANCH_BYTES
         ours, theirs = pair()
         client = AgentClient(ours, owner=self._ground.owner)
         forkable = interpreter.channel.begin("check", b"")
         number, code_runs = 0, False
         try:
             with theirs:
-                number = await self._client.branch(theirs)
-            await client.ready(seconds)
+                number, size = await self._client.branch(theirs, room)
+            if left is not None and room is not None and size > room:
+                raise self._has_no_memory_for(size, left)
+            await client.ready(SECONDS + size / _COPIED_PER_SECOND)
             await agreed(forkable)
             code_runs = True
             return number, client, await client.fork(interpreter, self.limits.output_bytes, self.limits.wall_seconds)
@@ -377,6 +368,13 @@ class NativeSandbox(Carrier):
             raise (await self._refusal(error, why)) from error
         finally:
             forkable.cancel()
+
+    def _has_no_memory_for(self, size: int, left: int) -> CannotFork:
+        return CannotFork(
+            f"the session cannot be forked: the copy of its files takes {_mebibytes(size)} of memory, and of the "
+            f"{_mebibytes(self.limits.memory_bytes)} that a sandbox and its branches may use together, "
+            f"{_mebibytes(max(left, 0))} are left"
+        )
 
     async def _refusal(self, error: BaseException, failure: str) -> BaseException:
         """The exception for a failed fork. `failure` is the message of the branch's agent, or why that agent was lost
