@@ -591,6 +591,13 @@ PAIRS |= {
             "q = Queue()\nassert len(q) == 0\nfor n in range(3):\n    q.push(n)\n    assert len(q) == n + 1\nassert [n for n in q] == [0, 1, 2]\nassert len(q) == 0\nq.push(1)\nassert len(q) == 1\nfor n in q:\n    assert n == 1\nassert len(q) == 0",
         ],
     ),
+    "a queue that a generator empties": (
+        "class Queue(object):\n    def __init__(self, *items): self.waiting = [*items]\n    def __len__(self): return len(self.waiting)\n    def drain(self):\n        while self.waiting: yield self.waiting.pop(0)",
+        "class Queue(object):\n    def __init__(self, *items): self.waiting = [*items]\n    def __len__(self): return len(self.waiting)\n    def drain(self):\n        while self.waiting: yield self.waiting.pop()",
+        [
+            "q = Queue(1, 2, 3)\ndrained = q.drain()\nassert len(q) == 3\nfor want in (1, 2, 3):\n    assert next(drained) == want\nassert list(drained) == [] and len(q) == 0",
+        ],
+    ),
     "a dictionary that fills itself": (
         "class Zeros:\n    def __init__(self): self.kept = {}\n    def __getitem__(self, key): return self.kept.setdefault(key, 0)\n    def __setitem__(self, key, value): self.kept[key] = value\n    def __delitem__(self, key): del self.kept[key]\n    def __len__(self): return len(self.kept)\n    def __iter__(self): return iter(self.kept)\n    def items(self): return self.kept.items()",
         "class Zeros:\n    def __init__(self): self.kept = {}\n    def __getitem__(self, key): return self.kept.get(key, 0)\n    def __setitem__(self, key, value): self.kept[key] = value\n    def __delitem__(self, key): del self.kept[key]\n    def __len__(self): return len(self.kept)\n    def __iter__(self): return iter(self.kept)\n    def items(self): return self.kept.items()",

@@ -40,8 +40,10 @@ class Lengths:
         return ""
 
     def take(self, number: int, count: int) -> None:
+        """Note that a loop takes items. Other objects may lose any number by it, as a queue whose generator runs."""
         whole = self._whole(number)
-        self._taken[whole] = self._taken.get(whole, 0) + count
+        for other, told in self._told.items():
+            self._taken[other] = self._taken[other] + count if other == whole else told
 
     def end(self, number: int, count: int) -> str:
         """Note that a loop has got this many items in all. The text says what it contradicts."""
