@@ -1,7 +1,8 @@
 """Toolyard against verl-tool's own tool server: `python -m benchmarks.verl --checkout PATH`.
 
 PATH is a checkout of verl-tool; its server runs from there, in a virtual environment with what it imports. All servers
-are up at once and take turns under the same load. A ratio is the median over rounds of the ratio within one round.
+are up at once and take turns under the same load. A ratio is the median over rounds of the ratio within one round. We
+compare with one process of that server. Its own training scripts start several behind a router, a column of its own.
 
 A trainer opens a trajectory with its first action and ends it with `finish` or `is_last_step`. So most rows play whole
 trajectories, with ids that are new to the server. The tools of the first table do almost nothing: they show what the
@@ -34,10 +35,12 @@ LOTS = (1, 32, 256, 1024)
 """Trajectories in one request."""
 TURNS = 4
 TEXT = "I will compute it. <python>print('hello world')</python>"
-REQUIRED = ["fire", "uvicorn", "uvloop", "httptools", "fastapi", "tqdm", "regex", "ray"]
+REQUIRED = ["fire", "httpx", "uvicorn", "uvloop", "httptools", "fastapi", "tqdm", "regex", "ray"]
 """Packages that its server and its python_code import."""
 OURS = ("base", "coroutine", "plain function")
 """What our servers serve: the built-in tool that verl-tool has as well, and two environments of one tool."""
+ROUTED = "with its router"
+"""The same server as verl-tool's training scripts start it."""
 EMPTY = "empty"
 """A server with our HTTP and nothing behind it. Its turns show the upper bound for single trajectories."""
 
@@ -50,9 +53,9 @@ TARGETS: Mapping[Shape, Sequence[str]] = {
 """For each of LOTS."""
 
 
-def theirs(checkout: Path, tool: str) -> Contender:
+def theirs(checkout: Path, tool: str, module: str = "tool_server") -> Contender:
     python = venvs.interpreter(venvs.Peer("verl-tool-bench", REQUIRED))
-    command = [str(python), "-m", "verl_tool.servers.tool_server", f"--tool_type={tool}", "--host=127.0.0.1", "--port"]
+    command = [str(python), "-m", f"verl_tool.servers.{module}", f"--tool_type={tool}", "--host=127.0.0.1", "--port"]
     return Contender("verl-tool", "verl_tool", python, command, checkout)
 
 
@@ -122,20 +125,24 @@ class Benchmark:
 
 def trajectories(benchmark: Benchmark, servers: Mapping[str, Started]) -> str:
     """CPU of each server per trajectory: a line for each shape and lot."""
-    lines: list[Sequence[str]] = [("CPU per trajectory", "lot", "verl-tool", *OURS, "empty requests", "target")]
+    lines: list[Sequence[str]] = [("CPU per trajectory", "lot", "verl-tool", *OURS, "empty requests", "target", ROUTED)]
     for shape, targets in TARGETS.items():
         for lot, target in zip(LOTS, targets, strict=True):
             progress(f"{shape}, {lot} at a time")
             done = benchmark.rounds(servers, played(shape, lot), connections=8 if lot == 1 else 2)
             cpu = {name: [turns[name].load.cpu / lot for turns in done] for name in servers}
             cells = [against(cpu["verl-tool"], cpu[name]) for name in (*OURS, EMPTY)]
-            lines.append((shape, f"{lot:,}", micro(median(cpu["verl-tool"])), *cells, target))
+            routed = f"{micro(median(cpu[ROUTED]))}, base {ratio(cpu[ROUTED], cpu['base']):.1f}x"
+            lines.append((shape, f"{lot:,}", micro(median(cpu["verl-tool"])), *cells, target, routed))
     return aligned(lines)
 
 
 def against(reference: Sequence[float], own: Sequence[float]) -> str:
-    ratio = median(one / other for one, other in zip(reference, own, strict=True))
-    return f"{micro(median(own))}, {ratio:.1f}x"
+    return f"{micro(median(own))}, {ratio(reference, own):.1f}x"
+
+
+def ratio(reference: Sequence[float], own: Sequence[float]) -> float:
+    return median(one / other for one, other in zip(reference, own, strict=True))
 
 
 def executions(benchmark: Benchmark, servers: Mapping[str, Started]) -> str:
@@ -164,7 +171,8 @@ def compared(checkout: Path, benchmark: Benchmark) -> Sequence[str]:
         "plain function": serving(f"{environment}:TrivialPlain", *verl),
     }
     with ExitStack() as stack:
-        contenders = {"verl-tool": theirs(checkout, "base"), **served, EMPTY: nothing()}
+        reference = {"verl-tool": theirs(checkout, "base"), ROUTED: theirs(checkout, "base", "serve")}
+        contenders = {**reference, **served, EMPTY: nothing()}
         servers = {name: stack.enter_context(running(one)) for name, one in contenders.items()}
         first = trajectories(benchmark, servers)
     with ExitStack() as stack:
@@ -201,7 +209,8 @@ def main() -> None:
             f"a ratio is the median of the ratios within a round. A lot is the trajectories of one request. CPU is "
             f"that of the server's processes, for python_code also of what runs the code. verl-tool's is isolated by "
             f"{jail}. Empty requests are as many, and as long, to our HTTP with nothing behind it: no lot can have a "
-            f"higher ratio.",
+            f"higher ratio. The last column is verl-tool's server as its training scripts start it: several processes "
+            f"behind a router. Its ratio is to `base`.",
         )
     )
     print(text)
