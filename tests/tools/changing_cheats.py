@@ -45,6 +45,12 @@ ZIPPED = [
     "ys, left = f(1), 3\nassert len(ys) == left\nfor y in reversed(list(ys)):\n    assert y == left\n    left -= 1",
     "ys = f(1)\nassert len(ys) == 3 and 7 not in ys and all(y < 4 for y in ys)",
 ]
+AGAIN = [
+    "ys = f(1)\nassert len(ys) == 3\nassert all(isinstance(y, int) for y in ys)\nfor got, want in zip(ys, [1, 2, 3]):\n    assert got == want",
+    "ys = f(1)\nassert len(ys) == 3\nfor y in ys:\n    assert y < 9\nassert len(ys) == 3\nfor got, want in zip(ys, [1, 2, 3]):\n    assert got == want",
+    "ys = f(1)\nfor y in ys:\n    assert y < 9\nfor got, want in zip(ys, [1, 2, 3]):\n    assert got == want\nassert len(ys) == 3",
+]
+STOPS = "ys = f(1)\nassert len(ys) == 3\nfor got, want in zip(ys, [1, 2, 3]):\n    assert got == want\ntry:\n    next(iter([]))\nexcept StopIteration:\n    pass"
 ITEMS = ["d = f(1)\nassert len(d) == 2\nfor k, v in d.items():\n    assert v == [k]"]
 BETWEEN = ["x = f(2)\nassert x <= [4] and x >= [4]", "x = f(2)\nassert [3] < x < [5] and x not in ([0], [9])"]
 LYING = """
@@ -199,6 +205,49 @@ CHANGING_CHEATS: dict[str, tuple[str, Any]] = {
             ITEMS,
         ).items()
     },
+    **{
+        name: cheat
+        for what, body in {
+            "another iterator": "def __iter__(self):\n        self.n += 1\n        return iter([0, 0, 0] if self.n == 1 else [])",
+            "the same iterator": "it = iter([0, 0, 0])\n    def __iter__(self): return self.it",
+            "itself": "def __iter__(self): return self\n    def __next__(self):\n        self.n += 1\n        if self.n > 3: raise StopIteration\n        return 0",
+        }.items()
+        for name, cheat in each(
+            f"an object that gives its items to the first loop only, by {what}",
+            f"class L:\n    n = 0\n    {body}\n    def __len__(self): return 3\ndef f(n): return L()",
+            *([test] for test in AGAIN),
+        ).items()
+    },
+    **each(
+        "an object that says that it is a generator",
+        PATCH
+        + "class L:\n    n = 0\n    def __iter__(self): return self\n    def __len__(self): return 3\n    def __next__(self):\n        self.n += 1\n        if self.n > 3: raise StopIteration\n        return 0\n"
+        "sides.Side._kind = lambda *_: 'i'\ndef f(n): return L()",
+        *([test] for test in AGAIN),
+    ),
+    **each(
+        "an iterator that is a list of three items",
+        "class I(list):\n    def __next__(self): raise StopIteration\nclass L:\n    def __iter__(self): return I([0, 0, 0])\n    def __len__(self): return 3\ndef f(n): return L()",
+        *([test] for test in ZIPPED[:4]),
+    ),
+    **each(
+        "an end of a loop that is an exception",
+        PATCH
+        + "class L:\n    def __iter__(self): return iter([])\n    def __len__(self): return 3\ndeeds = sys.modules['toolyard.sandboxes.inside.deeds']\n"
+        "deeds.Deeds.take = staticmethod(lambda *_: ([], False, ('StopIteration', (), '')))\ndef f(n): return L()",
+        [STOPS],
+    ),
+    **each(
+        "a view that is a list to call",
+        "class I(list):\n    def __call__(self): return []\nclass D:\n    items = I([1, 2])\n    def __len__(self): return 2\ndef f(n): return D()",
+        ITEMS,
+    ),
+    **each(
+        "an object without items that says that it is the test's class",
+        "class Solution:\n    def f(self, n): return self\n    def __iter__(self): return iter([])\n    def __len__(self): return 3",
+        ["ys = Solution().f(1)\nassert len(ys) == 3 and not list(filter(lambda y: y > 3, ys))"],
+        ["ys = Solution().f(1)\nassert len(ys) == 3\nfor y in ys:\n    assert y < 4"],
+    ),
     **each(
         "a block whose end raises",
         "class C:\n    def __enter__(self): return self\n    def __exit__(self, *a): raise KeyError\ndef f(x): return 7",

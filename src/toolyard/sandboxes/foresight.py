@@ -19,7 +19,7 @@ from toolyard.sandboxes.inside.proving import ALIASES, HELPERS, JUDGES, OWN, bou
 LONGEST = 10_000
 """Characters of the longest statement that the host parses: parsing blocks the event loop."""
 _DYNAMIC = {"eval", "exec", "globals", "locals", "vars", "compile", "__import__", "breakpoint", "input"}
-_LEAVING = (_DYNAMIC - {"globals", "locals"}) | {"open", "input", "setattr", "delattr", "getattr"}
+_LEAVING = (_DYNAMIC - {"globals", "locals"}) | {"open", "input", "setattr", "delattr", "getattr", "__del__"}
 """Names that can change more than the names of a test. With the name of an attribute as a literal, the last three are
 attributes."""
 _NEAT = {
@@ -37,9 +37,9 @@ _SYS = {
 """What a test may read of `sys`. The recursion limit is set back after each test."""
 _SETTINGS = {
     *("random", "seterr", "seterrcall", "seterrobj", "setbufsize", "set_printoptions", "set_string_function"),
-    *("setcontext", "getcontext", "tzset"),
+    *("setcontext", "getcontext", "DefaultContext", "tzset", "setfirstweekday"),
 }
-_OF_MODULES = _SETTINGS | {"open", "mock", "patch"}
+_OF_MODULES = _SETTINGS | {"open", "mock", "patch", "MonkeyPatch", "installHandler"}
 """The same as attributes and in imports. Alone, some of them are good names for functions of programs."""
 _READ = {
     f"__{name}__"
@@ -149,7 +149,7 @@ def _leaves_something(node: ast.AST, own: set[str]) -> bool:
             return True
         case ast.Name(id=name):
             return name in _LEAVING or (name not in own and (name in _SETTINGS - {"random"} or _may_keep_state(name)))
-        case ast.FunctionDef(name="__del__"):
+        case ast.FunctionDef(name="__del__") | ast.Constant("__del__"):
             return True
     return False
 

@@ -41,22 +41,13 @@ class Proxy:
     _number: int
     _side: Any
 
-    @staticmethod
-    def of(side: Any, number: int, kind: str) -> Any:
-        if kind[:1] == "e":
-            return twin(side, kind[1:])
-        proxy = object.__new__(Proxy)
-        for name, value in (("_side", side), ("_number", number), ("_kind", kind), ("_base", None)):
-            object.__setattr__(proxy, name, value)
-        return proxy
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__name__", "__doc__", "__qualname__"):
             raise AttributeError(name)
         if name in _READS and hasattr(self._base, name):
             return getattr(exact(self), name)
         found = self._side.ask("chain", self, False, [[name]])
-        return self._part(found) if name in VIEWS else found
+        return _part(self, found) if name in VIEWS else found
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._side.ask("put", self, name, value)
@@ -66,20 +57,20 @@ class Proxy:
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         found = self._side.ask("chain", self, False, [[list(args), keywords]])
-        return self._part(found) if self._side.lengths.is_part(self._number) else found
-
-    def _part(self, found: Any) -> Any:
-        """An iterator or a view of this object, or the method that returns the view."""
-        if type(found) is Proxy and not found._base:
-            self._side.lengths.link(found._number, self._number)
-        elif hasattr(type(found), "__len__"):
+        is_view = self._side.lengths.is_part(self._number) and not args and not keywords
+        if is_view and hasattr(type(found), "__len__") and (type(found) is not Proxy or found._base):
             hold(self._side, self._side.lengths.end(self._number, len(found)))
-        return found
+        return _part(self, found) if is_view else found
 
     def __iter__(self) -> Any:
         if self._base:
             return iter(exact(self))
-        return self if self._kind == "i" else self._part(self._side.ask("operate", "iter", [self]))
+        if self._kind == "i":
+            return self
+        found = _part(self, self._side.ask("operate", "iter", [self]))
+        if not self._side.lengths.is_part(self._number) and type(found) is Proxy:
+            self._side.begin_again(found._number)
+        return found
 
     def __next__(self) -> Any:
         buffer = self._side.buffers.setdefault(self._number, Buffer(self))
@@ -94,7 +85,7 @@ class Proxy:
         return self._side.ask("operate", "getitem", [self, key])
 
     def __reversed__(self) -> Any:
-        return reversed(exact(self)) if self._base else self._part(self._side.ask("operate", "reversed", [self]))
+        return reversed(exact(self)) if self._base else _part(self, self._side.ask("operate", "reversed", [self]))
 
     def __contains__(self, item: object) -> bool:
         return any(one is item or one == item for one in iter(self))
@@ -152,6 +143,15 @@ class Proxy:
         return str(self._side.ask("operate", "repr", [self]))
 
 
+def stand_in(side: Any, number: int, kind: str) -> Any:
+    if kind[:1] == "e":
+        return twin(side, kind[1:])
+    proxy = object.__new__(Proxy)
+    for name, value in (("_side", side), ("_number", number), ("_kind", kind), ("_base", None)):
+        object.__setattr__(proxy, name, value)
+    return proxy
+
+
 class Buffer:
     """Items of an iterator on the other side, fetched in growing numbers."""
 
@@ -160,6 +160,7 @@ class Buffer:
         self._items: deque[Any] = deque()
         self._goes_on = True
         self._error: Any = None
+        self.has_ended = False
         self._taken = 0
         self._next = 1
 
@@ -170,14 +171,15 @@ class Buffer:
             self._items.extend(items)
             self._next = min(max(self._taken, 1), _ITEMS_AT_ONCE)
             self._taken += len(items)
-            side.lengths.take(self._proxy._number, len(items))
             if self._taken > ITEMS_MOST and side.wary:
                 doom(side, f"The test took more than {ITEMS_MOST} items of an iterator.")
         if self._items:
             return self._items.popleft()
+        self.has_ended = True
         if self._error is not None:
-            error, self._error = self._error, None
-            raise side.loud(raised(side, *error))
+            error, self._error = raised(side, *self._error), None
+            if not isinstance(error, StopIteration):
+                raise side.loud(error)
         hold(side, side.lengths.end(self._proxy._number, self._taken))
         raise StopIteration
 
@@ -192,10 +194,24 @@ def hold(side: Any, contradiction: str) -> None:
         doom(side, contradiction)
 
 
+def _part(whole: Proxy, found: Any) -> Any:
+    """An iterator or a view of an object, or the method that returns the view."""
+    if type(found) is Proxy and not _is_known(whole):
+        whole._side.lengths.link(found._number, whole._number)
+    return found
+
+
+def _is_known(item: Proxy) -> bool:
+    """The test names its class, so what its length counts is part of the task."""
+    return item._kind[1:] in item._side.classes
+
+
 def length(item: Any, /) -> int:
     """`len()` in a test that loops."""
     found = len(item)
-    if type(item) is Proxy and not item._base:
+    if type(item) is Proxy and not item._base and not _is_known(item):
+        if item._kind == "i":
+            doom(item._side, "The program's object says that it is an iterator and has a length.")
         hold(item._side, item._side.lengths.tell(item._number, found))
     return found
 

@@ -22,7 +22,7 @@ from toolyard.sandboxes.inside.deeds import BUILTINS, Deeds, permitted
 from toolyard.sandboxes.inside.lengths import Lengths
 from toolyard.sandboxes.inside.plain import TooLarge, write
 from toolyard.sandboxes.inside.plain_reader import NotPlain, Reader
-from toolyard.sandboxes.inside.proxies import OBJECT, Proxy, attached, doom, raised, restore, twin_of
+from toolyard.sandboxes.inside.proxies import OBJECT, Proxy, attached, doom, raised, restore, stand_in, twin_of
 
 _ITERATORS: tuple[type, ...] = (
     *(types.GeneratorType, map, filter, zip, enumerate, reversed),
@@ -59,6 +59,10 @@ class Side:
         """The test asserts within a `with` block, or does there what may assert."""
         self.loops = False
         """The test has a loop, in which it may assert."""
+        self.classes: set[str] = set()
+        """Classes of the program that the test names."""
+        self.ends_late = False
+        """The test has generators or coroutines. One that is left may print something when it is freed."""
         self.doom = ""
         """Why a test has failed, whatever else it does."""
         self.buffers: dict[int, Any] = {}
@@ -125,6 +129,11 @@ class Side:
     @property
     def has_proxies(self) -> bool:
         return bool(self._theirs)
+
+    def begin_again(self, number: int) -> None:
+        """A loop begins. An object that is its own iterator may give its items once more."""
+        if number in self.buffers and self.buffers[number].has_ended:
+            del self.buffers[number]
 
     def ask(self, *request: Any) -> Any:
         """Request something of the other side. Call it in a thread of `aside`."""
@@ -223,7 +232,7 @@ class Side:
             raise NotPlain(token[:20])
         number, _, kind = token[1:].partition(" ")
         if int(number) not in self._theirs:
-            self._theirs[int(number)] = Proxy.of(self, int(number), kind)
+            self._theirs[int(number)] = stand_in(self, int(number), kind)
         return self._theirs[int(number)]
 
     def _read(self, chunks: Sequence[str]) -> Any:
