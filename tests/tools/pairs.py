@@ -673,4 +673,9 @@ PAIRS |= {
         "class Node:\n    def __init__(self, value, next=None): self.value, self.next = value, next\n    @classmethod\n    def of(cls, *values): return cls(values[-1], cls.of(*values[:-1])) if values else None",
         ["n = Node.of(1, 2)\nassert n.value == 1 and n.next.value == 2 and n.next.next is None"],
     ),
+    "private names that a stand-in might have": (
+        "class Account:\n    def __init__(self, number): self._number, self._kind, self._base, self._side = number, 'a', 2, 'b'",
+        "class Account:\n    def __init__(self, number): self._number, self._kind, self._base, self._side = 0, 'a', 2, 'b'",
+        ["a = Account(77)\nassert (a._number, a._kind, a._base, a._side) == (77, 'a', 2, 'b')"],
+    ),
 }

@@ -54,7 +54,7 @@ class Lengths:
         match request:
             case ("chain", _, _, [*steps]) if not any(len(step) == 2 for step in steps):
                 return  # it reads attributes
-            case ("chain", method, False, [[[], keywords]]) if not keywords and method._number in self._sources:
+            case ("chain", method, False, [[[], keywords]]) if not keywords and method._number_ in self._sources:
                 return  # it asks for a view
             case ("chain" | "put", *_) | ("operate", "setitem" | "delitem", _):
                 self._told.clear()

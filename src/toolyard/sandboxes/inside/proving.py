@@ -73,14 +73,14 @@ class Names(dict[str, Any]):
         is_there, value = self._side.ask("load", name)
         if not is_there:
             raise KeyError(name)
-        if name in self._judges or (type(value) is Proxy and value._kind == "m"):
+        if name in self._judges or (type(value) is Proxy and value._kind_ == "m"):
             return importlib.import_module(ALIASES.get(name, name))
         return value
 
 
 def _is_callable(item: Any, /) -> bool:
     if type(item) is Proxy:
-        return item._side.ask("operate", "callable", [item]) is True
+        return item._side_.ask("operate", "callable", [item]) is True
     return callable(item)
 
 
@@ -100,7 +100,7 @@ class Named:
 
 def _whole(side: Side, value: Any) -> Any:
     """The value that an `assert` tests. A value that is not plain data would be true only by the program's claim."""
-    if type(value) is Proxy and value._kind == f"o{MATCH}":
+    if type(value) is Proxy and value._kind_ == f"o{MATCH}":
         return True
     value = exact(value)
     if type(value) is Proxy:

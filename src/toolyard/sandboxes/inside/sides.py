@@ -192,7 +192,7 @@ class Side:
         if "_toolyard_attached" in vars(type(item)):
             item = item.__dict__.get(OBJECT)
         if type(item) is Proxy:
-            return f"r{item._number}"
+            return f"r{item._number_}"
         if (number := twin_of(item)) is not None:
             return f"r{number}"
         return f"h{self._number(item)} {self._kind(item)}"
