@@ -678,4 +678,17 @@ PAIRS |= {
         "class Account:\n    def __init__(self, number): self._number, self._kind, self._base, self._side = 0, 'a', 2, 'b'",
         ["a = Account(77)\nassert (a._number, a._kind, a._base, a._side) == (77, 'a', 2, 'b')"],
     ),
+    "objects that are counted": (
+        "class Account:\n    count = 0\n    def __init__(self):\n        Account.count += 1\n        self.id = Account.count",
+        "class Account:\n    count = 0\n    def __init__(self): self.id = 1",
+        [
+            "a = Account()\nb = Account()\nassert isinstance(a, Account) and (a.id, b.id) == (1, 2)",
+            "Account()\nAccount()\nassert Account.count == 2",
+        ],
+    ),
+    "documentation": (
+        "import functools\ndef loud(g):\n    @functools.wraps(g)\n    def inner(*a): return g(*a) + '!'\n    return inner\n@loud\ndef greet(name):\n    'Greets.'\n    return name",
+        "def loud(g):\n    def inner(*a): return g(*a) + '!'\n    return inner\n@loud\ndef greet(name):\n    'Greets.'\n    return name",
+        ["assert greet('a') == 'a!' and greet.__name__ == 'greet' and greet.__doc__ == 'Greets.'"],
+    ),
 }

@@ -87,10 +87,10 @@ def foreseen(statement: str) -> Foreseen:
         tree = ast.parse(statement)
         nodes = [*ast.walk(tree)]
         bound = bound_names(nodes)
-        prepare(nodes, bound)
+        only_called = prepare(nodes, bound)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return Foreseen([], everything=False)
-    walk = _Walk(bound)
+    walk = _Walk(bound, only_called)
     everything = False
     try:
         walk.statements(tree.body)
@@ -174,6 +174,8 @@ def _root(node: ast.expr) -> str:
 @dataclass(slots=True)
 class _Walk:
     bound: set[str]
+    only_called: set[str]
+    """Names that the test does not load before it calls them."""
     requests: list[Any] = field(default_factory=list)
     counted: int = 0
     candidate: tuple[str, str] = ("", "")
@@ -225,6 +227,8 @@ class _Walk:
             case ast.Name(id="check") if "check" in self.functions:
                 self._check(node)
             case ast.Name(id=name) if self.is_programs(node.func) and name not in _DYNAMIC:
+                if name != self.candidate[0] and not name.startswith(OWN) and name not in self.only_called:
+                    raise _Uncertain
                 real = self.candidate[1] if name == self.candidate[0] else name.removeprefix(OWN)
                 keywords = {str(one.arg): literal(one.value) for one in node.keywords if one.arg}
                 if len(keywords) < len(node.keywords):

@@ -110,6 +110,10 @@ class Proxy:
     def __class__(self) -> Any:
         return self._base_ or Proxy
 
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]  # the program's
+        return self._side_.ask("chain", self, False, [["__doc__"]])
+
     def __copy__(self) -> Any:
         return copy.copy(exact(self)) if self._base_ else self
 
