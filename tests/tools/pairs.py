@@ -691,4 +691,12 @@ PAIRS |= {
         "def loud(g):\n    def inner(*a): return g(*a) + '!'\n    return inner\n@loud\ndef greet(name):\n    'Greets.'\n    return name",
         ["assert greet('a') == 'a!' and greet.__name__ == 'greet' and greet.__doc__ == 'Greets.'"],
     ),
+    "named tuples of libraries": (
+        "from functools import lru_cache\nfrom urllib.parse import urlparse\nparse = urlparse\n@lru_cache(None)\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)",
+        "from functools import lru_cache\nfrom urllib.parse import urlparse\ndef parse(url): return urlparse(url)._replace(netloc='')\n@lru_cache(1)\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)",
+        [
+            "u = parse('https://a.b/c')\nassert u.netloc == 'a.b' and u[1] == 'a.b'",
+            "assert fib(5) == 5 and fib.cache_info().currsize == 6",
+        ],
+    ),
 }

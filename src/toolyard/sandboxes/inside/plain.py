@@ -172,12 +172,14 @@ class _Beside(_Item):
 
 
 def _is_own(kind: type) -> bool:
-    """Whether this subclass of a plain type, defined by the program, adds anything to it."""
+    """Whether this subclass of a plain type adds anything to it, and is the program's or a named tuple of a library."""
     for one in _mro(kind):
         names = _names(one)
         if one in _PARTS or one in _OWN:
             return False
-        if names.get("__module__") == "__main__" and any(name not in _TRIVIAL for name in names):
+        if (names.get("__module__") == "__main__" or "_fields" in names) and any(
+            name not in _TRIVIAL for name in names
+        ):
             return any(base in _PARTS or base in _OWN for base in _mro(one))
     return False
 
