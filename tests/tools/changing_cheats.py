@@ -158,6 +158,16 @@ CHANGING_CHEATS: dict[str, tuple[str, Any]] = {
         ).items()
     },
     **each(
+        "an instance that becomes a list as it tells its length",
+        PATCH
+        + "class L:\n    def __len__(self): return 3\n    def __iter__(self): return iter([])\nold = sides.Side._done\ndef done(self, request):\n"
+        '    if \'len\' in request: return sides.Said(\'returned 0\\n["t3",3,"t2","t0","u2","h%d oL","l2","t0","d0",null]\' % self._numbers[id(request[2][0])])\n'
+        "    if 'exactly' in request: return sides.Said('returned 0\\n[\"t3\",\"l0\",null,null]')\n    return old(self, request)\nsides.Side._done = done\ndef f(n): return L()",
+        [
+            "ys = f(1)\nassert len(ys) == 3 and str(ys) != ''\nfor got, want in zip(ys, [1, 2, 3]):\n    assert got == want"
+        ],
+    ),
+    **each(
         "an end of a sequence that is no function",
         "def f(*a): raise IndexError",
         [
@@ -236,6 +246,17 @@ CHANGING_CHEATS: dict[str, tuple[str, Any]] = {
         + "class L:\n    def __iter__(self): return iter([])\n    def __len__(self): return 3\ndeeds = sys.modules['toolyard.sandboxes.inside.deeds']\n"
         "deeds.Deeds.take = staticmethod(lambda *_: ([], False, ('StopIteration', (), '')))\ndef f(n): return L()",
         [STOPS],
+    ),
+    **each(
+        "an object whose loop ends while the test reads it",
+        "class D:\n    def __iter__(self): return iter(['b'])\n    def __len__(self): return 2\n    def get(self, k): return 1\ndef f(s): return D()",
+        ["d = f('aab')\nassert len(d) == 2\nfor k in d:\n    assert d.get(k) == 'aab'.count(k)"],
+        ["d = f('aab')\nassert len(d) == 2 and all(d.get(k) == 'aab'.count(k) for k in d)"],
+    ),
+    **each(
+        "an object that has three items and is empty",
+        "class L:\n    def __bool__(self): return False\n    def __len__(self): return 3\ndef f(n): return L()",
+        ["ys = f(1)\nassert len(ys) == 3\nwhile ys:\n    assert ys.pop() == 3"],
     ),
     **each(
         "a view that is a list to call",

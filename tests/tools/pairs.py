@@ -699,4 +699,12 @@ PAIRS |= {
             "assert fib(5) == 5 and fib.cache_info().currsize == 6",
         ],
     ),
+    "long texts, each made once": (
+        "made = []\ndef text(n):\n    made.append(n)\n    return 'x' * n",
+        "made = [0]\ndef text(n):\n    made.append(n)\n    return 'x' * n",
+        [
+            "assert len(text(600_000)) == 600_000\nassert len(text(600_001)) == 600_001\nassert len(made) == 2",
+            "text(2_000_000)\nassert abs(len(made)) == 1",
+        ],
+    ),
 }

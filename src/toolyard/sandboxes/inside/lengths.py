@@ -38,10 +38,14 @@ class Lengths:
         self._told[whole] = length
         return ""
 
-    def end(self, number: int, count: int) -> str:
-        """Note that a loop has got this many items in all. The text says what it contradicts."""
+    def told(self, number: int) -> int:
+        return self._told.get(self._whole(number), 0)
+
+    def end(self, number: int, count: int, least: int = 0) -> str:
+        """Note that a loop has got this many items in all. `least` was told before it began. The text says what it
+        contradicts."""
         whole = self._whole(number)
-        if count < (told := self._told.get(whole, 0)):
+        if count < (told := max(least, self._told.get(whole, 0))):
             return CONTRADICTION.format(told, count)
         self._looped[whole] = min(count, self._looped.get(whole, count))
         return ""

@@ -74,8 +74,10 @@ class Proxy:
         return found
 
     def __next__(self) -> Any:
-        buffer = self._side_.buffers.setdefault(self._number_, Buffer(self))
-        return buffer.next()
+        buffers = self._side_.buffers
+        if self._number_ not in buffers:
+            buffers[self._number_] = Buffer(self)
+        return buffers[self._number_].next()
 
     def __getitem__(self, key: Any) -> Any:
         if self._base_ in (list, deque):
@@ -97,7 +99,10 @@ class Proxy:
     def __bool__(self) -> bool:
         if self._base_:
             return bool(exact(self))
-        return self._side_.ask("operate", "truth", [self]) is True
+        is_true = self._side_.ask("operate", "truth", [self]) is True
+        if not is_true:
+            hold(self._side_, self._side_.lengths.tell(self._number_, 0))
+        return is_true
 
     def __instancecheck__(self, item: object) -> bool:
         item = getattr(item, OBJECT, item)
@@ -166,6 +171,8 @@ class Buffer:
         self._goes_on = True
         self._error: Any = None
         self.has_ended = False
+        self._least = proxy._side_.lengths.told(proxy._number_)
+        """What the test calls in the loop does not make the loop shorter."""
         self._taken = 0
         self._next = 1
 
@@ -185,7 +192,7 @@ class Buffer:
             error, self._error = raised(side, *self._error), None
             if not isinstance(error, StopIteration):
                 raise side.loud(error)
-        hold(side, side.lengths.end(self._proxy._number_, self._taken))
+        hold(side, side.lengths.end(self._proxy._number_, self._taken, self._least))
         raise StopIteration
 
 
@@ -280,8 +287,8 @@ def attached(proxy: Any, value: Any) -> Any:
     if type(proxy) is not Proxy:
         raise ValueError(proxy)
     if type(value) in _CHANGING:
-        if proxy._base_ not in (None, type(value)):
-            raise ValueError(type(value))
+        if proxy._base_ not in (None, type(value)) or (not proxy._base_ and proxy._number_ not in proxy._side_.new):
+            raise ValueError(type(value))  # an object does not change its kind
         object.__setattr__(proxy, "_base_", type(value))
         proxy._side_.values.setdefault(proxy._number_, value)
         return proxy

@@ -75,6 +75,10 @@ class Side:
         self._mine: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._theirs: dict[int, Any] = {}
+        self.new: set[int] = set()
+        """Objects of the other side that the latest message named first."""
+        self.ahead: tuple[Any, tuple[Any, Any]] | None = None
+        """A request performed before it was made, and its result."""
         self._rest: list[str] = []
         self.expected: list[Any] = []
         self._waiting: list[list[Any]] = []
@@ -232,10 +236,12 @@ class Side:
             raise NotPlain(token[:20])
         number, _, kind = token[1:].partition(" ")
         if int(number) not in self._theirs:
+            self.new.add(int(number))
             self._theirs[int(number)] = stand_in(self, int(number), kind)
         return self._theirs[int(number)]
 
     def _read(self, chunks: Sequence[str]) -> Any:
+        self.new.clear()
         reader = Reader(self._resolve, self._array, attached, longest=_ANY_LENGTH)
         for chunk in chunks:
             self._received += len(chunk)
@@ -272,6 +278,9 @@ class Side:
         """The result, and the arguments if they have changed."""
         if self.wary and not permitted(request, lambda item: id(item) in self._numbers):
             raise AttributeError("a test lets a program use only what it has passed to it")
+        if self.ahead is not None and self.ahead[0] == request:
+            (_, done), self.ahead = self.ahead, None
+            return done
         deed = getattr(Deeds, request[0])
         given = request[-1][-1] if request[0] in ("chain", "entry") and len(request[-1][-1]) == 2 else ()
         before = self._state(given)
