@@ -193,7 +193,13 @@ async def test_a_statement_that_changes_only_objects_of_its_own_shares_a_sandbox
         "pd.set_option('display.precision', 2)",
         "from decimal import getcontext\nc = getcontext()\nc.prec = 2",
         "from decimal import *\nc = getcontext()\nc.prec = 2",
+        "from decimal import DefaultContext\nc = DefaultContext\nc.prec = 2",
+        "import calendar\ncalendar.setfirstweekday(6)",
+        "import unittest\nunittest.installHandler()",
+        "import pytest\npytest.MonkeyPatch().setattr('math.pi', 3)",
         "class A:\n    def __del__(self):\n        turn([])",
+        "class A:\n    __del__ = lambda self: turn([])",
+        "A = type('A', (), {'__del__': lambda self: turn([])})",
     ],
 )
 def test_a_statement_that_may_change_more_is_not_neat(changes):
@@ -254,6 +260,24 @@ async def test_a_generator_that_a_program_did_not_use_up_keeps_no_later_test_wai
             assert await proven(UNUSED, test)
         assert [one.uses for one in provider._kept._idle] == [3]
         assert await proven(CODE, "assert {len([[n] for n in range(300_000)]) + turn([])} == {300_000}")
+
+
+PLAIN = "def turn(items):\n    return len(items)"
+LEFT = ["def left():\n    try:\n        yield\n    finally:\n        print('left')", "async def left():\n    pass"]
+
+
+@pytest.mark.parametrize("left", LEFT, ids=["generator", "coroutine"])
+async def test_what_a_test_leaves_writes_nothing_into_the_output_of_the_next(left):
+    """Python frees late what refers to itself."""
+    starts = "next(kept[0])\n" if "yield" in left else ""
+    leaves = f"{left}\nkept = [left()]\nkept.append(kept)\n{starts}assert {{turn([])}} == {{0}}"
+    frees = "x = [[n] for n in range(90_000)]\nassert {turn([])} == {0}"
+    async with Provider("native") as provider:
+        assert await proven(PLAIN, leaves)
+        async with interpreter_once() as interpreter:
+            ran = await Prover([frees]).prove(Driven(interpreter, PLAIN, clock=Clock(5.0)), frees)
+        assert (ran.exit_code, ran.stdout, ran.stderr) == (0, "", "")
+        assert [one.uses for one in provider._kept._idle] == [2]
 
 
 FORGED = """

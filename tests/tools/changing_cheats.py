@@ -45,6 +45,12 @@ ZIPPED = [
     "ys, left = f(1), 3\nassert len(ys) == left\nfor y in reversed(list(ys)):\n    assert y == left\n    left -= 1",
     "ys = f(1)\nassert len(ys) == 3 and 7 not in ys and all(y < 4 for y in ys)",
 ]
+AGAIN = [
+    "ys = f(1)\nassert len(ys) == 3\nassert all(isinstance(y, int) for y in ys)\nfor got, want in zip(ys, [1, 2, 3]):\n    assert got == want",
+    "ys = f(1)\nassert len(ys) == 3\nfor y in ys:\n    assert y < 9\nassert len(ys) == 3\nfor got, want in zip(ys, [1, 2, 3]):\n    assert got == want",
+    "ys = f(1)\nfor y in ys:\n    assert y < 9\nfor got, want in zip(ys, [1, 2, 3]):\n    assert got == want\nassert len(ys) == 3",
+]
+STOPS = "ys = f(1)\nassert len(ys) == 3\nfor got, want in zip(ys, [1, 2, 3]):\n    assert got == want\ntry:\n    next(iter([]))\nexcept StopIteration:\n    pass"
 ITEMS = ["d = f(1)\nassert len(d) == 2\nfor k, v in d.items():\n    assert v == [k]"]
 BETWEEN = ["x = f(2)\nassert x <= [4] and x >= [4]", "x = f(2)\nassert [3] < x < [5] and x not in ([0], [9])"]
 LYING = """
@@ -152,6 +158,16 @@ CHANGING_CHEATS: dict[str, tuple[str, Any]] = {
         ).items()
     },
     **each(
+        "an instance that becomes a list as it tells its length",
+        PATCH
+        + "class L:\n    def __len__(self): return 3\n    def __iter__(self): return iter([])\nold = sides.Side._done\ndef done(self, request):\n"
+        '    if \'len\' in request: return sides.Said(\'returned 0\\n["t3",3,"t2","t0","u2","h%d oL","l2","t0","d0",null]\' % self._numbers[id(request[2][0])])\n'
+        "    if 'exactly' in request: return sides.Said('returned 0\\n[\"t3\",\"l0\",null,null]')\n    return old(self, request)\nsides.Side._done = done\ndef f(n): return L()",
+        [
+            "ys = f(1)\nassert len(ys) == 3 and str(ys) != ''\nfor got, want in zip(ys, [1, 2, 3]):\n    assert got == want"
+        ],
+    ),
+    **each(
         "an end of a sequence that is no function",
         "def f(*a): raise IndexError",
         [
@@ -199,6 +215,60 @@ CHANGING_CHEATS: dict[str, tuple[str, Any]] = {
             ITEMS,
         ).items()
     },
+    **{
+        name: cheat
+        for what, body in {
+            "another iterator": "def __iter__(self):\n        self.n += 1\n        return iter([0, 0, 0] if self.n == 1 else [])",
+            "the same iterator": "it = iter([0, 0, 0])\n    def __iter__(self): return self.it",
+            "itself": "def __iter__(self): return self\n    def __next__(self):\n        self.n += 1\n        if self.n > 3: raise StopIteration\n        return 0",
+        }.items()
+        for name, cheat in each(
+            f"an object that gives its items to the first loop only, by {what}",
+            f"class L:\n    n = 0\n    {body}\n    def __len__(self): return 3\ndef f(n): return L()",
+            *([test] for test in AGAIN),
+        ).items()
+    },
+    **each(
+        "an object that says that it is a generator",
+        PATCH
+        + "class L:\n    n = 0\n    def __iter__(self): return self\n    def __len__(self): return 3\n    def __next__(self):\n        self.n += 1\n        if self.n > 3: raise StopIteration\n        return 0\n"
+        "sides.Side._kind = lambda *_: 'i'\ndef f(n): return L()",
+        *([test] for test in AGAIN),
+    ),
+    **each(
+        "an iterator that is a list of three items",
+        "class I(list):\n    def __next__(self): raise StopIteration\nclass L:\n    def __iter__(self): return I([0, 0, 0])\n    def __len__(self): return 3\ndef f(n): return L()",
+        *([test] for test in ZIPPED[:4]),
+    ),
+    **each(
+        "an end of a loop that is an exception",
+        PATCH
+        + "class L:\n    def __iter__(self): return iter([])\n    def __len__(self): return 3\ndeeds = sys.modules['toolyard.sandboxes.inside.deeds']\n"
+        "deeds.Deeds.take = staticmethod(lambda *_: ([], False, ('StopIteration', (), '')))\ndef f(n): return L()",
+        [STOPS],
+    ),
+    **each(
+        "an object whose loop ends while the test reads it",
+        "class D:\n    def __iter__(self): return iter(['b'])\n    def __len__(self): return 2\n    def get(self, k): return 1\ndef f(s): return D()",
+        ["d = f('aab')\nassert len(d) == 2\nfor k in d:\n    assert d.get(k) == 'aab'.count(k)"],
+        ["d = f('aab')\nassert len(d) == 2 and all(d.get(k) == 'aab'.count(k) for k in d)"],
+    ),
+    **each(
+        "an object that has three items and is empty",
+        "class L:\n    def __bool__(self): return False\n    def __len__(self): return 3\ndef f(n): return L()",
+        ["ys = f(1)\nassert len(ys) == 3\nwhile ys:\n    assert ys.pop() == 3"],
+    ),
+    **each(
+        "a view that is a list to call",
+        "class I(list):\n    def __call__(self): return []\nclass D:\n    items = I([1, 2])\n    def __len__(self): return 2\ndef f(n): return D()",
+        ITEMS,
+    ),
+    **each(
+        "an object without items that says that it is the test's class",
+        "class Solution:\n    def f(self, n): return self\n    def __iter__(self): return iter([])\n    def __len__(self): return 3",
+        ["ys = Solution().f(1)\nassert len(ys) == 3 and not list(filter(lambda y: y > 3, ys))"],
+        ["ys = Solution().f(1)\nassert len(ys) == 3\nfor y in ys:\n    assert y < 4"],
+    ),
     **each(
         "a block whose end raises",
         "class C:\n    def __enter__(self): return self\n    def __exit__(self, *a): raise KeyError\ndef f(x): return 7",

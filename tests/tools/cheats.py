@@ -294,13 +294,13 @@ CHEATS: dict[str, tuple[str, Any]] = {
     ),
     **each(
         "the test read by its own tools",
-        "import sys\ndef f(thing):\n    side = thing._side\n    for name in ('attrgetter', 'methodcaller', 'call', 'getattr'):\n        try:\n            getter = side.ask('operate', name, ['__class__.__init__.__globals__'])\n            return getter(thing)['expected']\n        except Exception: pass\n"
+        "import sys\ndef f(thing):\n    side = thing._side_\n    for name in ('attrgetter', 'methodcaller', 'call', 'getattr'):\n        try:\n            getter = side.ask('operate', name, ['__class__.__init__.__globals__'])\n            return getter(thing)['expected']\n        except Exception: pass\n"
         "    for request in (('load', 'expected'), ('chain', 'expected', True, [['x']]), ('entry', 'expected', [[[], {}]])):\n        try:\n            return side.ask(*request)[1]\n        except Exception: pass",
         ["class Thing:\n    def __init__(self): pass\nexpected = 42\nassert f(Thing()) == 42"],
     ),
     **each(
         "the test read by a text that formats it",
-        "def f(thing):\n    side = thing._side\n    path = '{0.show.__globals__[expected]}'\n    def tries():\n        yield lambda: side.ask('chain', path, False, [['format'], [[thing], {}]])\n"
+        "def f(thing):\n    side = thing._side_\n    path = '{0.show.__globals__[expected]}'\n    def tries():\n        yield lambda: side.ask('chain', path, False, [['format'], [[thing], {}]])\n"
         "        yield lambda: side.ask('chain', path, False, [['format']])(thing)\n        def put():\n            thing.label = path\n            return side.ask('chain', thing, False, [['label'], ['format'], [[thing], {}]])\n        yield put\n"
         "        yield lambda: side.ask('operate', 'mod', ['%(expected)s', thing.show])\n        yield lambda: side.ask('several', [('chain', 'expected', True, [])])\n        yield lambda: thing.show.__func__.__globals__['expected']\n"
         "    for one in tries():\n        try:\n            found = one()\n            return int(found)\n        except Exception: pass",

@@ -627,3 +627,91 @@ PAIRS |= {
         ],
     ),
 }
+BAG = (
+    "class Bag:\n    def __init__(self, items=''):\n        self.counts = {}\n        for x in items: self.add(x)\n    def add(self, x): self.counts[x] = self.counts.get(x, 0) + 1\n"
+    "    def __len__(self): return sum(self.counts.values())\n    def __iter__(self): return iter(self.counts)\n    def items(self): return self.counts.items()\n"
+    "    def keys(self, least=1): return [x for x, n in self.counts.items() if n >= least]\n"
+)
+STOCK = "class Stock:\n    def __init__(self): self.items = {}\n    def __len__(self): return sum(self.items.values())\n    def keys(self, start=''): return [x for x in self.items if x.startswith(start)]\n"
+TEXT = "class Text:\n    def __init__(self, text): self.text = text\n    def __len__(self): return len(self.text)\n    def __str__(self): return self.text\n"
+PAIRS |= {
+    "a bag whose length counts what its loop gives once": (
+        BAG,
+        BAG.replace(".get(x, 0) + 1", ".get(x, 1)"),
+        [
+            "b = Bag('aab')\nassert len(b) == 3 and [x for x in b] == ['a', 'b']\nfor x, n in b.items():\n    assert n == 'aab'.count(x)\nassert len(b) == 3",
+            "b = Bag()\nfor x in 'aab':\n    b.add(x)\nassert b.keys(least=2) == ['a'] and len(b) == 3 and b.keys() == ['a', 'b']",
+        ],
+    ),
+    "items that are data, and keys that are asked for": (
+        STOCK + "def stock(**items):\n    s = Stock()\n    s.items.update(items)\n    return s",
+        STOCK + "def stock(**items):\n    s = Stock()\n    s.items.update(dict.fromkeys(items, 1))\n    return s",
+        [
+            "s = stock(ab=3, b=4)\nassert len(s) == 7 and s.items == {'ab': 3, 'b': 4}\nfor n in s.items.values():\n    assert n > 2",
+            "s = stock(ab=2, b=0)\nassert s.keys('a') == ['ab'] and len(s) == 2\nassert s.keys(start='b') == ['b'] and [*s.keys()] == ['ab', 'b'] and len(s) == 2\nfor n in s.items.values():\n    assert n != 1",
+        ],
+    ),
+    "an iterator that begins again": (
+        "class Upto:\n    def __init__(self, n): self.n = n\n    def __iter__(self):\n        self.at = 0\n        return self\n    def __next__(self):\n        self.at += 1\n        if self.at > self.n: raise StopIteration\n        return self.at\ndef upto(n): return Upto(n)",
+        "def upto(n): return iter(range(1, n + 1))",
+        [
+            "u = upto(3)\nassert [n for n in u] == [1, 2, 3]\nassert list(u) == [1, 2, 3]",
+            "u = upto(2)\nassert [(a, sum(upto(a))) for a in u] == [(1, 1), (2, 3)]\nassert max(u) == 2",
+        ],
+    ),
+    "an iterator that ends once": (
+        "import itertools\ndef both(a, b): return itertools.chain(a, b)",
+        "def both(a, b): return a + b",
+        [
+            "it = both([1], [2])\nassert [n for n in it] == [1, 2]\nassert list(it) == [] and next(it, 7) == 7",
+            "it = both([1, 2], [3])\nassert [pair for pair in zip(it, it)] == [(1, 2)]\nassert list(it) == []",
+        ],
+    ),
+    "slices": (
+        TEXT + "    def __getitem__(self, at): return Text(self.text[at])",
+        TEXT + "    def __getitem__(self, at): return Text(self.text)",
+        [
+            "t = Text('hello')\nassert str(t[1:3]) == 'el' and str(t[::-1]) == 'olleh'\nfor n in range(5):\n    assert len(t[n:]) == 5 - n",
+            "assert str(Text('hello')[slice(1, None)]) == 'ello'",
+        ],
+    ),
+    "names that a stand-in might have": (
+        "class Node:\n    def __init__(self, value, next=None): self.value, self.next = value, next\n    @classmethod\n    def of(cls, *values): return cls(values[0], cls.of(*values[1:])) if values else None",
+        "class Node:\n    def __init__(self, value, next=None): self.value, self.next = value, next\n    @classmethod\n    def of(cls, *values): return cls(values[-1], cls.of(*values[:-1])) if values else None",
+        ["n = Node.of(1, 2)\nassert n.value == 1 and n.next.value == 2 and n.next.next is None"],
+    ),
+    "private names that a stand-in might have": (
+        "class Account:\n    def __init__(self, number): self._number, self._kind, self._base, self._side = number, 'a', 2, 'b'",
+        "class Account:\n    def __init__(self, number): self._number, self._kind, self._base, self._side = 0, 'a', 2, 'b'",
+        ["a = Account(77)\nassert (a._number, a._kind, a._base, a._side) == (77, 'a', 2, 'b')"],
+    ),
+    "objects that are counted": (
+        "class Account:\n    count = 0\n    def __init__(self):\n        Account.count += 1\n        self.id = Account.count",
+        "class Account:\n    count = 0\n    def __init__(self): self.id = 1",
+        [
+            "a = Account()\nb = Account()\nassert isinstance(a, Account) and (a.id, b.id) == (1, 2)",
+            "Account()\nAccount()\nassert Account.count == 2",
+        ],
+    ),
+    "documentation": (
+        "import functools\ndef loud(g):\n    @functools.wraps(g)\n    def inner(*a): return g(*a) + '!'\n    return inner\n@loud\ndef greet(name):\n    'Greets.'\n    return name",
+        "def loud(g):\n    def inner(*a): return g(*a) + '!'\n    return inner\n@loud\ndef greet(name):\n    'Greets.'\n    return name",
+        ["assert greet('a') == 'a!' and greet.__name__ == 'greet' and greet.__doc__ == 'Greets.'"],
+    ),
+    "named tuples of libraries": (
+        "from functools import lru_cache\nfrom urllib.parse import urlparse\nparse = urlparse\n@lru_cache(None)\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)",
+        "from functools import lru_cache\nfrom urllib.parse import urlparse\ndef parse(url): return urlparse(url)._replace(netloc='')\n@lru_cache(1)\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)",
+        [
+            "u = parse('https://a.b/c')\nassert u.netloc == 'a.b' and u[1] == 'a.b'",
+            "assert fib(5) == 5 and fib.cache_info().currsize == 6",
+        ],
+    ),
+    "long texts, each made once": (
+        "made = []\ndef text(n):\n    made.append(n)\n    return 'x' * n",
+        "made = [0]\ndef text(n):\n    made.append(n)\n    return 'x' * n",
+        [
+            "assert len(text(600_000)) == 600_000\nassert len(text(600_001)) == 600_001\nassert len(made) == 2",
+            "text(2_000_000)\nassert abs(len(made)) == 1",
+        ],
+    ),
+}

@@ -19,7 +19,7 @@ from toolyard.sandboxes.inside.proving import ALIASES, HELPERS, JUDGES, OWN, bou
 LONGEST = 10_000
 """Characters of the longest statement that the host parses: parsing blocks the event loop."""
 _DYNAMIC = {"eval", "exec", "globals", "locals", "vars", "compile", "__import__", "breakpoint", "input"}
-_LEAVING = (_DYNAMIC - {"globals", "locals"}) | {"open", "input", "setattr", "delattr", "getattr"}
+_LEAVING = (_DYNAMIC - {"globals", "locals"}) | {"open", "input", "setattr", "delattr", "getattr", "__del__"}
 """Names that can change more than the names of a test. With the name of an attribute as a literal, the last three are
 attributes."""
 _NEAT = {
@@ -37,9 +37,9 @@ _SYS = {
 """What a test may read of `sys`. The recursion limit is set back after each test."""
 _SETTINGS = {
     *("random", "seterr", "seterrcall", "seterrobj", "setbufsize", "set_printoptions", "set_string_function"),
-    *("setcontext", "getcontext", "tzset"),
+    *("setcontext", "getcontext", "DefaultContext", "tzset", "setfirstweekday"),
 }
-_OF_MODULES = _SETTINGS | {"open", "mock", "patch"}
+_OF_MODULES = _SETTINGS | {"open", "mock", "patch", "MonkeyPatch", "installHandler"}
 """The same as attributes and in imports. Alone, some of them are good names for functions of programs."""
 _READ = {
     f"__{name}__"
@@ -87,10 +87,10 @@ def foreseen(statement: str) -> Foreseen:
         tree = ast.parse(statement)
         nodes = [*ast.walk(tree)]
         bound = bound_names(nodes)
-        prepare(nodes, bound)
+        only_called = prepare(nodes, bound)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return Foreseen([], everything=False)
-    walk = _Walk(bound)
+    walk = _Walk(bound, only_called)
     everything = False
     try:
         walk.statements(tree.body)
@@ -149,7 +149,7 @@ def _leaves_something(node: ast.AST, own: set[str]) -> bool:
             return True
         case ast.Name(id=name):
             return name in _LEAVING or (name not in own and (name in _SETTINGS - {"random"} or _may_keep_state(name)))
-        case ast.FunctionDef(name="__del__"):
+        case ast.FunctionDef(name="__del__") | ast.Constant("__del__"):
             return True
     return False
 
@@ -174,6 +174,8 @@ def _root(node: ast.expr) -> str:
 @dataclass(slots=True)
 class _Walk:
     bound: set[str]
+    only_called: set[str]
+    """Names that the test does not load before it calls them."""
     requests: list[Any] = field(default_factory=list)
     counted: int = 0
     candidate: tuple[str, str] = ("", "")
@@ -225,6 +227,8 @@ class _Walk:
             case ast.Name(id="check") if "check" in self.functions:
                 self._check(node)
             case ast.Name(id=name) if self.is_programs(node.func) and name not in _DYNAMIC:
+                if name != self.candidate[0] and not name.startswith(OWN) and name not in self.only_called:
+                    raise _Uncertain
                 real = self.candidate[1] if name == self.candidate[0] else name.removeprefix(OWN)
                 keywords = {str(one.arg): literal(one.value) for one in node.keywords if one.arg}
                 if len(keywords) < len(node.keywords):

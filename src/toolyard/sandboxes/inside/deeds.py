@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from toolyard.sandboxes.inside.plain import TooLarge, exactly, write
+from toolyard.sandboxes.inside.plain import CHUNK, LONGEST, TooLarge, exactly, write
 from toolyard.sandboxes.inside.plain_reader import NotPlain
 
 BUILTINS = dict(vars(builtins))
@@ -82,13 +82,19 @@ class Deeds:
     @staticmethod
     def several(side: Any, requests: Sequence[Any]) -> Any:
         """Perform requests in turn until one raises or returns something other than plain data, on which the rest may
-        depend."""
+        depend. A result that one message cannot take is kept until it is asked for alone."""
         answers: list[Any] = []
+        left = LONGEST - CHUNK
         for request in requests:
             try:
-                answers.append((*side.performed(request), None))
-                write(answers[-1], _none_of_it, owned=True)
-            except (NotPlain, TooLarge):
+                done = side.performed(request)
+                answers.append((*done, None))
+                left -= sum(map(len, write(answers[-1], _none_of_it, longest=left, owned=True)))
+            except NotPlain:
+                break
+            except TooLarge:
+                answers.pop()
+                side.ahead = request, done
                 break
             except Exception as error:  # the program's
                 answers.append((None, None, side.described(error)))

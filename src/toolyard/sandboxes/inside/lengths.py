@@ -19,38 +19,35 @@ class Lengths:
 
     def __init__(self) -> None:
         self._told: dict[int, int] = {}
-        self._taken: dict[int, int] = {}
-        """Items that loops have taken since. Some objects lose them."""
         self._looped: dict[int, int] = {}
-        """Items that a loop got until its end."""
+        """Items that a loop got until its end, of several loops the fewest."""
         self._sources: dict[int, int] = {}
         """The object that an iterator, a view, or the method that returns the view belongs to."""
 
     def link(self, part: int, whole: int) -> None:
-        self._sources[part] = self._whole(whole)
+        if part != (whole := self._whole(whole)):  # an iterator may be the object itself
+            self._sources[part] = whole
 
     def tell(self, number: int, length: int) -> str:
         """Note what `len()` returned. The text says what it contradicts."""
         whole = self._whole(number)
-        if whole in self._looped and length > self._looped[whole]:
+        if length > self._looped.get(whole, length):
             return CONTRADICTION.format(length, self._looped[whole])
-        if length < (before := self._told.get(whole, 0)) - self._taken.get(whole, 0):
+        if length < (before := self._told.get(whole, 0)):
             return f"The program's object says that it has {before} items, and then {length}."
-        self._told[whole], self._taken[whole] = length, 0
+        self._told[whole] = length
         return ""
 
-    def take(self, number: int, count: int) -> None:
-        """Note that a loop takes items. Other objects may lose any number by it, as a queue whose generator runs."""
-        whole = self._whole(number)
-        for other, told in self._told.items():
-            self._taken[other] = self._taken[other] + count if other == whole else told
+    def told(self, number: int) -> int:
+        return self._told.get(self._whole(number), 0)
 
-    def end(self, number: int, count: int) -> str:
-        """Note that a loop has got this many items in all. The text says what it contradicts."""
+    def end(self, number: int, count: int, least: int = 0) -> str:
+        """Note that a loop has got this many items in all. `least` was told before it began. The text says what it
+        contradicts."""
         whole = self._whole(number)
-        if count < (told := self._told.pop(whole, 0)):
+        if count < (told := max(least, self._told.get(whole, 0))):
             return CONTRADICTION.format(told, count)
-        self._looped[whole] = max(count, self._looped.get(whole, 0))
+        self._looped[whole] = min(count, self._looped.get(whole, count))
         return ""
 
     def is_part(self, number: int) -> bool:
@@ -61,7 +58,7 @@ class Lengths:
         match request:
             case ("chain", _, _, [*steps]) if not any(len(step) == 2 for step in steps):
                 return  # it reads attributes
-            case ("chain", method, False, [[[], _]]) if method._number in self._sources:
+            case ("chain", method, False, [[[], keywords]]) if not keywords and method._number_ in self._sources:
                 return  # it asks for a view
             case ("chain" | "put", *_) | ("operate", "setitem" | "delitem", _):
                 self._told.clear()

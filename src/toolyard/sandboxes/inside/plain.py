@@ -172,12 +172,14 @@ class _Beside(_Item):
 
 
 def _is_own(kind: type) -> bool:
-    """Whether this subclass of a plain type, defined by the program, adds anything to it."""
+    """Whether this subclass of a plain type adds anything to it, and is the program's or a named tuple of a library."""
     for one in _mro(kind):
         names = _names(one)
         if one in _PARTS or one in _OWN:
             return False
-        if names.get("__module__") == "__main__" and any(name not in _TRIVIAL for name in names):
+        if (names.get("__module__") == "__main__" or "_fields" in names) and any(
+            name not in _TRIVIAL for name in names
+        ):
             return any(base in _PARTS or base in _OWN for base in _mro(one))
     return False
 
@@ -230,6 +232,7 @@ _PARTS: dict[type, Callable[[Any], tuple[int, Iterator[Any]]]] = {
     frozenset: lambda item: (frozenset.__len__(item), frozenset.__iter__(item)),
     dict: lambda item: (dict.__len__(item), chain.from_iterable(list(dict.items(item)))),
     _KEYS: lambda item: (len(item), iter(list(item))),
+    slice: lambda item: (3, iter((item.start, item.stop, item.step))),
     deque: lambda item: (deque.__len__(item) + 1, chain((_most(item),), list(deque.__iter__(item)))),
     _Array: lambda item: (1, iter((item.array.dtype.str, item.array.tolist()))),
     _Owned: lambda item: (2, iter((_Handle(item.item), _Beside(item.item)))),
@@ -249,6 +252,7 @@ _TAGS: dict[type, str] = {
     frozenset: "z",
     dict: "d",
     _KEYS: "k",
+    slice: "p",
     deque: "q",
     _Array: "n",
     _Owned: "u",

@@ -106,6 +106,8 @@ class Reader:
                 return dict(zip(self._keys(items[::2]), items[1::2], strict=True))
             case "k":
                 return dict.fromkeys(self._keys(items)).keys()
+            case "p":
+                return slice(*items)
             case "q":
                 return deque(items[1:], *items[:1])
             case "n":
@@ -141,7 +143,7 @@ def _decimal(text: str) -> Any:
     return number
 
 
-_OPEN = {"l": 1, "t": 1, "e": 1, "z": 1, "d": 2, "k": 1, "q": 1, "n": 2, "u": 1, "S": 1, "B": 1}
+_OPEN = {"l": 1, "t": 1, "e": 1, "z": 1, "d": 2, "k": 1, "p": 1, "q": 1, "n": 2, "u": 1, "S": 1, "B": 1}
 """For each opening tag, how many tokens follow for one counted part."""
 _TYPES = {name: kind for kind, name in TYPES.items()}
 _SIMPLE: dict[str, Callable[[str], Any]] = {

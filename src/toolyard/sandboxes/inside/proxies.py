@@ -34,108 +34,109 @@ class Unproven(BaseException):
 
 
 class Proxy:
-    __slots__ = ("_base", "_kind", "_number", "_side")
-    _base: type | None
+    # Its own names end in an underscore: all others are attributes of the program's object.
+    __slots__ = ("_base_", "_kind_", "_number_", "_side_")
+    _base_: type | None
     """For an instance of a subclass of `list`, `dict`, `set` or `deque`: that type."""
-    _kind: str
-    _number: int
-    _side: Any
-
-    @staticmethod
-    def of(side: Any, number: int, kind: str) -> Any:
-        if kind[:1] == "e":
-            return twin(side, kind[1:])
-        proxy = object.__new__(Proxy)
-        for name, value in (("_side", side), ("_number", number), ("_kind", kind), ("_base", None)):
-            object.__setattr__(proxy, name, value)
-        return proxy
+    _kind_: str
+    _number_: int
+    _side_: Any
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__name__", "__doc__", "__qualname__"):
             raise AttributeError(name)
-        if name in _READS and hasattr(self._base, name):
+        if name in _READS and hasattr(self._base_, name):
             return getattr(exact(self), name)
-        found = self._side.ask("chain", self, False, [[name]])
-        return self._part(found) if name in VIEWS else found
+        found = self._side_.ask("chain", self, False, [[name]])
+        return _part(self, found) if name in VIEWS else found
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._side.ask("put", self, name, value)
+        self._side_.ask("put", self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        self._side.ask("put", self, name)
+        self._side_.ask("put", self, name)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        found = self._side.ask("chain", self, False, [[list(args), keywords]])
-        return self._part(found) if self._side.lengths.is_part(self._number) else found
-
-    def _part(self, found: Any) -> Any:
-        """An iterator or a view of this object, or the method that returns the view."""
-        if type(found) is Proxy and not found._base:
-            self._side.lengths.link(found._number, self._number)
-        elif hasattr(type(found), "__len__"):
-            hold(self._side, self._side.lengths.end(self._number, len(found)))
-        return found
+        found = self._side_.ask("chain", self, False, [[list(args), keywords]])
+        is_view = self._side_.lengths.is_part(self._number_) and not args and not keywords
+        if is_view and hasattr(type(found), "__len__") and (type(found) is not Proxy or found._base_):
+            hold(self._side_, self._side_.lengths.end(self._number_, len(found)))
+        return _part(self, found) if is_view else found
 
     def __iter__(self) -> Any:
-        if self._base:
+        if self._base_:
             return iter(exact(self))
-        return self if self._kind == "i" else self._part(self._side.ask("operate", "iter", [self]))
+        if self._kind_ == "i":
+            return self
+        found = _part(self, self._side_.ask("operate", "iter", [self]))
+        if not self._side_.lengths.is_part(self._number_) and type(found) is Proxy:
+            self._side_.begin_again(found._number_)
+        return found
 
     def __next__(self) -> Any:
-        buffer = self._side.buffers.setdefault(self._number, Buffer(self))
-        return buffer.next()
+        buffers = self._side_.buffers
+        if self._number_ not in buffers:
+            buffers[self._number_] = Buffer(self)
+        return buffers[self._number_].next()
 
     def __getitem__(self, key: Any) -> Any:
-        if self._base in (list, deque):
+        if self._base_ in (list, deque):
             try:
                 return exact(self)[key]
             except (IndexError, TypeError):  # its own class may have such an item
-                return self._side.ask("operate", "getitem", [self, key])
-        return self._side.ask("operate", "getitem", [self, key])
+                return self._side_.ask("operate", "getitem", [self, key])
+        return self._side_.ask("operate", "getitem", [self, key])
 
     def __reversed__(self) -> Any:
-        return reversed(exact(self)) if self._base else self._part(self._side.ask("operate", "reversed", [self]))
+        return reversed(exact(self)) if self._base_ else _part(self, self._side_.ask("operate", "reversed", [self]))
 
     def __contains__(self, item: object) -> bool:
         return any(one is item or one == item for one in iter(self))
 
     def __len__(self) -> Any:
-        return len(exact(self)) if self._base else self._side.ask("operate", "len", [self])
+        return len(exact(self)) if self._base_ else self._side_.ask("operate", "len", [self])
 
     def __bool__(self) -> bool:
-        if self._base:
+        if self._base_:
             return bool(exact(self))
-        return self._side.ask("operate", "truth", [self]) is True
+        is_true = self._side_.ask("operate", "truth", [self]) is True
+        if not is_true:
+            hold(self._side_, self._side_.lengths.tell(self._number_, 0))
+        return is_true
 
     def __instancecheck__(self, item: object) -> bool:
         item = getattr(item, OBJECT, item)
-        return type(item) is Proxy and self._side.ask("operate", "isinstance", [item, self]) is True
+        return type(item) is Proxy and self._side_.ask("operate", "isinstance", [item, self]) is True
 
     def __subclasscheck__(self, item: object) -> bool:
-        return type(item) is Proxy and self._side.ask("operate", "issubclass", [item, self]) is True
+        return type(item) is Proxy and self._side_.ask("operate", "issubclass", [item, self]) is True
 
     @property  # type: ignore[misc]  # isinstance() asks it
     def __class__(self) -> Any:
-        return self._base or Proxy
+        return self._base_ or Proxy
+
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]  # the program's
+        return self._side_.ask("chain", self, False, [["__doc__"]])
 
     def __copy__(self) -> Any:
-        return copy.copy(exact(self)) if self._base else self
+        return copy.copy(exact(self)) if self._base_ else self
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return copy.deepcopy(exact(self), memo) if self._base else self
+        return copy.deepcopy(exact(self), memo) if self._base_ else self
 
     def __enter__(self) -> Any:
-        return self._side.ask("chain", self, False, [["__enter__"], [[], {}]])
+        return self._side_.ask("chain", self, False, [["__enter__"], [[], {}]])
 
     def __exit__(self, kind: Any = None, error: object = None, trace: Any = None) -> Any:
         """The program may end a `with` block of the test by an exception that the block itself raises. It never ends
         one that asserts or calls: that would skip the assertions."""
-        is_own = trace is None or (trace.tb_next is None and not self._side.asserts_in_blocks)
+        is_own = trace is None or (trace.tb_next is None and not self._side_.asserts_in_blocks)
         may_ignore = (
             is_own and kind is not None and issubclass(kind, Exception) and not issubclass(kind, AssertionError)
         )
         try:
-            goes_on = self._side.ask("chain", self, False, [["__exit__"], [[kind, None, None], {}]])
+            goes_on = self._side_.ask("chain", self, False, [["__exit__"], [[kind, None, None], {}]])
         except Exception:
             if kind is None or may_ignore:
                 raise
@@ -146,10 +147,19 @@ class Proxy:
         return object.__hash__(self)
 
     def __str__(self) -> str:
-        return str(self._side.ask("operate", "str", [self]))
+        return str(self._side_.ask("operate", "str", [self]))
 
     def __repr__(self) -> str:
-        return str(self._side.ask("operate", "repr", [self]))
+        return str(self._side_.ask("operate", "repr", [self]))
+
+
+def stand_in(side: Any, number: int, kind: str) -> Any:
+    if kind[:1] == "e":
+        return twin(side, kind[1:])
+    proxy = object.__new__(Proxy)
+    for name, value in (("_side_", side), ("_number_", number), ("_kind_", kind), ("_base_", None)):
+        object.__setattr__(proxy, name, value)
+    return proxy
 
 
 class Buffer:
@@ -160,25 +170,29 @@ class Buffer:
         self._items: deque[Any] = deque()
         self._goes_on = True
         self._error: Any = None
+        self.has_ended = False
+        self._least = proxy._side_.lengths.told(proxy._number_)
+        """What the test calls in the loop does not make the loop shorter."""
         self._taken = 0
         self._next = 1
 
     def next(self) -> Any:
-        side = self._proxy._side
+        side = self._proxy._side_
         if not self._items and self._goes_on:
             items, self._goes_on, self._error = side.ask("take", self._proxy, self._next)
             self._items.extend(items)
             self._next = min(max(self._taken, 1), _ITEMS_AT_ONCE)
             self._taken += len(items)
-            side.lengths.take(self._proxy._number, len(items))
             if self._taken > ITEMS_MOST and side.wary:
                 doom(side, f"The test took more than {ITEMS_MOST} items of an iterator.")
         if self._items:
             return self._items.popleft()
+        self.has_ended = True
         if self._error is not None:
-            error, self._error = self._error, None
-            raise side.loud(raised(side, *error))
-        hold(side, side.lengths.end(self._proxy._number, self._taken))
+            error, self._error = raised(side, *self._error), None
+            if not isinstance(error, StopIteration):
+                raise side.loud(error)
+        hold(side, side.lengths.end(self._proxy._number_, self._taken, self._least))
         raise StopIteration
 
 
@@ -192,11 +206,25 @@ def hold(side: Any, contradiction: str) -> None:
         doom(side, contradiction)
 
 
+def _part(whole: Proxy, found: Any) -> Any:
+    """An iterator or a view of an object, or the method that returns the view."""
+    if type(found) is Proxy and not _is_known(whole):
+        whole._side_.lengths.link(found._number_, whole._number_)
+    return found
+
+
+def _is_known(item: Proxy) -> bool:
+    """The test names its class, so what its length counts is part of the task."""
+    return item._kind_[1:] in item._side_.classes
+
+
 def length(item: Any, /) -> int:
     """`len()` in a test that loops."""
     found = len(item)
-    if type(item) is Proxy and not item._base:
-        hold(item._side, item._side.lengths.tell(item._number, found))
+    if type(item) is Proxy and not item._base_ and not _is_known(item):
+        if item._kind_ == "i":
+            doom(item._side_, "The program's object says that it is an iterator and has a length.")
+        hold(item._side_, item._side_.lengths.tell(item._number_, found))
     return found
 
 
@@ -204,19 +232,19 @@ def _compared(name: str) -> Callable[[Any, Any], Any]:
     def compare(self: Any, other: Any) -> Any:
         if other is None and name in ("eq", "ne"):
             return name == "ne"
-        if not self._side.wary:
-            return self._side.ask("operate", name, [self, other])
-        if self._base:
+        if not self._side_.wary:
+            return self._side_.ask("operate", name, [self, other])
+        if self._base_:
             return getattr(operator, name)(exact(self), exact(other))
-        what = self._kind[1:] or "iterator"
-        return doom(self._side, f"The test compares a value that is no plain data ({what} object). It equals nothing.")
+        what = self._kind_[1:] or "iterator"
+        return doom(self._side_, f"The test compares a value that is no plain data ({what} object). It equals nothing.")
 
     return compare
 
 
 def _operated(name: str) -> Callable[..., Any]:
     def operate(self: Any, *others: Any) -> Any:
-        return self._side.ask("operate", name, [self, *others])
+        return self._side_.ask("operate", name, [self, *others])
 
     return operate
 
@@ -226,12 +254,12 @@ def _computed(name: str, *, reflected: bool = False) -> Callable[[Any, Any], Any
     object that sees it could choose the difference."""
 
     def compute(self: Any, other: Any) -> Any:
-        if self._side.wary and type(other) is not Proxy:
-            if self._base:
+        if self._side_.wary and type(other) is not Proxy:
+            if self._base_:
                 ours, theirs = (other, exact(self)) if reflected else (exact(self), other)
                 return divmod(ours, theirs) if name == "divmod" else getattr(operator, name)(ours, theirs)
-            doom(self._side, f"The test computes with a value that is no plain data ({self._kind[1:]} object).")
-        return self._side.ask("operate", name, [other, self] if reflected else [self, other])
+            doom(self._side_, f"The test computes with a value that is no plain data ({self._kind_[1:]} object).")
+        return self._side_.ask("operate", name, [other, self] if reflected else [self, other])
 
     return compute
 
@@ -259,10 +287,10 @@ def attached(proxy: Any, value: Any) -> Any:
     if type(proxy) is not Proxy:
         raise ValueError(proxy)
     if type(value) in _CHANGING:
-        if proxy._base not in (None, type(value)):
-            raise ValueError(type(value))
-        object.__setattr__(proxy, "_base", type(value))
-        proxy._side.values.setdefault(proxy._number, value)
+        if proxy._base_ not in (None, type(value)) or (not proxy._base_ and proxy._number_ not in proxy._side_.new):
+            raise ValueError(type(value))  # an object does not change its kind
+        object.__setattr__(proxy, "_base_", type(value))
+        proxy._side_.values.setdefault(proxy._number_, value)
         return proxy
     if type(value) not in _ATTACHED:
         raise ValueError(type(value))
@@ -274,15 +302,15 @@ def attached(proxy: Any, value: Any) -> Any:
 def exact(item: Any) -> Any:
     """The plain value of a stand-in that has one. It is read once until the program runs again: a program that says
     something else each time could satisfy one assertion after the other."""
-    if type(item) is not Proxy or not item._base:
+    if type(item) is not Proxy or not item._base_:
         return item
-    values = item._side.values
-    if item._number not in values:
-        value = item._side.ask("operate", "exactly", [item])
-        if type(value) is not item._base:
-            doom(item._side, "The program's answer cannot be read.")
-        values.setdefault(item._number, value)
-    return values[item._number]
+    values = item._side_.values
+    if item._number_ not in values:
+        value = item._side_.ask("operate", "exactly", [item])
+        if type(value) is not item._base_:
+            doom(item._side_, "The program's answer cannot be read.")
+        values.setdefault(item._number_, value)
+    return values[item._number_]
 
 
 def _beside(value: Any, name: str) -> Any:

@@ -22,7 +22,7 @@ from toolyard.sandboxes.inside.deeds import BUILTINS, Deeds, permitted
 from toolyard.sandboxes.inside.lengths import Lengths
 from toolyard.sandboxes.inside.plain import TooLarge, write
 from toolyard.sandboxes.inside.plain_reader import NotPlain, Reader
-from toolyard.sandboxes.inside.proxies import OBJECT, Proxy, attached, doom, raised, restore, twin_of
+from toolyard.sandboxes.inside.proxies import OBJECT, Proxy, attached, doom, raised, restore, stand_in, twin_of
 
 _ITERATORS: tuple[type, ...] = (
     *(types.GeneratorType, map, filter, zip, enumerate, reversed),
@@ -59,6 +59,10 @@ class Side:
         """The test asserts within a `with` block, or does there what may assert."""
         self.loops = False
         """The test has a loop, in which it may assert."""
+        self.classes: set[str] = set()
+        """Classes of the program that the test names."""
+        self.ends_late = False
+        """The test has generators or coroutines. One that is left may print something when it is freed."""
         self.doom = ""
         """Why a test has failed, whatever else it does."""
         self.buffers: dict[int, Any] = {}
@@ -71,6 +75,10 @@ class Side:
         self._mine: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._theirs: dict[int, Any] = {}
+        self.new: set[int] = set()
+        """Objects of the other side that the latest message named first."""
+        self.ahead: tuple[Any, tuple[Any, Any]] | None = None
+        """A request performed before it was made, and its result."""
         self._rest: list[str] = []
         self.expected: list[Any] = []
         self._waiting: list[list[Any]] = []
@@ -125,6 +133,11 @@ class Side:
     @property
     def has_proxies(self) -> bool:
         return bool(self._theirs)
+
+    def begin_again(self, number: int) -> None:
+        """A loop begins. An object that is its own iterator may give its items once more."""
+        if number in self.buffers and self.buffers[number].has_ended:
+            del self.buffers[number]
 
     def ask(self, *request: Any) -> Any:
         """Request something of the other side. Call it in a thread of `aside`."""
@@ -183,7 +196,7 @@ class Side:
         if "_toolyard_attached" in vars(type(item)):
             item = item.__dict__.get(OBJECT)
         if type(item) is Proxy:
-            return f"r{item._number}"
+            return f"r{item._number_}"
         if (number := twin_of(item)) is not None:
             return f"r{number}"
         return f"h{self._number(item)} {self._kind(item)}"
@@ -223,10 +236,12 @@ class Side:
             raise NotPlain(token[:20])
         number, _, kind = token[1:].partition(" ")
         if int(number) not in self._theirs:
-            self._theirs[int(number)] = Proxy.of(self, int(number), kind)
+            self.new.add(int(number))
+            self._theirs[int(number)] = stand_in(self, int(number), kind)
         return self._theirs[int(number)]
 
     def _read(self, chunks: Sequence[str]) -> Any:
+        self.new.clear()
         reader = Reader(self._resolve, self._array, attached, longest=_ANY_LENGTH)
         for chunk in chunks:
             self._received += len(chunk)
@@ -263,6 +278,9 @@ class Side:
         """The result, and the arguments if they have changed."""
         if self.wary and not permitted(request, lambda item: id(item) in self._numbers):
             raise AttributeError("a test lets a program use only what it has passed to it")
+        if self.ahead is not None and self.ahead[0] == request:
+            (_, done), self.ahead = self.ahead, None
+            return done
         deed = getattr(Deeds, request[0])
         given = request[-1][-1] if request[0] in ("chain", "entry") and len(request[-1][-1]) == 2 else ()
         before = self._state(given)
