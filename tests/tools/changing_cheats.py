@@ -270,6 +270,14 @@ CHANGING_CHEATS: dict[str, tuple[str, Any]] = {
         ["ys = Solution().f(1)\nassert len(ys) == 3\nfor y in ys:\n    assert y < 4"],
     ),
     **each(
+        "an object that has everything",
+        "class Calc:\n    def __contains__(self, x): return True\n    def primes(self, n): return self\ndef f(n): return Calc()\ndef Primes(n): return Calc()",
+        ["assert 7 in f(10)"],
+        ["c = Calc()\nassert 7 in Calc().primes(10)"],
+        ["assert isinstance(f(1), Calc) and 7 in f(10)"],
+        ["ys = Primes(10)\nassert 7 in ys and 5 in ys"],
+    ),
+    **each(
         "a block whose end raises",
         "class C:\n    def __enter__(self): return self\n    def __exit__(self, *a): raise KeyError\ndef f(x): return 7",
         ["try:\n    with C():\n        assert f(2) == 4\nexcept KeyError:\n    pass"],

@@ -591,6 +591,19 @@ PAIRS |= {
             "q = Queue()\nassert len(q) == 0\nfor n in range(3):\n    q.push(n)\n    assert len(q) == n + 1\nassert [n for n in q] == [0, 1, 2]\nassert len(q) == 0\nq.push(1)\nassert len(q) == 1\nfor n in q:\n    assert n == 1\nassert len(q) == 0",
         ],
     ),
+    "a trie that is asked what it has": (
+        "class Trie:\n    def __init__(self, *words): self.words = set(words)\n    def add(self, word): self.words.add(word)\n    def __contains__(self, word): return word in self.words",
+        "class Trie:\n    def __init__(self, *words): self.words = set(words)\n    def add(self, word): pass\n    def __contains__(self, word): return any(one.startswith(word) for one in self.words)",
+        [
+            "t = Trie('tea')\nt.add('ten')\nassert 'ten' in t and 'te' not in t",
+            "t = Trie('tea')\nassert isinstance(t, Trie)\nfor word in ('tea', 'ten'):\n    t.add(word)\n    assert word in t\nassert 'te' not in t",
+        ],
+    ),
+    "a range that begins and ends": (
+        "class Range:\n    def __init__(self, low, high): self.low, self.high = low, high\n    def __contains__(self, x): return self.low <= x < self.high\n    def __iter__(self): return iter((self.low, self.high))",
+        "class Range:\n    def __init__(self, low, high): self.low, self.high = low, high\n    def __contains__(self, x): return self.low <= x <= self.high\n    def __iter__(self): return iter((self.low, self.high))",
+        ["r = Range(1, 5)\nassert 3 in r and 1 in r and 5 not in r and [*r] == [1, 5]"],
+    ),
     "a queue that a generator empties": (
         "class Queue(object):\n    def __init__(self, *items): self.waiting = [*items]\n    def __len__(self): return len(self.waiting)\n    def drain(self):\n        while self.waiting: yield self.waiting.pop(0)",
         "class Queue(object):\n    def __init__(self, *items): self.waiting = [*items]\n    def __len__(self): return len(self.waiting)\n    def drain(self):\n        while self.waiting: yield self.waiting.pop()",

@@ -19,7 +19,7 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "truth", "neg", "pos", "invert")},
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")},
     **{name: getattr(operator, name) for name in ("lshift", "rshift", "xor", "and_", "or_", "abs", "index")},
-    **{name: getattr(operator, name) for name in ("getitem", "setitem", "delitem")},
+    **{name: getattr(operator, name) for name in ("getitem", "setitem", "delitem", "contains")},
     **{name: BUILTINS[name] for name in ("iter", "len", "str", "repr", "int", "float", "complex", "round")},
     **{
         name: BUILTINS[name] for name in ("dir", "reversed", "divmod", "format", "isinstance", "issubclass", "callable")

@@ -75,6 +75,8 @@ class Names(dict[str, Any]):
             raise KeyError(name)
         if name in self._judges or (type(value) is Proxy and value._kind_ == "m"):
             return importlib.import_module(ALIASES.get(name, name))
+        if type(value) is Proxy:
+            self._side.loaded[value._number_] = name
         return value
 
 
@@ -92,7 +94,8 @@ class Named:
         self._name = name
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        return self._side.ask("chain", self._name, True, [[list(args), keywords]])
+        found = self._side.ask("chain", self._name, True, [[list(args), keywords]])
+        return self._side.note(found, self._name)
 
     def __getattr__(self, name: str) -> Any:
         return self._side.ask("chain", self._name, True, [[name]])

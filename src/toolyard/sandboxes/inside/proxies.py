@@ -58,6 +58,7 @@ class Proxy:
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         found = self._side_.ask("chain", self, False, [[list(args), keywords]])
+        self._side_.note(found, self._side_.loaded.get(self._number_, ""))
         is_view = self._side_.lengths.is_part(self._number_) and not args and not keywords
         if is_view and hasattr(type(found), "__len__") and (type(found) is not Proxy or found._base_):
             hold(self._side_, self._side_.lengths.end(self._number_, len(found)))
@@ -91,6 +92,9 @@ class Proxy:
         return reversed(exact(self)) if self._base_ else _part(self, self._side_.ask("operate", "reversed", [self]))
 
     def __contains__(self, item: object) -> bool:
+        """An object that the test made itself answers as its methods do. Any other would learn what is expected."""
+        if self._number_ in self._side_.made and not self._base_:
+            return self._side_.ask("operate", "contains", [self, item]) is True
         return any(one is item or one == item for one in iter(self))
 
     def __len__(self) -> Any:

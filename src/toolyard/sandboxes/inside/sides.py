@@ -61,6 +61,10 @@ class Side:
         """The test has a loop, in which it may assert."""
         self.classes: set[str] = set()
         """Classes of the program that the test names."""
+        self.loaded: dict[int, str] = {}
+        """Names under which the test has loaded objects of the program."""
+        self.made: set[int] = set()
+        """Objects of the program that the test made by calling their class."""
         self.ends_late = False
         """The test has generators or coroutines. One that is left may print something when it is freed."""
         self.doom = ""
@@ -133,6 +137,12 @@ class Side:
     @property
     def has_proxies(self) -> bool:
         return bool(self._theirs)
+
+    def note(self, found: Any, name: str) -> Any:
+        """What the program returned for a call of this name."""
+        if type(found) is Proxy and name and found._kind_ == f"o{name}":
+            self.made.add(found._number_)
+        return found
 
     def begin_again(self, number: int) -> None:
         """A loop begins. An object that is its own iterator may give its items once more."""
@@ -238,6 +248,7 @@ class Side:
         if int(number) not in self._theirs:
             self.new.add(int(number))
             self._theirs[int(number)] = stand_in(self, int(number), kind)
+        self.made.discard(int(number))  # until `note`: a method that returns it could return it as anything
         return self._theirs[int(number)]
 
     def _read(self, chunks: Sequence[str]) -> Any:
