@@ -636,6 +636,8 @@ PAIRS |= {
         "class Countdown:\n    def __init__(self, n): self.n = n\n    def __len__(self): return self.n\n    def __iter__(self): return self\n    def __next__(self):\n        if not self.n: raise StopIteration\n        self.n -= 1\n        return self.n",
         "class Countdown:\n    def __init__(self, n): self.n = n\n    def __len__(self): return self.n\n    def __iter__(self): return self\n    def __next__(self):\n        if not self.n: raise StopIteration\n        self.n -= 1\n        return 4",
         [
+            "c = Countdown(9)\nfor _ in range(5):\n    next(c)\nassert len(c) == 4 and next(c) == 3",
+            "c = Countdown(9)\nfor n in c:\n    if n < 4: break\nassert len(c) == 3 and [*c] == [2, 1, 0]",
             "c = Countdown(5)\nassert len(c) == 5\nassert next(c) == 4\nassert len(c) == 4\nout = []\nfor n in c:\n    out.append(n)\nassert out == [3, 2, 1, 0]\nassert len(c) == 0",
         ],
     ),

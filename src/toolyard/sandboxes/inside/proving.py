@@ -35,6 +35,7 @@ _BUILTINS = vars(builtins)
 _REHEARSALS = 20
 """Enough for Python to specialise hot code."""
 ALIASES = {"np": "numpy", "pd": "pandas", "sp": "sympy"}
+_STOPPING = {"next", "islice", "takewhile", "itertools"}
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.comprehension)
 _BINDING = (*(ast.Name, ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias, ast.ExceptHandler),)
 JUDGES = {
@@ -174,6 +175,7 @@ def _describe(side: Side, nodes: Sequence[ast.AST]) -> None:
     side.loops = any(isinstance(node, _LOOPS) for node in nodes) or bool({"all", "any", "filter", "map"} & side.expects)
     others = {"Solution", *HELPERS, *_BUILTINS, *bound_names(nodes)}
     side.classes = {name for name in side.expects - others if name[:1].isupper()}
+    side.stops_early = bool(_STOPPING & side.expects) or any(isinstance(node, ast.Break) for node in nodes)
     side.ends_late = any(isinstance(node, ast.Yield | ast.YieldFrom | ast.AsyncFunctionDef) for node in nodes)
     blocks = [node for node in nodes if isinstance(node, ast.With | ast.AsyncWith)]
     plain = {one for block in blocks for one in block.body if isinstance(one, ast.Raise)}

@@ -167,7 +167,7 @@ def stand_in(side: Any, number: int, kind: str) -> Any:
 
 
 class Buffer:
-    """Items of an iterator on the other side, fetched in growing numbers."""
+    """Items of an iterator on the other side, fetched in growing numbers, unless the test may stop early."""
 
     def __init__(self, proxy: Any) -> None:
         self._proxy = proxy
@@ -185,7 +185,7 @@ class Buffer:
         if not self._items and self._goes_on:
             items, self._goes_on, self._error = side.ask("take", self._proxy, self._next)
             self._items.extend(items)
-            self._next = min(max(self._taken, 1), _ITEMS_AT_ONCE)
+            self._next = 1 if side.stops_early else min(max(self._taken, 1), _ITEMS_AT_ONCE)
             self._taken += len(items)
             if self._taken > ITEMS_MOST and side.wary:
                 doom(side, f"The test took more than {ITEMS_MOST} items of an iterator.")

@@ -65,6 +65,8 @@ class Side:
         """Names under which the test has loaded objects of the program."""
         self.made: set[int] = set()
         """Objects of the program that the test made by calling their class."""
+        self.stops_early = False
+        """The test may leave an iterator before its end, and then ask the program what is left."""
         self.ends_late = False
         """The test has generators or coroutines. One that is left may print something when it is freed."""
         self.doom = ""
