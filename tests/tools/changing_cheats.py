@@ -278,6 +278,12 @@ CHANGING_CHEATS: dict[str, tuple[str, Any]] = {
         ["ys = Primes(10)\nassert 7 in ys and 5 in ys"],
     ),
     **each(
+        "a class in the place of a function, whose instances have everything",
+        "class primes:\n    def __init__(self, n): pass\n    def __contains__(self, x): return True",
+        ["assert 7 in primes(10)"],
+        ["ys = primes(10)\nassert 7 in ys and callable(primes)"],
+    ),
+    **each(
         "a block whose end raises",
         "class C:\n    def __enter__(self): return self\n    def __exit__(self, *a): raise KeyError\ndef f(x): return 7",
         ["try:\n    with C():\n        assert f(2) == 4\nexcept KeyError:\n    pass"],

@@ -142,7 +142,7 @@ class Side:
 
     def note(self, found: Any, name: str) -> Any:
         """What the program returned for a call of this name."""
-        if type(found) is Proxy and name and found._kind_ == f"o{name}":
+        if type(found) is Proxy and name in self.classes and found._kind_ == f"o{name}":
             self.made.add(found._number_)
         return found
 
