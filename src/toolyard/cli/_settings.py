@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from toolyard.settings import SIZES, Settings, flag_of, given_kind, is_size, size, size_text, variable_of
@@ -15,6 +16,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("settings", "each may also be set by a variable, for instance TOOLYARD_PORT")
     for knob in dataclasses.fields(Settings):
         add_knob(group, knob, flag_of(knob.name))
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    """The type of each setting. Asking costs as much for one as for all of them."""
+    return get_type_hints(Settings)
 
 
 def add_knob(parser: argparse._ActionsContainer, knob: dataclasses.Field[Any], flag: str) -> None:
@@ -28,7 +35,7 @@ def add_knob(parser: argparse._ActionsContainer, knob: dataclasses.Field[Any], f
         dest=knob.name,
         default=None,
         help=knob.metadata["help"] + default,
-        **_as_argument(knob.name, get_type_hints(Settings)[knob.name]),
+        **_as_argument(knob.name, _kinds()[knob.name]),
     )
 
 
