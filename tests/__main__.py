@@ -86,6 +86,8 @@ def main() -> int:
     strict = chosen.thorough and not chosen.lenient
     prepare()
     tier = "thorough" if chosen.thorough else "not thorough"
+    unneeded = () if chosen.thorough else ("-p", "no:schemathesis")  # its fuzzing is thorough, and it is slow to import
+    arguments = [*unneeded, *arguments]
     at_once = ("-n", str(AT_ONCE), "--dist", "loadfile", "--no-loadscope-reorder")
     together = passed(*arguments, once=["-m", f"{tier} and not alone", *at_once], strict=strict)
     alone = passed(*arguments, once=["-m", f"{tier} and alone"], strict=strict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
@@ -19,6 +20,9 @@ from tests.worlds import ManyEnv, MathEnv, OtherEnv
 from toolyard.testing import Running, running
 
 SLOWEST_FILES = 20
+WHOLLY_THOROUGH = re.compile(r"^pytestmark = .*\bmark\.thorough\b", re.MULTILINE)
+PARTLY_THOROUGH = re.compile(r"\b(thorough|LOOPS|sandboxes)\b|\b(first|others)\(")
+"""What a file says of which some tests are thorough: the mark, or cases and fixtures that have it."""
 SPENT = pytest.StashKey[float]()
 """The processor time of this process at the last report."""
 
@@ -53,10 +57,22 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no file without a test marked `alone`, where only those run."""
-    if not config.option.markexpr.endswith(" and alone") or not collection_path.name.startswith("test_"):
+    """Import no file without a test of this tier, and where only tests marked `alone` run, no file without one."""
+    tier = re.fullmatch("(not )?thorough and (not )?alone", config.option.markexpr)
+    if tier is None or not collection_path.name.startswith("test_"):
         return None
-    return "mark.alone" not in collection_path.read_text() or None
+    text = collection_path.read_text()
+    quick, together = tier.groups()
+    if not together and "mark.alone" not in text:
+        return True
+    return (WHOLLY_THOROUGH.search(text) is not None if quick else PARTLY_THOROUGH.search(text) is None) or None
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Refuse to lose a test: in `make test-all`, a file that does not say which of its tests are thorough has none."""
+    for path in {item.path for item in items if item.get_closest_marker("thorough")}:
+        if path.name.startswith("test_") and not PARTLY_THOROUGH.search(path.read_text()):
+            raise pytest.UsageError(f"{path}: `make test-all` would not find its thorough tests; name the mark there")
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
