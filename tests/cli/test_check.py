@@ -9,8 +9,6 @@ import math
 import os
 import random
 import re
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -19,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiers import first
+from tests.warm import toolyard
 from toolyard import (
     Environment,
     ImageBlock,
@@ -895,11 +894,6 @@ def test_a_schema_that_refers_to_itself_comes_to_an_end():
 
 
 # The command.
-
-
-def toolyard(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "toolyard", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
 
 
 @pytest.mark.thorough

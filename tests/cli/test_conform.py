@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,17 +11,17 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from tests.conformance.mutant import Mutant, at, drop, mutating
+from tests.warm import toolyard
 from tests.worlds import MathEnv, OtherEnv
 from toolyard.cli import main
 from toolyard.testing import Running, running
 from toolyard.testing.conformance import KITS
 
-COMMAND = [sys.executable, "-m", "toolyard", "conform"]
 _MOST_REQUESTS = 500
 
 
 def conform(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *args], capture_output=True, text=True, timeout=120, check=False)
+    return toolyard("conform", *args, timeout=120)
 
 
 def words(text: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import toolyard
 from toolyard.cli import doctor
 from toolyard.serving import listen
 from toolyard.settings import Settings
@@ -22,18 +23,17 @@ COMMAND = [sys.executable, "-m", "toolyard", "doctor"]
 
 
 def examine(*words: str, files: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
-    def limit() -> None:
-        if files:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-
+    env = {**os.environ, "TOOLYARD_PORT": "0", **variables}
+    if not files:
+        return toolyard("doctor", *words, env=env)
     return subprocess.run(
         [*COMMAND, *words],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        preexec_fn=limit,
-        env={**os.environ, "TOOLYARD_PORT": "0", **variables},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)),
+        env=env,
     )
 
 

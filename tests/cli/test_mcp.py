@@ -17,6 +17,7 @@ import httpx2
 import pytest
 
 from tests.command import TOOLYARD
+from tests.warm import toolyard
 from tests.wires.mcp_wire import INITIALIZE, META, MODERN, Played
 from tests.wires.wire import H, strict_json
 from toolyard.testing import running
@@ -356,7 +357,7 @@ def test_a_bridge_takes_the_url_of_an_agent_as_it_is(start):
     ],
 )
 def test_a_command_that_makes_no_sense_says_so(args):
-    done = subprocess.run([TOOLYARD, "mcp", *args], capture_output=True, text=True, timeout=30, check=False)
+    done = toolyard("mcp", *args)
     assert done.returncode == 2
     assert "name a target" in done.stderr
     assert done.stdout == ""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiers import first
+from tests.warm import toolyard
 
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
@@ -18,7 +19,7 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def new(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(folder, "toolyard", "new", *arguments)
+    return toolyard("new", *arguments, cwd=folder)
 
 
 def test_what_it_writes_passes_its_own_test_and_the_strict_check(tmp_path: Path):
@@ -28,7 +29,7 @@ def test_what_it_writes_passes_its_own_test_and_the_strict_check(tmp_path: Path)
     tested = run(tmp_path, "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", "test_word_game.py")
     assert tested.returncode == 0, tested.stdout + tested.stderr
     assert "3 passed" in tested.stdout
-    checked = run(tmp_path, "toolyard", "check", "word_game.py", "--strict")
+    checked = toolyard("check", "word_game.py", "--strict", cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "WordGame holds together" in checked.stdout
 

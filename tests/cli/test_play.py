@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import TOOLYARD
+from tests.warm import toolyard
 from tests.worlds import OneTask
 from toolyard import ImageBlock, TextBlock, ToolOutput, terminal, tool
 from toolyard.cli import main
@@ -66,8 +67,7 @@ def server() -> Iterator[Running]:
 
 def play(typed: str, *words: str, cwd: Path | None = None) -> tuple[int, list[str]]:
     """The exit code, and the lines that are shown, without those that are empty."""
-    command, given = [TOOLYARD, "play", *words], textwrap.dedent(typed)
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, cwd=cwd, check=False)
+    done = toolyard("play", *words, stdin=textwrap.dedent(typed), cwd=cwd)
     return done.returncode, [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
 
 
@@ -141,9 +141,7 @@ def test_a_session_is_played_from_a_pipe(server, tmp_path):
 
 
 def test_without_a_call_the_prompt_the_task_and_the_terminal_tool_are_shown(server):
-    done = subprocess.run(
-        [TOOLYARD, "call", server.url, "desk"], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = toolyard("call", server.url, "desk")
     lines = [" ".join(line.split()) for line in done.stdout.splitlines() if line.strip()]
     assert lines == [
         "desk",

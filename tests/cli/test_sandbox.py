@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests import warm
 from tests.tiers import first, thorough
 from toolyard.loading import builtin_examples
 from toolyard.protocols import PROTOCOLS
@@ -28,15 +29,7 @@ COMMAND = [sys.executable, "-m", "toolyard"]
 
 
 def toolyard(*args: str, stdin: bytes = b"", cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [*COMMAND, *args],
-        input=stdin,
-        capture_output=True,
-        cwd=cwd,
-        timeout=60,
-        check=False,
-        env={**os.environ, **variables},
-    )
+    return warm.toolyard(*args, stdin=stdin, cwd=cwd, env={**os.environ, **variables}, text=False)
 
 
 def words(output: bytes) -> str:
@@ -208,7 +201,9 @@ def test_commands_from_a_file_keep_their_state_and_the_last_one_gives_the_exit_c
 
 
 def test_commands_that_are_no_text_reach_the_shell_as_they_are():
-    ran = toolyard("sandbox", "shell", stdin=b"printf '\xff\xe9'\n", PYTHONIOENCODING="utf-8:strict")
+    env = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    shell = [*COMMAND, "sandbox", "shell"]
+    ran = subprocess.run(shell, input=b"printf '\xff\xe9'\n", capture_output=True, env=env, timeout=60, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"\xff\xe9", b"")
 
 

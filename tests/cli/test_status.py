@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from tests.tiers import thorough
+from tests.warm import toolyard
 from tests.worlds import MathEnv, OtherEnv
 from toolyard.cli._look import read
 from toolyard.cli.status import bound, long_time
@@ -31,9 +32,7 @@ def environ(**variables: str) -> dict[str, str]:
 
 
 def status(*args: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *args], capture_output=True, text=True, timeout=60, check=False, env=environ(**variables)
-    )
+    return toolyard("status", *args, env=environ(**variables))
 
 
 def words(text: str) -> str:

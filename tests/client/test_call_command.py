@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import pytest
 
 from tests.tiers import first
+from tests.warm import toolyard
 from tests.worlds import OtherEnv, ran
 from toolyard import Environment, ImageBlock, ToolOutput, tool
 from toolyard.testing import running
@@ -51,14 +51,7 @@ def desk():
 
 
 def call(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "toolyard", "call", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PYTHONIOENCODING": "utf-8", "TOOLYARD_API_KEY": "key"},
-    )
+    return toolyard("call", *words, env={"TOOLYARD_API_KEY": "key"})
 
 
 def result_of(done) -> dict:

@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.docs.pages import EXAMPLES, ROOT, SNIPPETS, Block, blocks
+from tests.warm import toolyard
 from toolyard.cli import main
 from toolyard.loading import load_targets
 from toolyard.testing import check_environment, running
@@ -194,10 +195,8 @@ def test_what_the_pages_say_is_printed_is_printed():
 
 
 def test_the_agent_that_is_shown_plays():
-    command = ["eval", "../../examples/arithmetic.py", "--agent", "my_agents:patient", "--tasks", "0:5"]
-    done = subprocess.run(
-        [sys.executable, "-m", "toolyard", *command], cwd=FOLDER, capture_output=True, text=True, check=False
-    )
+    words = ["eval", "../../examples/arithmetic.py", "--agent", "my_agents:patient", "--tasks", "0:5"]
+    done = toolyard(*words, cwd=FOLDER)
     assert "ended: 5 finished" in done.stdout, done.stderr
 
 
@@ -219,7 +218,5 @@ def test_the_evaluation_that_is_shown_is_what_the_command_prints(page: Path, cap
 def test_the_report_on_the_testing_page_is_what_the_check_prints():
     shown = re.search(r"```text\n(Sums:.*?)```", (ROOT / "docs" / "testing.md").read_text(), re.DOTALL)
     assert shown is not None
-    done = subprocess.run(
-        [sys.executable, "-m", "toolyard", "check", "sums.py"], cwd=FOLDER, capture_output=True, text=True, check=False
-    )
+    done = toolyard("check", "sums.py", cwd=FOLDER)
     assert done.stdout.strip() == shown.group(1).strip()

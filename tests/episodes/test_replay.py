@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.command import TOOLYARD, Command
 from tests.docs.pages import ROOT
 from tests.wires.toolserver_wire import Node
@@ -130,7 +131,7 @@ def environment(path: Path) -> type[Environment]:
 
 
 def toolyard(*args: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([TOOLYARD, *map(str, args)], capture_output=True, text=True, timeout=120, check=False)
+    return warm.toolyard(*map(str, args), timeout=120)
 
 
 def replayed(target: Path, store: Path, *more: object) -> tuple[int, Sequence[JsonObject], JsonObject]:

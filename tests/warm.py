@@ -1,0 +1,162 @@
+"""Runs commands of ours to their end, each in a process that need not import Toolyard first.
+
+Imports are most of what a short command costs. So one process imports all commands, once for each process of tests,
+and forks for each command. What runs then is a process of its own, with its own arguments, directory, variables,
+streams and exit code. Start a command with `subprocess` to send it signals, to limit it, or to see it import.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from toolyard.cli import build_parser, command_names
+
+_LONGEST_REQUEST = 1 << 20
+
+
+def toolyard(
+    *words: str,
+    stdin: bytes | str = b"",
+    cwd: Path | None = None,
+    env: Mapping[str, str] = os.environ,
+    text: bool = True,
+    timeout: float = 60,
+) -> subprocess.CompletedProcess[Any]:
+    """Run `toolyard` with these words, as `subprocess.run` would, and capture what it says."""
+    only_python_reads = {one for one in env.items() if one[0].startswith("PYTHON")}
+    assert only_python_reads <= {*os.environ.items()}, "this needs a Python that starts anew"
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    (source, feed), (hear_out, out), (hear_err, err) = os.pipe(), os.pipe(), os.pipe()
+    request = {"words": words, "cwd": str(cwd or Path.cwd()), "env": dict(env)}
+    with ThreadPoolExecutor(3) as threads:
+        fed = threads.submit(_feed, feed, given)
+        said = [threads.submit(_hear, stream) for stream in (hear_out, hear_err)]
+        code = _ended(request, [source, out, err], timeout)
+        fed.result(timeout)
+        told: list[Any] = [one.result(timeout) for one in said]
+    if text:
+        told = [one.decode().replace("\r\n", "\n") for one in told]
+    return subprocess.CompletedProcess(["toolyard", *words], code, *told)
+
+
+def _feed(stream: int, given: bytes) -> None:
+    with open(stream, "wb") as pipe:
+        try:
+            pipe.write(given)
+            pipe.flush()
+        except BrokenPipeError:  # it did not want all of it
+            return
+
+
+def _hear(stream: int) -> bytes:
+    with open(stream, "rb") as pipe:
+        return pipe.read()
+
+
+def _ended(request: Mapping[str, object], streams: list[int], timeout: float) -> int:
+    """Have the command run with these streams, which are closed here, and return its exit code."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        try:
+            line.connect(_address())
+            socket.send_fds(line, [json.dumps(request).encode()], streams)
+        finally:
+            for stream in streams:
+                os.close(stream)
+        line.settimeout(timeout)
+        process = int(line.recv(64))
+        try:
+            return int(line.recv(64))
+        except TimeoutError:
+            os.kill(process, signal.SIGKILL)
+            raise
+
+
+@cache
+def _address() -> str:
+    """Where the process that forks listens. It ends with this one."""
+    folder = tempfile.TemporaryDirectory(prefix="toolyard-warm-")
+    address = f"{folder.name}/line"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.warm", str(listener.fileno())],
+            cwd=Path(__file__).parents[1],
+            stdin=subprocess.PIPE,
+            pass_fds=[listener.fileno()],
+        )
+    for last_first in (folder.cleanup, process.wait, process.kill):
+        atexit.register(last_first)
+    return address
+
+
+# The process that forks.
+
+
+def _request(listener: socket.socket) -> dict[str, Any]:
+    """What is to be run, in the process that was forked to run it. The process that forks stays in here."""
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if listener not in ready:  # the process of tests has ended
+            os._exit(0)
+        line, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            return _forked(line)
+        line.close()
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+
+
+def _forked(line: socket.socket) -> dict[str, Any]:
+    """Fork once more. The process in between says what became of the other one."""
+    message, streams, _, _ = socket.recv_fds(line, _LONGEST_REQUEST, 3)
+    process = os.fork()
+    if process == 0:
+        line.close()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        request: dict[str, Any] = json.loads(message)
+        return request
+    for stream in streams:
+        os.close(stream)
+    line.send(str(process).encode())
+    _, status = os.waitpid(process, 0)
+    line.send(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def _become(request: Mapping[str, Any]) -> None:
+    """Make this process one that somebody started with `python -m toolyard`."""
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.path[0] = request["cwd"]
+    sys.argv = ["toolyard", *request["words"]]
+
+
+if __name__ == "__main__":
+    build_parser(command_names())
+    gc.freeze()
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        request = _request(listener)
+    _become(request)
+    runpy.run_module("toolyard", run_name="__main__", alter_sys=True)
