@@ -1,14 +1,15 @@
-"""Runs commands of ours to their end, each in a process that need not import Toolyard first.
+"""Starts commands of ours, each in a process that need not import Toolyard first.
 
 Imports are most of what a short command costs. So one process imports all commands, once for each process of tests,
 and forks for each command. What runs then is a process of its own, with its own arguments, directory, variables,
-streams and exit code. Start a command with `subprocess` to send it signals, to limit it, or to see it import.
+streams, session and exit code. Start a command with `subprocess` to limit it, or to see it import.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import io
 import json
 import os
 import runpy
@@ -18,16 +19,65 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from toolyard.cli import build_parser, command_names
 
 _LONGEST_REQUEST = 1 << 20
+
+
+class Process:
+    """A command that runs, or has run: what `subprocess.Popen` is for others, in as far as tests need it."""
+
+    def __init__(
+        self, module: str, words: Sequence[str], streams: Sequence[int], *, cwd: Path | None, env: Mapping[str, str]
+    ) -> None:
+        """Start `python -m MODULE WORDS`, at the head of a session of its own. Its three streams are closed here."""
+        of_python = {name: value for name, value in env.items() if name.startswith("PYTHON")}
+        of_python.pop("PYTHONUNBUFFERED", None)
+        assert of_python.items() <= os.environ.items(), "only a Python that starts anew reads these variables"
+        request = {"module": module, "words": words, "cwd": str(cwd or Path.cwd()), "env": dict(env)}
+        self.returncode: int | None = None
+        self.stdout: IO[str] | None = None
+        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._line.connect(_address())
+            socket.send_fds(self._line, [json.dumps(request).encode()], streams)
+        finally:
+            for stream in {*streams}:
+                os.close(stream)
+        self.pid = int(self._line.recv(64))
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code."""
+        if self.returncode is None:
+            self._line.settimeout(timeout)
+            try:
+                self.returncode = int(self._line.recv(64))
+            except (TimeoutError, BlockingIOError):  # the second if the time is 0
+                raise subprocess.TimeoutExpired("toolyard", timeout or 0) from None
+            self._line.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def toolyard(
@@ -39,15 +89,17 @@ def toolyard(
     timeout: float = 60,
 ) -> subprocess.CompletedProcess[Any]:
     """Run `toolyard` with these words, as `subprocess.run` would, and capture what it says."""
-    only_python_reads = {one for one in env.items() if one[0].startswith("PYTHON")}
-    assert only_python_reads <= {*os.environ.items()}, "this needs a Python that starts anew"
     given = stdin.encode() if isinstance(stdin, str) else stdin
     (source, feed), (hear_out, out), (hear_err, err) = os.pipe(), os.pipe(), os.pipe()
-    request = {"words": words, "cwd": str(cwd or Path.cwd()), "env": dict(env)}
     with ThreadPoolExecutor(3) as threads:
+        process = Process("toolyard", words, [source, out, err], cwd=cwd, env=env)
         fed = threads.submit(_feed, feed, given)
         said = [threads.submit(_hear, stream) for stream in (hear_out, hear_err)]
-        code = _ended(request, [source, out, err], timeout)
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
         fed.result(timeout)
         told: list[Any] = [one.result(timeout) for one in said]
     if text:
@@ -56,35 +108,14 @@ def toolyard(
 
 
 def _feed(stream: int, given: bytes) -> None:
-    with open(stream, "wb") as pipe:
-        try:
-            pipe.write(given)
-            pipe.flush()
-        except BrokenPipeError:  # it did not want all of it
-            return
+    with open(stream, "wb") as pipe, suppress(BrokenPipeError):  # if it does not want all of it
+        pipe.write(given)
+        pipe.flush()
 
 
 def _hear(stream: int) -> bytes:
     with open(stream, "rb") as pipe:
         return pipe.read()
-
-
-def _ended(request: Mapping[str, object], streams: list[int], timeout: float) -> int:
-    """Have the command run with these streams, which are closed here, and return its exit code."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        try:
-            line.connect(_address())
-            socket.send_fds(line, [json.dumps(request).encode()], streams)
-        finally:
-            for stream in streams:
-                os.close(stream)
-        line.settimeout(timeout)
-        process = int(line.recv(64))
-        try:
-            return int(line.recv(64))
-        except TimeoutError:
-            os.kill(process, signal.SIGKILL)
-            raise
 
 
 @cache
@@ -131,6 +162,7 @@ def _forked(line: socket.socket) -> dict[str, Any]:
     process = os.fork()
     if process == 0:
         line.close()
+        os.setsid()
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
@@ -145,12 +177,16 @@ def _forked(line: socket.socket) -> dict[str, Any]:
 
 
 def _become(request: Mapping[str, Any]) -> None:
-    """Make this process one that somebody started with `python -m toolyard`."""
+    """Make this process one that somebody started with `python -m MODULE WORDS`."""
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     sys.path[0] = request["cwd"]
-    sys.argv = ["toolyard", *request["words"]]
+    sys.argv = [request["module"], *request["words"]]
+    if os.environ.get("PYTHONUNBUFFERED"):
+        for stream in (sys.stdout, sys.stderr):
+            assert isinstance(stream, io.TextIOWrapper)
+            stream.reconfigure(write_through=True)
 
 
 if __name__ == "__main__":
@@ -159,4 +195,4 @@ if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         request = _request(listener)
     _become(request)
-    runpy.run_module("toolyard", run_name="__main__", alter_sys=True)
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.command import TOOLYARD, Command
+from tests.command import TOOLYARD, Command, WarmCommand
 from tests.tiers import first, thorough
 from toolyard.protocols import PROTOCOLS
 
@@ -44,7 +44,8 @@ def toolyard(tmp_path: Path) -> Iterator:
     started: list[Command] = []
 
     def start(*args: str, **env: str) -> Command:
-        started.append(Command([TOOLYARD, *args], cwd=tmp_path, env=env))
+        kind = Command if "--reload" in args else WarmCommand  # it starts itself again
+        started.append(kind([TOOLYARD, *args], cwd=tmp_path, env=env))
         return started[-1]
 
     yield start

@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.command import Command
+from tests.command import WarmCommand
 from tests.tiers import first, thorough
 from toolyard.tools import TOOLS
 from toolyard.verl import HELP, UNUSED, FlagError, Flags, read_flags, settings_of
@@ -24,7 +24,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - __main__ - (INFO|WARN
 FILE = Path(__file__).parents[1] / "adapters" / "written_for_verl_tool.py"
 
 
-class VerlCommand(Command):
+class VerlCommand(WarmCommand):
     def __init__(self, *args: str, **env: str) -> None:
         super().__init__([sys.executable, "-m", "toolyard.verl", *args], env=env)
 

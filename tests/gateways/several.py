@@ -11,14 +11,14 @@ from zlib import crc32
 
 import httpx2
 
-from tests.command import TOOLYARD, Command
+from tests.command import TOOLYARD, WarmCommand
 from tests.wires.wire import Wire
 
 WORLD = Path(__file__).with_name("world.py")
 COUNT = 3
 
 
-class Several(Command):
+class Several(WarmCommand):
     """A server of several gateways."""
 
     def __init__(self, folder: Path, *args: str, count: int = COUNT, **variables: str) -> None:

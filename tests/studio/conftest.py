@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.site import chromium
-from tests.command import TOOLYARD, Command
+from tests.command import TOOLYARD, WarmCommand
 
 WORLD = Path(__file__).with_name("world.py")
 SECONDS = 15_000.0
@@ -21,7 +21,7 @@ expect.set_options(timeout=SECONDS)
 @contextmanager
 def serving(*flags: str, **variables: str) -> Iterator[str]:
     """`toolyard serve`, and its address."""
-    command = Command([TOOLYARD, "serve", str(WORLD), "--port", "0", *flags], env=variables)
+    command = WarmCommand([TOOLYARD, "serve", str(WORLD), "--port", "0", *flags], env=variables)
     try:
         command.until("Stop with Ctrl-C", 15)
         yield command.until(r"http://127\.0\.0\.1:\d+").group()
