@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import ast
 import stat
 import sys
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class StandIn:
         (directory / "containers").mkdir()
         self.program = directory / "engine"
         self.program.write_text(
-            f'#!/bin/sh\nexec {sys.executable} -I {stand_in_engine.__file__} {directory} "$@"\n', encoding="utf-8"
+            f'#!/bin/sh\nexec {sys.executable} -I -S {stand_in_engine.__file__} {directory} "$@"\n', encoding="utf-8"
         )
         self.program.chmod(self.program.stat().st_mode | stat.S_IXUSR)
 
@@ -61,7 +61,7 @@ class StandIn:
         return [command[1:] for command in self.all_commands() if command[0] == name]
 
     def all_commands(self) -> list[list[str]]:
-        return [json.loads(line) for line in (self.directory / "log").read_text().splitlines()]
+        return [ast.literal_eval(line) for line in (self.directory / "log").read_text().splitlines()]
 
     def containers(self) -> Sequence[str]:
         return sorted(path.name for path in (self.directory / "containers").iterdir())

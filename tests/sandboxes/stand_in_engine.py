@@ -10,31 +10,35 @@ the folder in which it runs.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
 import os
-import shutil
-import signal
-import subprocess
 import sys
-import time
-from pathlib import Path
+
+if sys.argv[2:3] != ["exec"]:  # there are very many of those, and they need nothing of this, which takes long to import
+    import argparse
+    import contextlib
+    import json
+    import shutil
+    import signal
+    import subprocess
+    import time
+    from pathlib import Path
 
 WORKSPACE = "/home/work"
 
 
 def main() -> None:
-    state = Path(sys.argv[1])
-    with open(state / "log", "a") as log:
-        log.write(json.dumps(sys.argv[2:]) + "\n")
-    command, *arguments = sys.argv[2:]
+    state, command, *arguments = sys.argv[1:]
+    with open(f"{state}/log", "a") as log:
+        log.write(ascii([command, *arguments]) + "\n")
     if command in ("run", "exec"):
-        Path("oom").touch()
-    if (state / "down").exists():
+        open("oom", "a").close()
+    if os.path.exists(f"{state}/down"):
         sys.exit("Cannot connect to the Docker daemon at unix:///var/run/docker.sock.\nIs the docker daemon running?")
-    commands = {"version": version, "image": image, "run": run, "exec": execute, "rm": remove, "ps": ps}
-    {**commands, "inspect": inspect}[command](state / "containers", arguments)
+    if command == "exec":
+        execute(f"{state}/containers", arguments)
+    else:
+        commands = {"version": version, "image": image, "run": run, "rm": remove, "ps": ps, "inspect": inspect}
+        commands[command](Path(state, "containers"), arguments)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -82,32 +86,37 @@ def run(containers: Path, arguments: list[str]) -> None:
     container = containers / wanted.name
     (container / "work").mkdir(parents=True)
     (container / "label").write_text(wanted.label)
-    (container / "env").write_text(
-        json.dumps([pair.replace(WORKSPACE, str(container / "work")) for pair in wanted.env])
-    )
-    first = subprocess.Popen(wanted.command, env=environment(container), cwd=container / "work")
+    (container / "env").write_text("\0".join(pair.replace(WORKSPACE, f"{container}/work") for pair in wanted.env))
+    first = subprocess.Popen(wanted.command, env=environment(str(container)), cwd=container / "work")
     (container / "first").write_text(str(first.pid))
     code = first.wait()
     end(container)
     sys.exit(code if code >= 0 else 128 - code)
 
 
-def execute(containers: Path, arguments: list[str]) -> None:
-    options = parser()
-    options.add_argument("--interactive", action="store_true", required=True)
-    options.add_argument("--workdir", required=True)
-    options.add_argument("--user", choices=["1000:1000"], required=True)
-    options.add_argument("--env", action="append", default=[])
-    options.add_argument("container")
-    options.add_argument("command", nargs=argparse.REMAINDER)
-    wanted = options.parse_args(arguments)
-    container = containers / wanted.container
-    if not container.exists():
-        sys.exit(f"Error response from daemon: No such container: {wanted.container}")
-    assert wanted.workdir == WORKSPACE
-    env = environment(container) | dict(pair.split("=", 1) for pair in wanted.env)
-    # Apart from this command, as in an engine: killing the command does not end the program.
-    code = subprocess.Popen(wanted.command, env=env, cwd=container / "work", start_new_session=True).wait()
+def execute(containers: str, arguments: list[str]) -> None:
+    flag, *rest = arguments
+    assert flag == "--interactive"
+    options: dict[str, list[str]] = {"--workdir": [], "--user": [], "--env": []}
+    while rest[0].startswith("--"):
+        name, value, *rest = rest
+        options[name].append(value)
+    name, *command = rest
+    container = f"{containers}/{name}"
+    if not os.path.exists(container):
+        sys.exit(f"Error response from daemon: No such container: {name}")
+    assert (options["--workdir"], options["--user"]) == ([WORKSPACE], ["1000:1000"])
+    env = environment(container) | dict(pair.split("=", 1) for pair in options["--env"])
+    program = os.fork()
+    if program == 0:
+        os.setsid()  # apart from this command, as in an engine: killing the command does not end the program
+        os.chdir(f"{container}/work")
+        try:
+            os.execvpe(command[0], command, env)
+        except OSError as error:
+            os.write(2, f"OCI runtime exec failed: {command[0]}: {error}\n".encode())
+            os._exit(127)
+    code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
     sys.exit(code if code >= 0 else 128 - code)
 
 
@@ -132,10 +141,11 @@ def inspect(containers: Path, arguments: list[str]) -> None:
     print((containers / name / "label").read_text().removeprefix("toolyard.server="))
 
 
-def environment(container: Path) -> dict[str, str]:
+def environment(container: str) -> dict[str, str]:
     path = os.pathsep.join([os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"])
-    given = dict(pair.split("=", 1) for pair in json.loads((container / "env").read_text()))
-    return {"PATH": path, "STAND_IN_CONTAINER": str(container), **given}
+    with open(f"{container}/env") as pairs:
+        given = dict(pair.split("=", 1) for pair in filter(None, pairs.read().split("\0")))
+    return {"PATH": path, "STAND_IN_CONTAINER": container, **given}
 
 
 def end(container: Path) -> None:
