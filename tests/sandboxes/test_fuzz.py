@@ -23,7 +23,7 @@ from tests.sandboxes import hostile
 
 pytestmark = pytest.mark.thorough
 
-EXECUTIONS: Mapping[hostile.Mode, int] = {"root": 2000, "rootless": 700}
+EXECUTIONS: Mapping[hostile.Mode, int] = {"root": 1400, "rootless": 500}
 STRANGER = 0x6E00_0000 + os.getpid()
 """A unique user, for the run without root."""
 LONGEST_SECONDS = 400.0
