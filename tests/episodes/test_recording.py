@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import TOOLYARD, Command
+from tests.command import TOOLYARD, Command, WarmCommand
 from tests.gateways.several import WORLD
 from tests.wires.dialects import DIALECTS, Came, Dialect
 from tests.wires.openenv_wire import Player
@@ -440,7 +440,7 @@ async def test_the_oldest_go_when_the_file_is_too_large_but_not_those_of_an_eval
 
 async def test_several_gateways_write_one_file(path, tmp_path):
     flags = ["--port", "0", "--gateways", "8", "--record", str(path)]
-    process = Command([TOOLYARD, "serve", str(WORLD), *flags], env={"YARD": str(tmp_path)})
+    process = WarmCommand([TOOLYARD, "serve", str(WORLD), *flags], env={"YARD": str(tmp_path)})
     try:
         process.until("Stop with Ctrl-C")
         url = process.until(r"http://127\.0\.0\.1:\d+").group()

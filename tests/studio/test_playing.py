@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.command import TOOLYARD, Command
+from tests.command import TOOLYARD, Command, WarmCommand
 from tests.studio.conftest import WORLD, serving
 from toolyard import Client
 
@@ -138,7 +138,7 @@ def test_both_branches_of_a_fork_are_played(played: Page, url: str):
 
 def test_a_server_that_was_killed_and_started_again_is_told_apart_from_one_that_is_gone(page: Page):
     def start(port: str) -> Command:
-        command = Command([TOOLYARD, "serve", str(WORLD), "--port", port], env={})
+        command = WarmCommand([TOOLYARD, "serve", str(WORLD), "--port", port], env={})
         command.until("Stop with Ctrl-C", 15)
         return command
 

@@ -14,7 +14,7 @@ import anyio
 import httpx2
 import pytest
 
-from tests.command import TOOLYARD, Command
+from tests.command import TOOLYARD, WarmCommand
 from tests.worlds import MathEnv
 from toolyard import Server
 from toolyard.settings import Settings, SettingsError
@@ -66,7 +66,7 @@ def plain() -> Iterator[Running]:
 @contextmanager
 def command(*args: str, says: str = r"http://127\.0\.0\.1:\d+") -> Iterator[str]:
     """A started server, and its address."""
-    process = Command([TOOLYARD, *args, "--port", "0"], env={})
+    process = WarmCommand([TOOLYARD, *args, "--port", "0"], env={})
     try:
         yield process.until(says).group()
     finally:
