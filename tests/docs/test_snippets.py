@@ -15,6 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.docs.pages import EXAMPLES, ROOT, SNIPPETS, Block, blocks
+from tests.tiers import thorough
 from tests.warm import toolyard
 from toolyard.loading import load_targets
 from toolyard.testing import check_environment, running
@@ -156,7 +157,7 @@ def test_each_script_without_a_server_prints_what_it_should(name: str):
     assert (done.returncode, done.stdout) == (0, ALONE[name]), done.stderr
 
 
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", [thorough(name) if name == "test_backend.py" else name for name in TESTS])
 def test_each_test_that_is_shown_passes(name: str):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name],
