@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = [name for name in command_names() if name in argv[:1]]
     args = Namespace(command=argv[0])
     try:
-        parser = build_parser(asked or command_names())
+        parser = build_parser([] if argv[0] == "--version" else asked or command_names())
         args, more = parser.parse_known_args(argv)
         if more:
             parser.refuse(more, args)
