@@ -57,9 +57,11 @@ class Command:
 
 
 class WarmCommand(Command):
-    """The same in a fork of a process that has imported Toolyard: it starts much sooner."""
+    """The same in a fork of a process that has imported Toolyard, if it can be: it starts much sooner."""
 
     def _start(self, argv: Sequence[str], cwd: Path | None, env: Mapping[str, str]) -> Any:
+        if warm.needs_a_new_python(env):
+            return super()._start(argv, cwd, env)
         module, *words = ["toolyard", *argv[1:]] if argv[0] == TOOLYARD else argv[2:]
         hear, out = os.pipe()
         process = warm.Process(module, words, [os.open(os.devnull, os.O_RDONLY), out, out], cwd=cwd, env=env)

@@ -38,9 +38,7 @@ class Process:
         self, module: str, words: Sequence[str], streams: Sequence[int], *, cwd: Path | None, env: Mapping[str, str]
     ) -> None:
         """Start `python -m MODULE WORDS`, at the head of a session of its own. Its three streams are closed here."""
-        of_python = {name: value for name, value in env.items() if name.startswith("PYTHON")}
-        of_python.pop("PYTHONUNBUFFERED", None)
-        assert of_python.items() <= os.environ.items(), "only a Python that starts anew reads these variables"
+        assert not needs_a_new_python(env)
         request = {"module": module, "words": words, "cwd": str(cwd or Path.cwd()), "env": dict(env)}
         self.returncode: int | None = None
         self.stdout: IO[str] | None = None
@@ -78,6 +76,13 @@ class Process:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def needs_a_new_python(env: Mapping[str, str]) -> bool:
+    """Whether these are variables of Python's own that a process cannot have after a fork."""
+    of_python = {name: value for name, value in env.items() if name.startswith("PYTHON")}
+    of_python.pop("PYTHONUNBUFFERED", None)
+    return not of_python.items() <= os.environ.items()
 
 
 def toolyard(
