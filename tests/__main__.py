@@ -7,7 +7,7 @@ something may take is marked `alone` and runs after the others, when the machine
 
 If at most five tests fail, they run once more by themselves, and the runner names those that pass then. Such a test is
 a mistake too, the test's or ours: a busy machine only shows it. The thorough tier fails then, unless it is told to be
-`--lenient`.
+`--lenient`. The same holds for the tests that are left, however many, where a run stands still.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from tests import standstill
 from tests.browser.site import chromium
 from tests.sandboxes.backends import bubblewrap
 
@@ -42,9 +43,11 @@ def passed(*arguments: str, once: Sequence[str], strict: bool) -> bool:
         run = partial(subprocess.run, env=variables, check=False)  # each process would compile all tests again
         code = run([*command, *once, "--durations=20", "--durations-min=1"]).returncode
         failures = failed(cache) if code == FAILED else []
-        if not 0 < len(failures) <= FEW:
+        stood_still = (cache / standstill.NOTE).exists()
+        if not failures or (len(failures) > FEW and not stood_still):
             return code in (0, NONE_SELECTED)
-        print("\nFailed, and run again by themselves:", *failures, sep="\n  ", flush=True)
+        how = "Left or failed" if stood_still else "Failed"
+        print(f"\n{how}, and run again by themselves:", *failures, sep="\n  ", flush=True)
         run([*command, "--last-failed"])
         return settled(failures, failed(cache), strict=strict)
 

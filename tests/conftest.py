@@ -16,6 +16,7 @@ import httpx2
 import hypothesis
 import pytest
 
+from tests.standstill import Watch
 from tests.worlds import ManyEnv, MathEnv, OtherEnv
 from toolyard.testing import Running, running
 
@@ -27,7 +28,7 @@ SPENT = pytest.StashKey[float]()
 """The processor time of this process at the last report."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Keep the settings, the proxy and the ignored signals of whoever runs the tests away from the servers in here.
 
     A shell starts `make test &` in a script with SIGINT ignored, and `nohup make test` ignores SIGHUP. A program that
@@ -44,6 +45,8 @@ def pytest_configure() -> None:
         "no matter how slow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
     hypothesis.settings.load_profile("no matter how slow")
+    if config.getoption("numprocesses", None):  # this is the process that hands out the tests
+        config.pluginmanager.register(Watch(Path(config.cache._cachedir)))
 
 
 @pytest.hookimpl(wrapper=True)

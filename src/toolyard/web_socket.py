@@ -10,6 +10,7 @@ from typing import Any, cast
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
+from websockets.protocol import State
 
 from toolyard.asgi import Headers
 from toolyard.connections import Connection, Connections, Phase
@@ -119,6 +120,13 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             return
         self.transport.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
         self.transport.close()
+
+    def shutdown(self) -> None:
+        """End it because the server stops. If its client is leaving already, uvicorn would still send a close, and the
+        exception would keep the server from ending its calls and sessions."""
+        if self.handshake_complete and self.conn.state is not State.OPEN:
+            self.close_sent = True
+        super().shutdown()
 
     async def send(self, message: ASGISendEvent) -> None:
         await super().send(message)

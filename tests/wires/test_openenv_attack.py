@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
@@ -257,6 +258,24 @@ async def test_pings_of_a_client_that_does_not_read_pile_up_nothing(world):
         raw.send(message("state"))
         while (await raw.hear())[0] != TEXT:
             pass
+
+
+async def test_a_client_that_leaves_in_the_moment_in_which_the_server_stops_does_not_keep_it_from_that(world):
+    async with opened(world) as raw:
+        (socket,) = [one for one in world.server._uvicorn.server_state.connections if hasattr(one, "frames")]
+        ended: Future[int] = Future()
+
+        def leaves() -> None:
+            try:
+                socket.data_received(frame((1000).to_bytes(2), CLOSE))
+                socket.shutdown()  # before the server hears that the connection is lost
+                ended.set_result(socket.conn.close_sent.code)
+            except Exception as error:
+                ended.set_exception(error)
+
+        socket.loop.call_soon_threadsafe(leaves)
+        assert await asyncio.wrap_future(ended) == 1000
+        assert (await raw.hear())[0] == CLOSE
 
 
 async def test_pings_behind_a_long_answer_are_answered_too(world):
