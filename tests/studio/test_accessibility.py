@@ -51,7 +51,7 @@ def faults(page: Page, axe: str) -> list[str]:
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
-        ("/studio/", "Nothing is wrong."),
+        ("/studio/", "calls since the start"),
         ("/studio/environments", "Count to ten."),
         ("/studio/environments/counter", "0 to 49 of 1,000,000"),
         ("/studio/environments/hostile", "0 to 0 of 1"),
@@ -130,7 +130,7 @@ def out_of_reach(page: Page) -> tuple[set[str], set[str]]:
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
-        ("/studio/", "Nothing is wrong."),
+        ("/studio/", "calls since the start"),
         ("/studio/environments", "Count to ten."),
         ("/studio/environments/counter", "0 to 49 of 1,000,000"),
         ("/studio/play/counter", "Open session"),
