@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -446,6 +446,25 @@ def test_the_usage_of_a_removed_group_is_an_error_and_not_zero(groups: Groups) -
         assert sandbox.remove()
         with pytest.raises(FileNotFoundError):
             sandbox.usage()
+
+
+def test_a_group_that_another_process_removes_while_it_is_killed_is_gone_and_no_error(groups: Groups, monkeypatch):
+    """The broker and the server may both end a group. The kernel knows no file of it from then on, even an open one."""
+    with group(groups) as doomed:
+        opens = os.open
+
+        def opens_and_loses(path: str, *rest: int, **more: int) -> int:
+            opened = opens(path, *rest, **more)
+            if path.startswith(f"{doomed.name}/"):
+                for tree in doomed._trees:
+                    with suppress(FileNotFoundError):
+                        os.rmdir(doomed.name, dir_fd=tree.fd)
+            return opened
+
+        monkeypatch.setattr(os, "open", opens_and_loses)
+        doomed.kill()
+        monkeypatch.undo()
+        assert doomed.remove()
 
 
 def test_the_broker_ends_what_is_in_its_groups_and_leaves_nothing(yard: list[Hierarchy]) -> None:

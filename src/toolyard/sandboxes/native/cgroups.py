@@ -962,6 +962,10 @@ def _read(path: str, dir_fd: int | None = None) -> str:
     fd = os.open(path, os.O_RDONLY, dir_fd=dir_fd)
     try:
         return b"".join(iter(lambda: os.read(fd, 65536), b"")).decode()
+    except OSError as error:
+        if error.errno == errno.ENODEV:  # removed since it was opened
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+        raise
     finally:
         os.close(fd)
 
@@ -971,6 +975,8 @@ def _write(path: str, value: int | str, dir_fd: int | None = None) -> None:
     try:
         os.write(fd, str(value).encode())
     except OSError as error:
+        if error.errno == errno.ENODEV:  # removed since it was opened
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
         error.filename = path
         raise
     finally:
