@@ -19,9 +19,9 @@ from toolyard.sandboxes.inside.proving import ALIASES, HELPERS, JUDGES, OWN, bou
 LONGEST = 10_000
 """Characters of the longest statement that the host parses: parsing blocks the event loop."""
 _DYNAMIC = {"eval", "exec", "globals", "locals", "vars", "compile", "__import__", "breakpoint", "input"}
-_LEAVING = (_DYNAMIC - {"globals", "locals"}) | {"open", "input", "setattr", "delattr", "getattr", "__del__"}
-"""Names that can change more than the names of a test. With the name of an attribute as a literal, the last three are
-attributes."""
+_LEAVING = (_DYNAMIC - {"globals", "locals"}) | {"open", "setattr", "delattr", "getattr", "__del__"}
+"""Names that can change more than the names of a test. A call of `getattr`, `setattr` or `delattr` with a literal name
+counts as that attribute instead."""
 _NEAT = {
     *("abc", "array", "base64", "binascii", "bisect", "calendar", "cmath", "collections", "contextlib", "copy"),
     *("dataclasses", "datetime", "decimal", "difflib", "enum", "fractions", "functools", "hashlib", "heapq", "html"),
