@@ -18,7 +18,7 @@ from typing import Any
 
 from toolyard.sandboxes.inside.plain import write
 from toolyard.sandboxes.inside.proxies import TEXT, Proxy, Unproven, doom, exact, length
-from toolyard.sandboxes.inside.sides import Said, Side
+from toolyard.sandboxes.inside.sides import Said, Side, Traits
 
 UNTESTED = "The program ended before the test had ended."
 _HOLDS, OWN = "__toolyard_holds__", "__toolyard_own_"
@@ -36,6 +36,8 @@ _REHEARSALS = 20
 """Enough for Python to specialise hot code."""
 ALIASES = {"np": "numpy", "pd": "pandas", "sp": "sympy"}
 _STOPPING = {"next", "islice", "takewhile", "itertools"}
+"""Names of functions that leave an iterator before its end."""
+_LOOPING = {"all", "any", "filter", "map"}
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.comprehension)
 _BINDING = (*(ast.Name, ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias, ast.ExceptHandler),)
 JUDGES = {
@@ -59,7 +61,7 @@ class Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name == "callable":
             return _is_callable
-        if name == "len" and self._side.loops:
+        if name == "len" and self._side.test.loops:
             return length
         if name in _BUILTINS:  # not copied here: that would make a fork copy their memory
             return _BUILTINS[name]
@@ -141,7 +143,7 @@ def _proven(side: Side, source: str, told: Callable[..., str]) -> Said:
         sys.stderr.write(_with_the_other_side(error, told))
     else:
         if not side.doom:
-            if side.ends_late:
+            if side.test.ends_late:
                 gc.collect()  # now: what a generator prints as it ends is not for the next test
             return side.message("passed")
         sys.stderr.write(f"{side.doom}\n")
@@ -153,7 +155,7 @@ def _run(side: Side, source: str) -> None:
     linecache.cache["test.py"] = (len(source), None, [line + "\n" for line in source.split("\n")], "test.py")
     tree = ast.parse(source, "test.py")
     nodes = [*ast.walk(tree)]
-    _describe(side, nodes)
+    side.test = _described(nodes)
     only_called = prepare(nodes, bound_names(nodes))
     names = Names(side, only_called, _only_read(nodes))
     limit = sys.getrecursionlimit()
@@ -167,19 +169,26 @@ def _run(side: Side, source: str) -> None:
         random.seed()
 
 
-def _describe(side: Side, nodes: Sequence[ast.AST]) -> None:
-    """Tell the side by which exceptions of a program a test could end before it has asserted everything."""
-    raises = [part for node in nodes if isinstance(node, ast.Raise) for part in ast.walk(node)]
-    side.expects = {node.id for node in nodes if isinstance(node, ast.Name) and node not in raises}
-    side.has_items = "__getitem__" in bound_names(nodes)
-    side.loops = any(isinstance(node, _LOOPS) for node in nodes) or bool({"all", "any", "filter", "map"} & side.expects)
-    others = {"Solution", *HELPERS, *_BUILTINS, *bound_names(nodes)}
-    side.classes = {name for name in side.expects - others if name[:1].isupper()}
-    side.stops_early = bool(_STOPPING & side.expects) or any(isinstance(node, ast.Break) for node in nodes)
-    side.ends_late = any(isinstance(node, ast.Yield | ast.YieldFrom | ast.AsyncFunctionDef) for node in nodes)
+def _described(nodes: Sequence[ast.AST]) -> Traits:
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    raised = {part for node in nodes if isinstance(node, ast.Raise) for part in ast.walk(node)}
+    expects = {node.id for node in names if node not in raised}
+    bound = bound_names(nodes)
+    return Traits(
+        expects=expects,
+        has_items="__getitem__" in bound,
+        asserts_in_blocks=_asserts_in_blocks(nodes),
+        loops=any(isinstance(node, _LOOPS) for node in nodes) or bool(_LOOPING & expects),
+        classes={name for name in expects - {"Solution", *HELPERS, *_BUILTINS, *bound} if name[:1].isupper()},
+        stops_early=bool(_STOPPING & expects) or any(isinstance(node, ast.Break) for node in nodes),
+        ends_late=any(isinstance(node, ast.Yield | ast.YieldFrom | ast.AsyncFunctionDef) for node in nodes),
+    )
+
+
+def _asserts_in_blocks(nodes: Sequence[ast.AST]) -> bool:
     blocks = [node for node in nodes if isinstance(node, ast.With | ast.AsyncWith)]
     plain = {one for block in blocks for one in block.body if isinstance(one, ast.Raise)}
-    side.asserts_in_blocks = any(
+    return any(
         _may_assert(part) for block in blocks for one in block.body if one not in plain for part in ast.walk(one)
     )
 

@@ -135,7 +135,7 @@ class Proxy:
     def __exit__(self, kind: Any = None, error: object = None, trace: Any = None) -> Any:
         """The program may end a `with` block of the test by an exception that the block itself raises. It never ends
         one that asserts or calls: that would skip the assertions."""
-        is_own = trace is None or (trace.tb_next is None and not self._side_.asserts_in_blocks)
+        is_own = trace is None or (trace.tb_next is None and not self._side_.test.asserts_in_blocks)
         may_ignore = (
             is_own and kind is not None and issubclass(kind, Exception) and not issubclass(kind, AssertionError)
         )
@@ -185,7 +185,7 @@ class Buffer:
         if not self._items and self._goes_on:
             items, self._goes_on, self._error = side.ask("take", self._proxy, self._next)
             self._items.extend(items)
-            self._next = 1 if side.stops_early else min(max(self._taken, 1), _ITEMS_AT_ONCE)
+            self._next = 1 if side.test.stops_early else min(max(self._taken, 1), _ITEMS_AT_ONCE)
             self._taken += len(items)
             if self._taken > ITEMS_MOST and side.wary:
                 doom(side, f"The test took more than {ITEMS_MOST} items of an iterator.")
@@ -219,7 +219,7 @@ def _part(whole: Proxy, found: Any) -> Any:
 
 def _is_known(item: Proxy) -> bool:
     """The test names its class, so what its length counts is part of the task."""
-    return item._kind_[1:] in item._side_.classes
+    return item._kind_[1:] in item._side_.test.classes
 
 
 def length(item: Any, /) -> int:

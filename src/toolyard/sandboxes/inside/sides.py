@@ -16,6 +16,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from toolyard.sandboxes.inside.deeds import BUILTINS, Deeds, permitted
@@ -44,6 +45,26 @@ class Said:
         return self._text
 
 
+@dataclass(slots=True)
+class Traits:
+    """What a test says of itself, before it runs."""
+
+    expects: set[str] = field(default_factory=set)
+    """Names of exceptions that it names in other places than after `raise`."""
+    has_items: bool = False
+    """It defines `__getitem__`, so a loop of its own may end by an IndexError."""
+    asserts_in_blocks: bool = False
+    """It asserts within a `with` block, or does there what may assert."""
+    loops: bool = False
+    """It has a loop, in which it may assert."""
+    classes: set[str] = field(default_factory=set)
+    """Classes of the program that it names."""
+    stops_early: bool = False
+    """It may leave an iterator before its end, and then ask the program what is left."""
+    ends_late: bool = False
+    """It has generators or coroutines. One that is left may print something when it is freed."""
+
+
 class Side:
     def __init__(self, names: dict[str, Any], told: Callable[[BaseException], str], *, wary: bool = False) -> None:
         self.names = names
@@ -51,24 +72,11 @@ class Side:
         self.wary = wary
         self.is_alone = False
         """No thread waits for answers."""
-        self.expects: set[str] = set()
-        """Names of exceptions that the test names in other places than after `raise`."""
-        self.has_items = False
-        """The test defines `__getitem__`, so a loop of its own may end by an IndexError."""
-        self.asserts_in_blocks = False
-        """The test asserts within a `with` block, or does there what may assert."""
-        self.loops = False
-        """The test has a loop, in which it may assert."""
-        self.classes: set[str] = set()
-        """Classes of the program that the test names."""
+        self.test = Traits()
         self.loaded: dict[int, str] = {}
         """Names under which the test has loaded objects of the program."""
         self.made: set[int] = set()
         """Objects of the program that the test made by calling their class."""
-        self.stops_early = False
-        """The test may leave an iterator before its end, and then ask the program what is left."""
-        self.ends_late = False
-        """The test has generators or coroutines. One that is left may print something when it is freed."""
         self.doom = ""
         """Why a test has failed, whatever else it does."""
         self.buffers: dict[int, Any] = {}
@@ -142,7 +150,7 @@ class Side:
 
     def note(self, found: Any, name: str) -> Any:
         """What the program returned for a call of this name."""
-        if type(found) is Proxy and name in self.classes and found._kind_ == f"o{name}":
+        if type(found) is Proxy and name in self.test.classes and found._kind_ == f"o{name}":
             self.made.add(found._number_)
         return found
 
@@ -191,9 +199,9 @@ class Side:
 
     def loud(self, failure: BaseException) -> BaseException:
         """`map` and `for` of a test would take a StopIteration as their own end, and assert nothing more."""
-        ends = (StopIteration, StopAsyncIteration, *((IndexError,) if self.has_items else ()))
+        ends = (StopIteration, StopAsyncIteration, *((IndexError,) if self.test.has_items else ()))
         for kind in ends:
-            if self.wary and isinstance(failure, kind) and kind.__name__ not in self.expects:
+            if self.wary and isinstance(failure, kind) and kind.__name__ not in self.test.expects:
                 return RuntimeError(f"the program raised {kind.__name__}")
         return failure
 
